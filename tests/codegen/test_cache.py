@@ -347,7 +347,7 @@ def test_the_environment_says_where_and_how_much(monkeypatch: pytest.MonkeyPatch
 @pytest.fixture
 def helped(monkeypatch: pytest.MonkeyPatch):
     """Two helpers however few processors there are."""
-    monkeypatch.setattr(cache, "_helpers", lambda requests: 2)
+    monkeypatch.setattr(cache, "_worker_limit", lambda requests: 2)
 
 
 @pytest.mark.usefixtures("helped")
@@ -420,7 +420,7 @@ def test_what_is_given_up_is_not_made():
 
 def test_a_process_that_is_interrupted_while_threads_compile_ends_well(tmp_path: Path):
     program = """
-cache._helpers = lambda requests: 2
+cache._worker_limit = lambda requests: 2
 kernels = cache.compile_all([answer(n) for n in range(2000)], target)
 next(kernels)
 os.kill(os.getpid(), signal.SIGINT)
@@ -433,12 +433,12 @@ list(kernels)
 
 
 def test_one_kernel_needs_no_helper():
-    assert cache._helpers([answer(1)]) == 0
-    assert cache._helpers([]) == 0
+    assert cache._worker_limit([answer(1)]) == 0
+    assert cache._worker_limit([]) == 0
 
 
 def test_kernels_alike_come_together_the_costly_first(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(cache, "_helpers", lambda requests: 0)
+    monkeypatch.setattr(cache, "_worker_limit", lambda requests: 0)
     costs = [("loops", 0.9), ("tiles", 0.1), ("tiles", 0.3), ("loops", 0.2)]
     wanted = [
         replace(answer(n), passes=passes, cost=cost) for n, (passes, cost) in enumerate(costs)
@@ -448,7 +448,7 @@ def test_kernels_alike_come_together_the_costly_first(monkeypatch: pytest.Monkey
 
 def test_a_fork_while_threads_compile_begins_anew(tmp_path: Path):
     program = """
-cache._helpers = lambda requests: 2
+cache._worker_limit = lambda requests: 2
 wanted = list(range(200))
 kernels = cache.compile_all([answer(n) for n in wanted], target)
 next(kernels)

@@ -165,7 +165,7 @@ def test_the_matrix_unit_is_used_if_the_system_lets_us(
     features = f"{machine._V4},+amx-bf16,+amx-tile"
     fake = fake_llvm("x86_64-unknown-linux-gnu", "sapphirerapids", features)
     monkeypatch.setattr(machine, "llvm", lambda: fake)
-    monkeypatch.setattr(machine, "_tiles_granted", lambda: granted)
+    monkeypatch.setattr(machine, "_request_amx_tiles", lambda: granted)
     target = machine._native()
     assert target.has("amx-tile") == target.has("amx-bf16") == granted
     assert target.vector_bytes == 64

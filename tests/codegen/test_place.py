@@ -84,7 +84,7 @@ def results(address: int) -> list[int]:
 @pytest.mark.parametrize("text", [*FLAT.values(), *LINKED.values()], ids=[*FLAT, *LINKED])
 def test_what_is_placed_computes_what_llvm_links(text: str):
     code = object_code(text, NATIVE)
-    (placed,), (linked,) = place(code, ["run"], NATIVE), compiling._linked(code, ["run"])
+    (placed,), (linked,) = place(code, ["run"], NATIVE), compiling._link(code, ["run"])
     assert placed != linked
     assert results(placed) == results(linked)
 
@@ -92,7 +92,7 @@ def test_what_is_placed_computes_what_llvm_links(text: str):
 @ON_X86
 @pytest.mark.parametrize("text", FLAT.values(), ids=[*FLAT])
 def test_code_and_constants_take_no_linker(text: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.delattr(compiling, "_linked")
+    monkeypatch.delattr(compiling, "_link")
     place(object_code(text, NATIVE), ["run"], NATIVE)
 
 

@@ -1,4 +1,4 @@
-"""Any kernel as LLVM text: contractions by the micro-kernel where it takes them, else loops."""
+"""Kernel to LLVM text: contractions by the micro-kernel where it supports them, else as loops."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from thalweg.codegen.contraction.schedule import Schedule
 from thalweg.codegen.llvm.emitted import Emitted
 from thalweg.codegen.loops.kernel import emit_loops
 from thalweg.codegen.machine import CpuTarget
-from thalweg.ir.dynamic import Dynamic
-from thalweg.ir.expr import Accumulated, Expr, Reduce, Word, constant, select
-from thalweg.ir.index import expressed
+from thalweg.ir.expr import Accumulated, Expr, Reduce, select
+from thalweg.ir.index import as_operand, expressed
 from thalweg.ir.kernel import Access, Contraction, Kernel, Loops
 from thalweg.ir.rewrite import Replace
 
 
 def emit(kernel: Kernel, target: CpuTarget, schedule: Schedule | None = None) -> Emitted:
-    """A kernel as LLVM text for a target; a contraction by a schedule, or the likely best one."""
+    """Emit a kernel for a target, a contraction by `schedule` or by the cost model's choice."""
     if isinstance(kernel, Loops):
         return emit_loops(kernel, target)
     try:
@@ -28,7 +27,7 @@ def emit(kernel: Kernel, target: CpuTarget, schedule: Schedule | None = None) ->
 
 
 def as_loops(kernel: Contraction) -> Loops:
-    """A contraction as a plain nest with a reduction."""
+    """A contraction as a plain loop nest with a sum reduction."""
     product = _guarded(kernel.a) * _guarded(kernel.b)
     total = Reduce("sum", kernel.reduced, product)
     finished = Replace(lambda part: total if isinstance(part, Accumulated) else None)
@@ -38,12 +37,8 @@ def as_loops(kernel: Contraction) -> Loops:
 
 def _guarded(access: Access) -> Expr:
     value = access.value
-    for low, place, high in access.bounds:
-        index = expressed(place)
-        inside = (index >= _number(low)) & (index < _number(high))
+    for low, offset, high in access.bounds:
+        index = expressed(offset)
+        inside = (index >= as_operand(low)) & (index < as_operand(high))
         value = select(inside, value, 0)
     return value
-
-
-def _number(number: int) -> Expr:
-    return Word(number) if isinstance(number, Dynamic) else constant(number)

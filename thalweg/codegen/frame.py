@@ -1,8 +1,8 @@
-"""The frame of a phase of a kernel: its argument words read once, integers, places and leaves.
+"""Emission of one function of a kernel: arguments, integer arithmetic, addresses, leaf loads.
 
-What comes in is the kernel and a builder at the entry of a function with the native signature;
-what goes out are the values that code in it needs: addresses, run-time integers, the elements that
-expressions load, in one lane or along a variable.
+A `Frame` opens a function with the native signature (argument words, thread, threads), loads its
+argument words once, and emits index arithmetic with constants folded. `Leaves` evaluates the leaves
+of expressions (loads, indices, run-time integers), in one lane or along a vector variable.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from thalweg.codegen.math.conversion import (
     storage_type,
     to_memory,
 )
-from thalweg.codegen.math.elements import Evaluator, sensitivity
+from thalweg.codegen.math.elements import Evaluator, mask_sensitivity
 from thalweg.ir.dynamic import Dynamic, DynamicProduct, is_static
 from thalweg.ir.expr import Accumulated, Cast, Expr, Index, Load, Variable, Word
 from thalweg.ir.functions.dtypes import INT64
@@ -40,41 +40,41 @@ from thalweg.ir.kernel import Argument, Bound, Kernel
 from thalweg.platform.caches import memoized
 
 At = Mapping[Variable, Value]
-Integer = Value | int  # one that may be dynamic
+Integer = Value | int  # an int may be `Dynamic`
 
 
 class Frame:
-    """A phase in the making, or a part of one that is `given` some integers, and what its entry has
-    read."""
+    """A function being emitted: a phase of a kernel, or a helper of one that takes `extra` i64
+    arguments and is never inlined."""
 
     def __init__(
-        self, module: Module, name: str, kernel: Kernel, scratch: bool, given: int = 0
+        self, module: Module, name: str, kernel: Kernel, scratch: bool, extra: int = 0
     ) -> None:
-        attributes = "noinline nounwind" if given else "nounwind"
-        self.b: Builder = module.function(name, (POINTER, *[I64] * (2 + given)), VOID, attributes)
-        self.arguments, self.thread, self.threads, *self.given = self.b.parameters
+        attributes = "noinline nounwind" if extra else "nounwind"
+        self.b: Builder = module.function(name, (POINTER, *[I64] * (2 + extra)), VOID, attributes)
+        self.arguments, self.thread, self.threads, *self.extra = self.b.parameters
         self.pointers = {
             argument: self._word(1 + at, POINTER) for at, argument in enumerate(kernel.arguments)
         }
         after = 1 + len(kernel.arguments)
         self.scratch = self._word(after, POINTER) if scratch else Value(POINTER, "null")
         self.words = {n: self._word(n, I64) for n in kernel.words}
-        self.sensitive = sensitivity()
+        self.sensitive = mask_sensitivity()
 
     def _word(self, number: int, kind: Type) -> Value:
         return self.b.load(kind, self.b.element(self.arguments, "i64", number))
 
-    def run(self, part: Frame, *given: Value) -> None:
-        """Call a part of this phase."""
-        values = ", ".join(map(str, (self.arguments, self.thread, self.threads, *given)))
-        self.b.line(f"call void @{part.b.name}({values})")
+    def call(self, helper: Frame, *extra: Value) -> None:
+        """Call a helper of this phase."""
+        values = ", ".join(map(str, (self.arguments, self.thread, self.threads, *extra)))
+        self.b.line(f"call void @{helper.b.name}({values})")
 
     # Integers
 
     def integer(self, number: Integer) -> Value:
-        """An integer as a value, read from the arguments where it is dynamic."""
-        if type(number) is int:  # as most are, and neither of the other kinds is
-            return _known(number)
+        """An integer as an i64 value; a dynamic one is read from the argument words."""
+        if type(number) is int:  # the common case, and excludes `Dynamic`
+            return _literal(number)
         if isinstance(number, Value):
             return number
         if isinstance(number, DynamicProduct):
@@ -82,9 +82,7 @@ class Frame:
             for part in number.factors:
                 result = self.multiply(result, part)
             return result
-        if isinstance(number, Dynamic):
-            return self.words[number.word]
-        return _known(number)
+        return self.words[number.word] if isinstance(number, Dynamic) else _literal(number)
 
     def add(self, one: Integer, other: Integer) -> Value:
         """The sum of two integers."""
@@ -101,31 +99,31 @@ class Frame:
     def multiply(self, one: Integer, other: Integer) -> Value:
         """The product of two integers."""
         if type(one) is int and type(other) is int:
-            return _known(one * other)
+            return _literal(one * other)
         a, b = self.integer(one), self.integer(other)
         if a.text == "0" or b.text == "0":
-            return _known(0)
+            return _literal(0)
         if b.text == "1":
             return a
         return b if a.text == "1" else self.b.binary("mul nsw", a, b)
 
-    def plus(self, one: Integer, other: Integer) -> Value:
-        """The sum of two integers; that of two constants is one."""
+    def add_folded(self, one: Integer, other: Integer) -> Value:
+        """The sum of two integers, folded where both are literals (`add` drops zeros only)."""
         a, b = self.integer(one), self.integer(other)
-        if _is_number(a) and _is_number(b):
+        if _is_literal(a) and _is_literal(b):
             return self.integer(int(a.text) + int(b.text))
         return self.add(a, b)
 
-    def least(self, one: Integer, other: Integer) -> Value:
+    def minimum(self, one: Integer, other: Integer) -> Value:
         """The smaller of two integers."""
         return self.b.intrinsic("smin", self.integer(one), self.integer(other))
 
-    def most(self, one: Integer, other: Integer) -> Value:
+    def maximum(self, one: Integer, other: Integer) -> Value:
         """The larger of two integers."""
         return self.b.intrinsic("smax", self.integer(one), self.integer(other))
 
-    def ceiling(self, a: Value, step: int) -> Value:
-        """How many steps (of a positive constant) reach at least `a`, which may be negative."""
+    def ceil_div_signed(self, a: Value, step: int) -> Value:
+        """a / step rounded up, for a positive constant step and an `a` of any sign."""
         if step == 1:
             return a
         quotient = self.b.binary("sdiv", a, step)
@@ -133,29 +131,28 @@ class Frame:
         more = self.b.compare("sgt", rest, 0)
         return self.b.binary("add", quotient, self.b.convert("zext", more, "i64"))
 
-    def parts(self, number: Value, extents: Sequence[Integer]) -> list[Value]:
-        """The digits of a number in a mixed base, the last one running fastest."""
-        digits: list[Value] = []
+    def unravel(self, number: Value, extents: Sequence[Integer]) -> list[Value]:
+        """The indices of a row-major number in an array of these extents."""
+        indices: list[Value] = []
         for extent in map(self.integer, reversed(extents)):
             if extent.text == "1":
-                digits.append(self.integer(0))
+                indices.append(self.integer(0))
                 continue
-            digits.append(self.b.binary("urem", number, extent))
+            indices.append(self.b.binary("urem", number, extent))
             number = self.b.binary("udiv", number, extent)
-        return digits[::-1]
+        return indices[::-1]
 
-    def chunks(self, extent: int, size: int) -> Value:
-        """How many chunks of a size cover an extent."""
+    def ceil_div(self, extent: int, size: int) -> Value:
+        """extent / size rounded up, for an extent that is not negative."""
         if is_static(extent):
             return self.integer(ceil(extent / size))
-        above = self.add(extent, size - 1)
-        return self.b.binary("udiv", above, size)
+        return self.b.binary("udiv", self.add(extent, size - 1), size)
 
     def product(self, numbers: Sequence[Integer]) -> Value:
         """The product of integers."""
         result = self.integer(1)
         for number in map(self.integer, numbers):
-            if _is_number(result) and _is_number(number):
+            if _is_literal(result) and _is_literal(number):
                 result = self.integer(int(result.text) * int(number.text))
             elif "1" in (result.text, number.text):
                 result = number if result.text == "1" else result
@@ -164,30 +161,30 @@ class Frame:
         return result
 
     @contextmanager
-    def shared(self, extents: Sequence[Integer], slots: int) -> Generator[list[Value]]:
-        """A loop over this thread's part of some nested loops; gives their indices."""
-        start, stop = self.share(self.product(extents), slots)
+    def thread_loop(self, extents: Sequence[Integer], slots: int) -> Generator[list[Value]]:
+        """A loop over this thread's share of a loop nest; yields the nest's indices."""
+        start, stop = self.thread_range(self.product(extents), slots)
         with self.b.loop(start, stop) as loop:
-            yield self.parts(loop.index, extents)
+            yield self.unravel(loop.index, extents)
 
-    def share(self, pieces: Integer, slots: int) -> tuple[Value, Value]:
-        """This thread's part of some pieces of work; threads beyond `slots` get none."""
-        count = self.integer(pieces)
-        working = self.least(self.threads, slots)
+    def thread_range(self, iterations: Integer, slots: int) -> tuple[Value, Value]:
+        """The half-open range of iterations that this thread runs; only `slots` threads work."""
+        count = self.integer(iterations)
+        working = self.minimum(self.threads, slots)
         after = self.add(self.thread, 1)
         ends = [self.b.binary("mul", count, number) for number in (self.thread, after)]
         first, last = (self.b.binary("udiv", end, working) for end in ends)
-        return self.least(first, count), self.least(last, count)
+        return self.minimum(first, count), self.minimum(last, count)
 
-    # Places and elements
+    # Addresses, masks
 
     def element(self, base: Value, scalar: str, distance: Integer) -> Value:
-        """The address of the element so far from another one."""
-        place = self.integer(distance)
-        return base if place.text == "0" else self.b.element(base, scalar, place)
+        """The address `distance` elements from a base address."""
+        index = self.integer(distance)
+        return base if index.text == "0" else self.b.element(base, scalar, index)
 
-    def place(self, offset: Affine, at: At) -> Value:
-        """The number of an element at a place that is affine in scalars."""
+    def evaluate(self, offset: Affine, at: At) -> Value:
+        """The value of an affine offset in variables, at scalar values of these."""
         result = self.integer(0)
         assert offset.is_plain
         for variable, factor in offset.strides.items():
@@ -195,33 +192,33 @@ class Frame:
         return self.add(result, offset.constant)
 
     def lane_numbers(self, lanes: int) -> Value:
-        """0, 1, 2, … in the lanes of 64-bit integers."""
+        """The vector 0, 1, 2, … of i64."""
         return self.b.lanes(I64.of(lanes))
 
     def lane_steps(self, step: int, lanes: int) -> Value:
-        """0, step, 2 · step, … in the lanes."""
+        """The vector 0, step, 2 · step, … of i64."""
         steps = self.b.splat(self.integer(step), lanes)
         return self.b.binary("mul", self.lane_numbers(lanes), steps)
 
-    def holds(self, bounds: Sequence[Bound], at: At) -> Value:
-        """Whether bounds hold at values of their variables."""
+    def in_bounds(self, bounds: Sequence[Bound], at: At) -> Value:
+        """Whether all bounds hold at scalar values of their variables."""
         b, inside = self.b, constant(I1, True)
         for low, offset, high in bounds:
-            value = self.place(offset, at)
+            value = self.evaluate(offset, at)
             inside = b.binary("and", inside, b.compare("sge", value, self.integer(low)))
             inside = b.binary("and", inside, b.compare("slt", value, self.integer(high)))
         return inside
 
-    def lanes_within(self, bound: Bound, at: At, lane: Variable, lanes: int) -> Value:
-        """The lanes, in which a variable differs by one, where a bound holds."""
+    def lanes_in_bounds(self, bound: Bound, at: At, lane: Variable, lanes: int) -> Value:
+        """A mask of the lanes along variable `lane` where a bound holds."""
         b, (low, offset, high) = self.b, bound
         steps = self.lane_steps(offset.factor(lane), lanes)
-        value = b.binary("add", b.splat(self.place(offset, at), lanes), steps)
-        least, end = (b.splat(self.integer(limit), lanes) for limit in (low, high))
-        return b.binary("and", b.compare("sge", value, least), b.compare("slt", value, end))
+        value = b.binary("add", b.splat(self.evaluate(offset, at), lanes), steps)
+        first, end = (b.splat(self.integer(limit), lanes) for limit in (low, high))
+        return b.binary("and", b.compare("sge", value, first), b.compare("slt", value, end))
 
-    def below(self, start: Integer, stop: Integer, lanes: int) -> Value:
-        """A mask of the lanes start, start + 1, … that lie before `stop`."""
+    def lanes_below(self, start: Integer, stop: Integer, lanes: int) -> Value:
+        """A mask of the lanes start, start + 1, … that are less than `stop`."""
         left = self.b.convert("trunc", self.subtract(stop, start), "i32")
         left = self.b.intrinsic("smax", left, constant(left.type, 0))
         kind = left.type.of(lanes)
@@ -230,26 +227,26 @@ class Frame:
 
 @dataclass
 class Leaves:
-    """The leaves of expressions at a point of the code: a leaf function for an `Evaluator`.
+    """Values of the leaves of expressions at one point: a leaf function for an `Evaluator`.
 
-    `lane` is the variable that differs from lane to lane, by one; `whole` is the mask of the lanes
-    that exist at all. The point lies `beyond` a common one by known distances; addresses at the
-    common one are `known` to all that share it. `sum` is the finished sum.
+    Variables have the values `at`, plus a constant `displacement`; `lane` grows by one from lane to
+    lane. `tail` masks the lanes that exist at all, `sum` is the finished sum of a contraction.
+    `base_addresses` caches addresses without the displacement, for all points that share it.
     """
 
     frame: Frame
     at: At
     lane: Variable | None
     lanes: int
-    whole: Value | None = None
+    tail: Value | None = None
     sum: Value | None = None
-    beyond: Mapping[Variable, int] = field(default_factory=dict[Variable, int])
-    known: dict[tuple[Argument, Affine], Value] = field(
+    displacement: Mapping[Variable, int] = field(default_factory=dict[Variable, int])
+    base_addresses: dict[tuple[Argument, Affine], Value] = field(
         default_factory=dict[tuple[Argument, Affine], Value]
     )
 
     def evaluator(self) -> Evaluator:
-        """An evaluator with these leaves."""
+        """A fresh evaluator over these leaves."""
         return Evaluator(self.frame.b, self.lanes, self, None, self.frame.sensitive)
 
     def __call__(self, expr: Expr, mask: Value | None) -> Value:
@@ -260,8 +257,8 @@ class Leaves:
             case Index():
                 return self._index(expr.variable)
             case Word():
-                whole = self.frame.integer(expr.number)
-                return converted(self.frame.b, whole, INT64, expr.dtype)
+                value = self.frame.integer(expr.number)
+                return converted(self.frame.b, value, INT64, expr.dtype)
             case Load():
                 return self.load(expr.buffer, expr.offset, mask)
             case _:
@@ -269,42 +266,42 @@ class Leaves:
 
     def _index(self, variable: Variable) -> Value:
         frame, b = self.frame, self.frame.b
-        start = frame.add(self.at[variable], self.beyond.get(variable, 0))
+        start = frame.add(self.at[variable], self.displacement.get(variable, 0))
         if variable is not self.lane or self.lanes == 1:
             return start
         return b.binary("add", b.splat(start, self.lanes), frame.lane_numbers(self.lanes))
 
     def load(self, argument: Argument, offset: Affine, mask: Value | None) -> Value:
-        """An element per lane, or one for all lanes that read the same one."""
-        return from_memory(self.frame.b, self._stored(argument, offset, mask), argument.dtype)
+        """The elements at an offset: a vector, or a scalar if all lanes read the same one."""
+        return from_memory(self.frame.b, self._load_raw(argument, offset, mask), argument.dtype)
 
-    def bits(self, value: Expr, dtype: Any, mask: Value | None) -> Value:
-        """An expression per lane as it would lie in memory: as it does, where it is short and
-        lies there, with no way through registers of another type."""
-        b, is_short = self.frame.b, storage_type(dtype) != register_type(dtype)
-        if is_short and isinstance(value, Load) and value.dtype == dtype:
-            raw = self._stored(value.buffer, value.offset, mask)
+    def raw_bits(self, value: Expr, dtype: Any, mask: Value | None) -> Value:
+        """An expression in its storage format, a vector. A load of a narrow dtype is copied as it
+        is, without conversion to the register type and back."""
+        b, is_narrow = self.frame.b, storage_type(dtype) != register_type(dtype)
+        if is_narrow and isinstance(value, Load) and value.dtype == dtype:
+            raw = self._load_raw(value.buffer, value.offset, mask)
             return raw if raw.type.lanes == self.lanes else b.splat(raw, self.lanes)
         return to_memory(b, self.evaluator().value_as(value, dtype, mask), dtype)
 
-    def _stored(self, argument: Argument, offset: Affine, mask: Value | None) -> Value:
+    def _load_raw(self, argument: Argument, offset: Affine, mask: Value | None) -> Value:
         address, spread = self.address(argument, offset, mask)
         b, kind = self.frame.b, storage_type(argument.dtype, self.lanes)
         if spread is None:
-            return self._one(kind.of(1), address, mask)
+            return self._load_uniform(kind.of(1), address, mask)
         if isinstance(spread, int) and spread == 1:
             return b.load(kind, address, mask)
-        addresses = b.element(address, kind.scalar, self.distances(spread))
+        addresses = b.element(address, kind.scalar, self.lane_offsets(spread))
         return b.gather(kind, addresses, mask)
 
-    def _one(self, kind: Type, address: Value, mask: Value | None) -> Value:
+    def _load_uniform(self, kind: Type, address: Value, mask: Value | None) -> Value:
         b = self.frame.b
-        if mask is None or (self.whole is not None and mask.text == self.whole.text):
+        if mask is None or (self.tail is not None and mask.text == self.tail.text):
             return b.load(kind, address)
         return b.choose(b.any(mask), lambda: b.load(kind, address), lambda: constant(kind, 0))
 
-    def distances(self, spread: int | Value) -> Value:
-        """How far each lane lies from the first address, in elements."""
+    def lane_offsets(self, spread: int | Value) -> Value:
+        """The offset of each lane from the first, in elements."""
         if isinstance(spread, Value):
             return spread
         return self.frame.lane_steps(spread, self.lanes)
@@ -312,51 +309,50 @@ class Leaves:
     def address(
         self, argument: Argument, offset: Affine, mask: Value | None
     ) -> tuple[Value, int | Value | None]:
-        """Where an element lies: an address, and how far the lanes are from it.
-
-        That is nothing (None), an integer per lane, or a vector of distances.
-        """
+        """The address of the first lane, and how the other lanes lie to it: at the same address
+        (None), at a constant stride, or at a vector of offsets."""
         frame, scalar = self.frame, storage_type(argument.dtype).scalar
-        moves = frame.integer(0)
+        distance = frame.integer(0)
         step, spread = None, None
         for variable, factor in offset.strides.items():
-            moves = frame.plus(moves, frame.multiply(self.beyond.get(variable, 0), factor))
+            moved = frame.multiply(self.displacement.get(variable, 0), factor)
+            distance = frame.add_folded(distance, moved)
             step = factor if variable is self.lane and self.lanes > 1 else step
         for term, factor in offset.computed.items():
-            value = self._computed(term, mask)
+            value = self._term_value(term, mask)
             if value.type.lanes == 1:
-                moves = frame.plus(moves, frame.multiply(value, factor))
+                distance = frame.add_folded(distance, frame.multiply(value, factor))
             else:
-                spread = self._sum_of(spread, value, factor)
+                spread = self._add_term(spread, value, factor)
         if spread is not None and step is not None:
-            spread = frame.b.binary("add", spread, self.distances(step))
-        address = frame.element(self._common(argument, offset, scalar), scalar, moves)
+            spread = frame.b.binary("add", spread, self.lane_offsets(step))
+        address = frame.element(self._base_address(argument, offset, scalar), scalar, distance)
         return address, step if spread is None else spread
 
-    def _common(self, argument: Argument, offset: Affine, scalar: str) -> Value:
-        """The address of an element at the common point, as far as variables decide about it."""
+    def _base_address(self, argument: Argument, offset: Affine, scalar: str) -> Value:
+        """The address of the variable terms of an offset, without displacement."""
         key = argument, offset
-        if key not in self.known:
+        if key not in self.base_addresses:
             frame, start = self.frame, self.frame.integer(offset.constant)
             for variable, factor in offset.strides.items():
                 start = frame.add(start, frame.multiply(self.at[variable], factor))
-            self.known[key] = frame.b.element(frame.pointers[argument], scalar, start)
-        return self.known[key]
+            self.base_addresses[key] = frame.b.element(frame.pointers[argument], scalar, start)
+        return self.base_addresses[key]
 
-    def _sum_of(self, distances: Value | None, value: Value, factor: int) -> Value:
+    def _add_term(self, distances: Value | None, value: Value, factor: int) -> Value:
         b = self.frame.b
         scaled = b.binary("mul", value, b.splat(self.frame.integer(factor), self.lanes))
         return scaled if distances is None else b.binary("add", distances, scaled)
 
-    def _computed(self, term: Expr, mask: Value | None) -> Value:
-        """An integer expression as 64 bits."""
-        return self.evaluator().narrow(Cast(term, INT64), mask)
+    def _term_value(self, term: Expr, mask: Value | None) -> Value:
+        """A computed term of an offset as i64."""
+        return self.evaluator().scalar_or_vector(Cast(term, INT64), mask)
 
 
 @memoized(4_096)
-def _known(number: int) -> Value:
+def _literal(number: int) -> Value:
     return constant(I64, number)
 
 
-def _is_number(value: Value) -> bool:
+def _is_literal(value: Value) -> bool:
     return value.text.lstrip("-").isdigit()

@@ -1,8 +1,7 @@
-"""Kernels as the cache is asked for them: by a key, and how to make what is not there yet.
+"""Cache requests for kernels: a key, and how to emit the kernel on a miss.
 
-A kernel's key is its structure, its integers and the text of the generators themselves: what was
-made before is found without being emitted again. The generators are imported when the first kernel
-is to be made.
+The key is the kernel's structure and integers plus a digest of the generators' own code, so a hit
+emits nothing. The generators are imported on the first miss.
 """
 
 from __future__ import annotations
@@ -24,50 +23,51 @@ from thalweg.ir.kernel import Contraction, Kernel, Loops
 if TYPE_CHECKING:
     from thalweg.codegen.contraction.schedule import Schedule
 
-#: About what a kernel takes to make and compile, measured.
+#: Approximate seconds to emit and compile a kernel, measured.
 _SECONDS = {Contraction: 20e-3, Loops: 8e-3}
 _SECONDS_PER_INTEGER = 0.2e-3
 
 
 def request(kernel: Kernel, target: CpuTarget, schedule: Schedule | None = None) -> Request:
-    """The kernel as the cache is asked for it: by a schedule that is given, or was tuned."""
+    """The cache request for a kernel; without a `schedule`, a contraction uses its tuned one."""
     key = key_of(kernel)
     if schedule is None and isinstance(kernel, Contraction):
         schedule = tuned_schedule(kernel, target)
-    chosen = key if schedule is None else f"{key} {schedule}"
+    if schedule is not None:
+        key = f"{key} {schedule}"
     cost = _SECONDS[type(kernel)] + _SECONDS_PER_INTEGER * len(integers(kernel))
     passes = "tiles" if isinstance(kernel, Contraction) else "loops"
-    return Request(chosen, partial(_emit, kernel, target, schedule), cost, passes)
+    return Request(key, partial(_emit, kernel, target, schedule), cost, passes)
 
 
 def iteration_request(body: Iteration, target: CpuTarget) -> Request:
-    """An iteration that repeats itself, as the cache is asked for it."""
+    """The cache request for a loop whose body is a sequence of kernels."""
     keys = [key_of(kernel) for kernel in body.kernels]
-    rest = body.starts, body.memory, sorted(body.overlapping), body.deciding, body.most
+    memory = body.word_starts, body.memory, sorted(body.overlapping)
+    key = f"{keys} {memory} {body.condition} {body.max_iterations}"
     cost = _SECONDS[Loops] * len(keys)
-    return Request(f"{keys} {rest}", partial(_emit_iteration, body, target), cost, "iterations")
+    return Request(key, partial(_emit_iteration, body, target), cost, "iterations")
 
 
 def tuned_schedule(kernel: Contraction, target: CpuTarget) -> Schedule | None:
-    """The schedule that was found best for a contraction, if it was ever measured."""
+    """The schedule that measured fastest for a contraction, if it was tuned."""
     return winners().find(key_of(kernel), target)
 
 
 def keep_schedule(kernel: Contraction, target: CpuTarget, schedule: Schedule) -> None:
-    """From now on, and in later processes, make a contraction by this schedule."""
+    """Use this schedule for a contraction, in this process and in later ones."""
     winners().keep(key_of(kernel), target, schedule)
 
 
 def key_of(kernel: Kernel) -> str:
-    """What a kernel is: its structure and its integers, and who makes code of it."""
+    """The key of a kernel: the generators' digest, its structure and its integers."""
     words = [f"w{n.word}" if isinstance(n, Dynamic) else n for n in integers(kernel)]
-    return f"{_generators()} {fingerprint(kernel).hex()} {words}"
+    return f"{_generator_digest()} {fingerprint(kernel).hex()} {words}"
 
 
 @cache
-def _generators() -> str:
-    """A digest of the code that makes code, and what was switched off of it: kernels made by other
-    versions of it do not count."""
+def _generator_digest() -> str:
+    """A digest of the generators' code and switches: other versions' kernels are misses."""
     return f"{own_digest(('codegen', 'ir'))} {SLOTS}" + ("" if ENABLED else " plain")
 
 

@@ -1,7 +1,7 @@
-"""The processors code is made for: the one at hand, or a named level or model of x86-64 or AArch64.
+"""CPU targets: the host, or a named level or model of x86-64 or AArch64.
 
-Comes in: LLVM's view of the host, the sizes of its caches, or a name. Goes out: a
-`CpuTarget`, which tells the generators how wide and how many the vector registers are.
+Comes in: LLVM's description of the host and its cache sizes, or a name. Goes out: a `CpuTarget`,
+with the width and number of vector registers, cache sizes and instruction set extensions.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from thalweg.ir.target import Target
 from thalweg.platform.c_library import c_function
 from thalweg.platform.caches import memoized
 
-#: Raised whenever the same text may become other machine code (pipeline, calling convention):
-#: objects in the cache that were made before are then not used any more.
+#: Part of every cache key. To be raised whenever the same LLVM text may compile to other machine
+#: code (pass pipeline, calling convention).
 CODE_VERSION = 1
-#: How many threads have scratch memory of their own; more than these do not work on one kernel.
+#: The most threads that work on one kernel: each has scratch memory of its own.
 SLOTS = min(64, max(4, os.cpu_count() or 4))
 
 _V2 = "+cx16,+popcnt,+sahf,+sse3,+sse4.1,+sse4.2,+ssse3"
 _V3 = f"{_V2},+avx,+avx2,+bmi,+bmi2,+f16c,+fma,+lzcnt,+movbe,+xsave"
 _V4 = f"{_V3},+avx512bw,+avx512cd,+avx512dq,+avx512f,+avx512vl"
 _LEVELS = {"x86-64-v4": _V4, "x86-64-v3": _V3, "x86-64-v2": _V2, "x86-64": ""}
-#: What models of processors have of what code here is made of, in LLVM's names. What a model has
-#: besides (for the system, for transactions, for encryption) is of no use to kernels.
+#: The extensions of processor models that kernels may use, in LLVM's names. Others (system,
+#: transactions, encryption) are left out.
 _BASE = "+64bit,+cmov,+crc32,+cx8,+fxsr,+mmx,+sse,+sse2"
 _SKYLAKE = f"{_BASE},{_V4},+adx,+aes,+pclmul,+prfchw"
 _LATER = (
@@ -65,31 +65,31 @@ class CpuTarget(Target):
 
     @cached_property
     def extensions(self) -> frozenset[str]:
-        """The parts of the instruction set that are there, in LLVM's names."""
+        """The instruction set extensions that it has, in LLVM's names."""
         return _extensions(self.features)
 
     def has(self, extension: str) -> bool:
-        """Whether a part of the instruction set is there: `target.has("f16c")`."""
+        """Whether it has an instruction set extension: `target.has("f16c")`."""
         return extension in self.extensions
 
     @property
     def has_masks(self) -> bool:
-        """Whether every vector instruction takes a mask of lanes (AVX-512)."""
+        """Whether every vector instruction takes a lane mask (AVX-512)."""
         return self.has("avx512vl")
 
     @property
     def native_fp16(self) -> bool:
-        """Whether float16 numbers are converted by an instruction."""
+        """Whether float16 is converted by an instruction."""
         return self.has("f16c") or self.architecture == "aarch64"
 
     @property
     def fma(self) -> bool:
-        """Whether multiply and add are one instruction."""
+        """Whether it has a fused multiply-add."""
         return self.has("fma") or self.architecture == "aarch64"
 
     @cached_property
     def key(self) -> str:
-        """Names everything besides its text that a kernel's machine code depends on."""
+        """All that a kernel's machine code depends on besides its LLVM text."""
         version = ".".join(map(str, llvm().llvm_version_info))
         lite = importlib.import_module("llvmlite").__version__
         return f"{self.triple} {self.cpu} {self.features} {version} {lite} {CODE_VERSION}"
@@ -97,7 +97,7 @@ class CpuTarget(Target):
 
 @cache
 def llvm() -> Any:
-    """LLVM, ready to make code; imported when first asked for, as that takes a while."""
+    """llvmlite's binding, initialized; imported on first use, since that is slow."""
     binding = importlib.import_module("llvmlite.binding")
     binding.initialize_all_targets()
     binding.initialize_all_asmprinters()
@@ -106,7 +106,7 @@ def llvm() -> Any:
 
 
 def host() -> CpuTarget:
-    """The target of this process: the processor at hand, or what THALWEG_TARGET names."""
+    """The target of this process: the host, or what THALWEG_TARGET names."""
     return named(os.environ.get("THALWEG_TARGET") or "native")
 
 
@@ -114,8 +114,8 @@ def host() -> CpuTarget:
 def named(name: str) -> CpuTarget:
     """A target by name: "native", a level such as "x86-64-v3", a model such as "znver4", "aarch64".
 
-    Code for a level uses all of the level. Code for a model is tuned for it and uses what both the
-    model and the processor at hand have: it runs here, whatever the model.
+    Code for a level uses all of the level. Code for a model is tuned for it and uses the extensions
+    that both the model and the host have, so that it always runs here.
     """
     if name == "native":
         return _native()
@@ -130,7 +130,7 @@ def named(name: str) -> CpuTarget:
 
 
 def runs_here(target: CpuTarget) -> bool:
-    """Whether the processor at hand has all that the target's code uses."""
+    """Whether the host has every extension of the target."""
     here = named("native")
     if target.architecture != here.architecture:
         return False
@@ -153,14 +153,14 @@ def _host_features(binding: Any) -> str:
         found = binding.get_host_cpu_features().flatten()
     except RuntimeError:  # LLVM cannot ask this system
         return ""
-    if "amx-tile" in _extensions(found) and not _tiles_granted():
+    if "amx-tile" in _extensions(found) and not _request_amx_tiles():
         return found.replace("+amx-", "-amx-")
     return found
 
 
 def _shared_features(model: str) -> str:
-    """What both a model and the processor at hand have; all else is off, which LLVM would take for
-    granted by the model's name. Where the processor is of another kind: what the model has."""
+    """The features that a model and the host share. All others are switched off explicitly, since
+    LLVM would imply them from the model's name. On another architecture: the model's features."""
     here = named("native")
     wanted = _extensions(_MODELS[model])
     if here.architecture != "x86_64":
@@ -172,8 +172,8 @@ def _shared_features(model: str) -> str:
     )
 
 
-def _tiles_granted() -> bool:
-    """Ask the system for the registers of the matrix unit, which it saves only for those who do."""
+def _request_amx_tiles() -> bool:
+    """Ask the kernel for permission to use AMX tile registers; whether it is granted."""
     if sys.platform != "linux" or platform.machine() != "x86_64":
         return False
     word = ctypes.c_long
@@ -186,7 +186,7 @@ def _extensions(features: str) -> frozenset[str]:
 
 
 def _level(extensions: frozenset[str]) -> str:
-    """The highest level of x86-64 whose parts are all there."""
+    """The highest x86-64 level whose extensions are all present."""
     return next(name for name, parts in _LEVELS.items() if extensions >= _extensions(parts))
 
 
@@ -194,7 +194,7 @@ def _x86(name: str, triple: str, cpu: str, features: str) -> CpuTarget:
     made = CpuTarget(name=name, triple=triple, cpu=cpu, features=features, **_sizes())
     level = _level(made.extensions)
     if level == "x86-64-v4":
-        # LLVM holds vectors of 512 bits back on processors of the first generation.
+        # LLVM avoids 512-bit vectors on the first AVX-512 processors unless told otherwise.
         wide = f"{features},-prefer-256-bit"
         return replace(made, features=wide, vector_bytes=64, registers=32)
     if level == "x86-64-v3":
@@ -207,8 +207,7 @@ def _aarch64(name: str, triple: str, cpu: str, features: str) -> CpuTarget:
 
 
 class _Sizes(TypedDict, total=False):
-    """How many cores there are, and the caches that one reaches, in bytes; those the system does
-    not tell are left out."""
+    """The number of cores, and the cache sizes of one in bytes, as far as the system tells."""
 
     cores: int
     l1: int

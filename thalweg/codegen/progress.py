@@ -1,4 +1,4 @@
-"""A line on the terminal, or a bar in a notebook, that says how far a long piece of work is."""
+"""Progress of long compilations: a line on the terminal, or a bar in a notebook."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PATIENCE = 2.0  # seconds before anything is shown
 
 
 def progress(items: Iterable[_T], total: int, doing: str = "compiling") -> Generator[_T]:
-    """The items as they come; after two seconds the terminal tells how many kernels are done."""
+    """Yield the items; after two seconds, show how many are done."""
     if not _shown():
         yield from items
         return
@@ -50,17 +50,17 @@ def _bar(total: int, doing: str) -> Any:
 
 
 class PlainBar:
-    """One line that is written over and over: "compiling 37/120 kernels"."""
+    """One line, rewritten in place: "compiling 37/120 kernels"."""
 
     def __init__(self, total: int, doing: str = "compiling") -> None:
         self.n, self._total, self._doing = 0, total, doing
 
     def update(self, more: int) -> None:
-        """Note that so many more are done."""
+        """Count `more` items as done."""
         self.n += more
         line = f"\r{self._doing} {self.n}/{self._total} kernels"
         print(line, end="", file=sys.stderr, flush=True)
 
     def close(self) -> None:
-        """Leave the line."""
+        """End the line."""
         print(file=sys.stderr)

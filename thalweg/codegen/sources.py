@@ -1,8 +1,7 @@
-"""A digest of the code generators' source: objects made by another version are not reused.
+"""A digest of the compiler's own source, part of every cache key: other versions miss.
 
-Comments and docstrings do not count. A file's digest is kept on disk beside the kernels, with the
-time and size of the file, as Python keeps bytecode: a process that finds all files unchanged reads
-none of them.
+Comments and docstrings do not count. Each file's digest is kept on disk beside the kernels with the
+file's time and size, as Python keeps bytecode: a process whose files are unchanged reads none.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from thalweg.platform.caches import memoized
 
 _PACKAGE = Path(__file__).parent.parent
 
-#: Code with its short strings, up to a comment, a string of several lines, or the end.
+#: Code with single-quoted strings, then a comment, a triple-quoted string, or the end.
 _PARTS = re.compile(
     rb"""((?:[^"'#]++|"(?!"")(?:[^"\\\n]|\\.)*+"|'(?!'')(?:[^'\\\n]|\\.)*+')*+)"""
     rb"""(#[^\n]*+|\"{3}(?:[^"\\]++|\\.|"(?!""))*+\"{3}|'{3}(?:[^'\\]++|\\.|'(?!''))*+'{3}|\Z)""",
@@ -30,8 +29,8 @@ _PARTS = re.compile(
 )
 
 
-class _Known(NamedTuple):
-    """The digest of a file, and when it was last changed and how long it was then."""
+class _FileEntry(NamedTuple):
+    """The digest of a file, valid while its modification time and size are these."""
 
     time: int
     size: int
@@ -55,12 +54,12 @@ def _own_digest(folders: tuple[str, ...]) -> str:
 
 
 @cache
-def _kept_digests() -> dict[str, _Known]:
+def _kept_digests() -> dict[str, _FileEntry]:
     disk = shared_disk()
     content = None if disk is None else disk.read(_table_name())
     try:
-        return {path: _Known(*known) for path, known in json.loads(content or b"{}").items()}
-    except (TypeError, ValueError, AttributeError):  # not of our making
+        return {path: _FileEntry(*known) for path, known in json.loads(content or b"{}").items()}
+    except (TypeError, ValueError, AttributeError):  # not written by this code
         return {}
 
 
@@ -69,12 +68,12 @@ def _table_name() -> str:
 
 
 def code_digest(package: Path, folders: Sequence[str]) -> str:
-    """A digest of the Python code in some folders of a package, all of it read now."""
+    """A digest of the Python code in some folders of a package, without the disk cache."""
     return _digest(package, folders, {})
 
 
-def _digest(package: Path, folders: Sequence[str], known: dict[str, _Known]) -> str:
-    """A digest of all files; the digests of those that are not `known` are added there."""
+def _digest(package: Path, folders: Sequence[str], known: dict[str, _FileEntry]) -> str:
+    """A digest of all files. `known` has digests of unchanged files, and gets those of others."""
     parts: list[str] = []
     start = len(str(package)) + 1
     for folder in folders:
@@ -82,13 +81,13 @@ def _digest(package: Path, folders: Sequence[str], known: dict[str, _Known]) -> 
             name = path[start:]
             found = known.get(name)
             if found is None or found.time != time or found.size != size:
-                found = known[name] = _Known(time, size, _file_digest(path))
+                found = known[name] = _FileEntry(time, size, _file_digest(path))
             parts.append(f"{name} {found.digest}")
     return blake2b("\n".join(parts).encode(), digest_size=20).hexdigest()
 
 
 def _python_files(folder: str) -> Iterator[tuple[str, int, int]]:
-    """The Python files of a folder and of those in it, with their times and sizes."""
+    """The Python files under a folder: path, modification time in nanoseconds, size."""
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.endswith(".py"):
@@ -104,7 +103,7 @@ def _file_digest(path: str) -> str:
 
 
 def code_of(source: bytes) -> bytes:
-    """A Python file without docstrings, comments and blank lines; line ends in strings are zeros.
+    """Python source without docstrings, comments and blank lines; newlines in strings become NUL.
 
     >>> code_of(b"def f(x):\\n    # twice\\n\\n    return 2 * x  # exact")
     b'def f(x):\\n    return 2 * x'
@@ -119,6 +118,7 @@ def code_of(source: bytes) -> bytes:
 
 
 def _is_docstring(before: bytes, string: bytes, after: bytes, is_first: bool) -> bool:
-    """Whether a string has its lines to itself, after one that opens a block or first of all."""
+    """Whether a triple-quoted string is a docstring: alone on its lines, and first in the file or
+    right after the colon that opens a block."""
     opens = before.rstrip(b" ").endswith(b":\n") or (is_first and not before)
     return opens and string.startswith(b'"') and after.startswith(b"\n")

@@ -1,4 +1,4 @@
-"""Integers of a kernel that are read when it runs: sizes and strides that vary between calls."""
+"""Run-time integers of a kernel: sizes and strides that vary between calls."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 class Dynamic(int):
     """An integer that is read when the kernel runs.
 
-    Its value is that of the call the kernel was made for, a hint and nothing more; arithmetic on it
-    would freeze the hint into the code, so there is none.
+    Its value is a hint, from the call that the kernel was made for. Arithmetic would bake the hint
+    into the code, so it raises.
     """
 
-    word: int  # where the kernel finds it among its argument words
+    word: int  # its position in the argument words
 
     def __eq__(self, other: object) -> bool:
-        """No number equals it but itself: its value is a hint."""
+        """Equal only to the same run-time integer: the value is a hint."""
         return self is other or (
             type(other) is type(self)
             and vars(self) == vars(other) != {}
@@ -33,13 +33,13 @@ class Dynamic(int):
 
 
 class DynamicProduct(Dynamic):
-    """A size known only at run time, as the product of other integers."""
+    """A run-time integer that is the product of other integers."""
 
     factors: tuple[int, ...]
 
 
 def dynamic(hint: int, word: int) -> Dynamic:
-    """The integer in an argument word."""
+    """The run-time integer in an argument word."""
     made = Dynamic(hint)
     made.word = word
     return made
@@ -56,12 +56,12 @@ def times(*numbers: int) -> int:
 
 
 def factors_of(number: int) -> tuple[int, ...]:
-    """Integers whose product is a number, none of them a product itself."""
+    """The factors of a number, recursively; of one that is no product, itself."""
     if not isinstance(number, DynamicProduct):
         return (number,)
     return tuple(factor for part in number.factors for factor in factors_of(part))
 
 
 def is_static(number: int) -> bool:
-    """Whether an integer is known when code is made."""
+    """Whether an integer is known at compile time."""
     return not isinstance(number, Dynamic)

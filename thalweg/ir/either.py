@@ -1,7 +1,7 @@
-"""The functions of the table for formulas that are written once: over arrays and over expressions.
+"""Functions that accept arrays and expressions alike.
 
-A formula made of these and of Python's operators is a NumPy kernel when it gets arrays, and the
-loop form of the same op when it gets expressions.
+A formula of these and of Python's operators is a NumPy kernel when called with arrays, and the loop
+form of the same op when called with expressions.
 """
 
 from __future__ import annotations
@@ -44,5 +44,5 @@ square_root = _either("sqrt")
 
 
 def clip(x: Any, low: Any, high: Any) -> Any:
-    """x brought into [low, high]."""
+    """x clamped to [low, high]."""
     return minimum(maximum(x, low), high)

@@ -1,12 +1,12 @@
-"""Expressions over elements: what one element of an output is.
+"""Scalar expressions: the value of one element of an output.
 
 An op's block builds them from the elements of its inputs (`element`), or from loads at computed
-indices and reductions over index variables (`loop`, see `thalweg.ir.loop`); lowering replaces
-loads of operands by loads of buffers; code generators emit the rest. `thalweg.ir.interpret` runs
-them on NumPy arrays, which is how tests hold lowerings to the reference kernels.
+indices and reductions over index variables (`loop`, see `thalweg.ir.loop`). Lowering replaces loads
+of operands by loads of buffers; code generators emit them. `thalweg.ir.interpret` evaluates them on
+NumPy arrays, by which tests check lowerings against the reference kernels.
 
-Every expression knows its dtype, and equal expressions are one object: nodes are hash-consed in a
-table that holds them weakly, so `is` compares structure and a dictionary keyed by nodes is a memo.
+Expressions are typed and hash-consed: equal ones are one object, in a table that holds them weakly,
+so `is` compares structure and a dictionary keyed by nodes is a memo.
 """
 
 from __future__ import annotations
@@ -52,24 +52,24 @@ class Variable:
 
     @classmethod
     def fresh(cls, extent: int) -> Variable:
-        """A variable of its own."""
+        """A new variable."""
         return cls(int(extent), f"i{next(_names)}")
 
 
 def _operator(function: str) -> Callable[[Expr, Any], Expr]:
-    """The method of an operator that is a function of the table."""
+    """The operator method that calls a function of the table."""
     return lambda left, right: _applied(function, (left, right))
 
 
 def _reflected(function: str) -> Callable[[Expr, Any], Expr]:
-    """The same where the number on the left has no such operator."""
+    """The reflected operator method, for a number on the left."""
     return lambda right, left: _applied(function, (left, right))
 
 
 class Expr:
-    """An expression. `parts` are the expressions that it is made of, those in its place included.
+    """An expression. `parts` are its operands, those in the offset of a load included.
 
-    `is_index` says that it is made of index variables and whole numbers alone.
+    `is_index` says that it is integer arithmetic on index variables and constants alone.
     """
 
     __slots__ = ("__weakref__", "dtype", "free", "is_index", "normal_form", "parts")
@@ -78,11 +78,11 @@ class Expr:
     dtype: Dtype
     is_index: bool
     parts: tuple[Expr, ...]
-    normal_form: Any  # what `thalweg.ir.index.affine` found
-    free: frozenset[Variable] | None  # what `thalweg.ir.rewrite.free_variables` found
+    normal_form: Any  # cached by `thalweg.ir.index.affine`
+    free: frozenset[Variable] | None  # cached by `thalweg.ir.rewrite.free_variables`
 
     def rebuild(self, to: Rewriter) -> Expr:
-        """This with what a rewriter has made of its parts."""
+        """This node with the parts that a rewriter has made."""
         return to.leaf(self)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -118,7 +118,7 @@ class Expr:
 
 
 class Const(Expr):
-    """A number of a dtype."""
+    """A constant."""
 
     __slots__ = __match_args__ = ("value",)
     value: Any  # a NumPy scalar
@@ -130,7 +130,7 @@ class Const(Expr):
 
 
 class Word(Expr):
-    """An integer of a dtype that is read from the kernel's argument words when it runs."""
+    """An integer that is read from the kernel's argument words at run time."""
 
     __slots__ = ("dtype_name", "number")
     __match_args__ = ("number", "dtype_name")
@@ -157,7 +157,7 @@ class Index(Expr):
 
 
 class Input(Expr):
-    """In an op's `element`: the element of an input at the place of the output's element."""
+    """In an op's `element`: the element of an input at the output's index."""
 
     __slots__ = ("dtype_name", "position")
     __match_args__ = ("position", "dtype_name")
@@ -170,8 +170,8 @@ class Input(Expr):
 
 
 class OperandLoad(Expr):
-    """In an op's loop form: an element of an operand. Its indices are outside the range only under
-    a `Select` that does not choose it."""
+    """In an op's loop form: an element of an operand. Its indices may be out of range only under a
+    `Select` that does not choose it."""
 
     __slots__ = ("indices", "operand")
     __match_args__ = ("operand", "indices")
@@ -213,7 +213,7 @@ class Call(Expr):
         key = cls, function, *map(id, arguments)
         if (found := find(key)) is not None:
             return found
-        is_index = function in _ARITHMETIC and _are_indices(arguments)
+        is_index = function in _ARITHMETIC and arguments[0].is_index and arguments[-1].is_index
         dtype = _called_dtype(function, arguments)
         return intern(cls, key, (function, arguments), dtype, arguments, is_index)
 
@@ -227,7 +227,7 @@ class Call(Expr):
 
 
 class Conversion(Expr):
-    """A value as one of another dtype."""
+    """A value converted to another dtype."""
 
     __slots__ = ("target", "value")
     __match_args__ = ("value", "target")
@@ -241,7 +241,7 @@ class Conversion(Expr):
 
 
 class Cast(Conversion):
-    """A value as one of another dtype, by NumPy's rules."""
+    """A value converted to another dtype by NumPy's rules."""
 
     __slots__ = ()
 
@@ -250,7 +250,7 @@ class Cast(Conversion):
 
 
 class Bitcast(Conversion):
-    """The bits of a value as those of another dtype."""
+    """The bits of a value reinterpreted as another dtype."""
 
     __slots__ = ()
 
@@ -259,7 +259,7 @@ class Bitcast(Conversion):
 
 
 class Select(Expr):
-    """`chosen` where the condition holds, else `otherwise`; the other one is not computed."""
+    """`chosen` if the condition holds, else `otherwise`; the other one is not evaluated."""
 
     __slots__ = ("chosen", "condition", "otherwise")
     __match_args__ = ("condition", "chosen", "otherwise")
@@ -282,7 +282,7 @@ class Select(Expr):
 
 
 class Reduce(Expr):
-    """The body combined over all values of variables that are bound here."""
+    """The body reduced over all values of the variables that it binds."""
 
     __slots__ = ("body", "combine", "variables")
     __match_args__ = ("combine", "variables", "body")
@@ -301,7 +301,7 @@ class Reduce(Expr):
 
 
 class Scan(Expr):
-    """The body combined up to the value of a serial loop's variable, which the body depends on."""
+    """The body reduced up to the current value of a serial loop's variable."""
 
     __slots__ = ("body", "combine", "exclusive", "reverse", "variable")
     __match_args__ = ("combine", "variable", "body", "exclusive", "reverse")
@@ -324,7 +324,7 @@ class Scan(Expr):
 
 
 class Accumulated(Expr):
-    """In the stores of a contraction: the finished sum."""
+    """In the stores of a contraction: its finished sum."""
 
     __slots__ = __match_args__ = ("dtype_name",)
     dtype_name: str
@@ -333,10 +333,6 @@ class Accumulated(Expr):
         dtype: Dtype = np.dtype(dtype_name)
         key = cls, dtype.name
         return find(key) or intern(cls, key, (dtype.name,), dtype)
-
-
-def _are_indices(parts: tuple[Expr, ...]) -> bool:
-    return parts[0].is_index and parts[-1].is_index
 
 
 def _called_dtype(function: str, arguments: tuple[Expr, ...]) -> Dtype:
@@ -354,7 +350,7 @@ def _combined_dtype(combine: str, body: Expr) -> Dtype:
 
 
 def constant(value: Any, dtype: Any = None) -> Const:
-    """A number as a constant of a dtype: if none is given, of that which it has by itself."""
+    """A number as a constant of a dtype, or of its own dtype if none is given."""
     if type(value) is int:
         return _integer(value, INT64 if dtype is None else np.dtype(dtype))
     array = np.asarray(value)
@@ -407,7 +403,7 @@ def _applied_to_numbers(function: str, arguments: tuple[Any, ...]) -> Expr:
     kinds = [part.dtype if isinstance(part, Expr) else weak_dtype(part) for part in arguments]
     dtypes = loop_dtypes(function, tuple(kinds))
     if function in COMPARISONS:
-        decided = _beyond(function, arguments, dtypes)
+        decided = _out_of_range_comparison(function, arguments, dtypes)
         if decided is not None:
             return TRUE if decided else FALSE
     typed = [
@@ -421,8 +417,10 @@ def _is_int64(left: Any, right: int) -> bool:
     return isinstance(left, Expr) and left.dtype is INT64 and abs(right) < 1 << 62
 
 
-def _beyond(function: str, sides: tuple[Any, ...], dtypes: tuple[Dtype, ...]) -> bool | None:
-    """A comparison with a Python integer that the other side's dtype cannot hold, if it is one."""
+def _out_of_range_comparison(
+    function: str, sides: tuple[Any, ...], dtypes: tuple[Dtype, ...]
+) -> bool | None:
+    """The result of a comparison with a Python integer out of the other side's range, if so."""
     for side, dtype in zip((0, 1), dtypes, strict=False):
         part = sides[side]
         if isinstance(part, int) and dtype.kind in "iu":
@@ -434,7 +432,7 @@ def _beyond(function: str, sides: tuple[Any, ...], dtypes: tuple[Dtype, ...]) ->
 
 
 def select(condition: Any, chosen: Any, otherwise: Any) -> Expr:
-    """`chosen` where the condition holds, else `otherwise`; the other one is not computed."""
+    """`chosen` if the condition holds, else `otherwise`; the other one is not evaluated."""
     sides = chosen, otherwise
     if not all(isinstance(side, Expr) for side in sides):
         kinds = [side.dtype if isinstance(side, Expr) else weak_dtype(side) for side in sides]
@@ -444,14 +442,14 @@ def select(condition: Any, chosen: Any, otherwise: Any) -> Expr:
 
 
 def converted(value: Expr, dtype: Any) -> Expr:
-    """An expression as one of a dtype: itself if it is; a number is converted now."""
+    """An expression converted to a dtype; itself if it has it, folded if it is constant."""
     if value.dtype == dtype:
         return value
     return constant(value.value, dtype) if isinstance(value, Const) else Cast(value, dtype)
 
 
 def logical(function: str, arguments: tuple[Expr, ...]) -> Expr:
-    """`and`, `or` or `not` without what is known by now."""
+    """`and`, `or` or `not` with constants folded."""
     if not all(part.dtype == BOOL for part in arguments):
         return Call(function, arguments)
     known = [bool(part.value) for part in arguments if isinstance(part, Const)]
@@ -471,11 +469,11 @@ def is_zero(value: Expr) -> bool:
     return isinstance(value, Const) and bool(value.value == 0)
 
 
-# Dtypes, by NumPy's rules: Python numbers give way to what they meet
+# Dtypes, by NumPy's promotion: Python numbers are weak
 
 
 def weak_dtype(number: Any) -> Any:
-    """The dtype of a NumPy scalar; the Python type of a Python number, which gives way."""
+    """The dtype of a NumPy scalar; the type of a Python number, which is weak."""
     if isinstance(number, np.generic | np.ndarray):
         return cast("Dtype", number.dtype)
     return BOOL if isinstance(number, bool) else cast("Any", type(number))

@@ -1,8 +1,8 @@
-"""What a kernel or an expression is, as a digest, whatever its variables are called.
+"""Digests of kernels and expressions, up to renaming of variables.
 
-The digest of a kernel leaves its integers out, every size, stride, bound and whole number, and
-lists them: kernels of one fingerprint are the same loops over other sizes. With the integers that
-differ replaced by `Dynamic` ones, read when the kernel runs, they are the same code.
+The fingerprint of a kernel leaves out its integers (sizes, strides, bounds, constants) and lists
+them: kernels of one fingerprint are the same loops over other sizes. With the integers that differ
+replaced by `Dynamic` ones, read at run time, they are the same code.
 """
 
 from __future__ import annotations
@@ -21,51 +21,51 @@ from thalweg.ir.rewrite import postorder
 from thalweg.platform.caches import memoized
 
 
-class _Facts(NamedTuple):
-    """The digest of a kernel, its integers, and which of them are where a load or store begins."""
+class _Summary(NamedTuple):
+    """The digest of a kernel, its integers, and which of them are constants of offsets."""
 
     digest: bytes
     integers: tuple[int, ...]
     starts: frozenset[int]
 
 
-_known = WeakKeyDictionary[Kernel, _Facts]()
+_summaries = WeakKeyDictionary[Kernel, _Summary]()
 
 
 def fingerprint(kernel: Kernel) -> bytes:
     """A digest of everything in a kernel but its integers."""
-    return _facts(kernel).digest
+    return _summary(kernel).digest
 
 
 def integers(kernel: Kernel) -> tuple[int, ...]:
-    """All integers of a kernel, in the order in which a rewriter comes to them."""
-    return _facts(kernel).integers
+    """All integers of a kernel, in the order in which a rewriter visits them."""
+    return _summary(kernel).integers
 
 
 def places_of_offsets(kernel: Kernel) -> frozenset[int]:
-    """Which of a kernel's integers are where a load or store begins: the constants of offsets."""
-    return _facts(kernel).starts
+    """Which of a kernel's integers are the constants of offsets of loads and stores."""
+    return _summary(kernel).starts
 
 
-def _facts(kernel: Kernel) -> _Facts:
-    found = _known.get(kernel)
+def _summary(kernel: Kernel) -> _Summary:
+    found = _summaries.get(kernel)
     if found is None:
         digest = _Digest()
         digest.kernel(kernel)
         numbers, starts = tuple(digest.integers), frozenset(digest.starts)
-        found = _known[kernel] = _Facts(digest.result(), numbers, starts)
+        found = _summaries[kernel] = _Summary(digest.result(), numbers, starts)
     return found
 
 
 def _is_integer(part: Expr) -> bool:
-    """Whether a part of a kernel is one of its integers."""
+    """Whether an expression counts as an integer of the kernel."""
     if isinstance(part, Const):
         return part.is_index and -(1 << 63) <= int(part.value) < 1 << 63
     return isinstance(part, Word)
 
 
 class _Digest:
-    """Variables, buffers and expressions are called by numbers, in the order of appearance."""
+    """Hashes a kernel. Variables, buffers and expressions are numbered in order of appearance."""
 
     def __init__(self) -> None:
         self._hash = blake2b(digest_size=16)
@@ -79,29 +79,29 @@ class _Digest:
         return self._hash.digest()
 
     def kernel(self, kernel: Kernel) -> None:
-        """Say what a kernel is, in the order of `thalweg.ir.kernel.KernelRewriter`."""
-        self.say(type(kernel).__name__)
+        """Hash a kernel, in the order in which `KernelRewriter` visits it."""
+        self.update(type(kernel).__name__)
         for argument in kernel.arguments:
-            self.say(f"{self._buffer(argument)}{argument.dtype}{argument.written}")
+            self.update(f"{self._buffer(argument)}{argument.dtype}{argument.written}")
             self.integers.append(argument.size)
         if isinstance(kernel, Loops):
             self.variables(kernel.variables)
-            self.say(str(sorted(self._variables[v] for v in kernel.serial)))
+            self.update(str(sorted(self._variables[v] for v in kernel.serial)))
         else:
-            self.say(str(kernel.dtype))
+            self.update(str(kernel.dtype))
             for group in (kernel.batch, kernel.rows, kernel.columns, kernel.reduced):
                 self.variables(group)
             for access in (kernel.a, kernel.b):
                 self._access(access)
         for store in kernel.stores:
-            self.say(f"s{self._buffer(store.buffer)}{store.combine}")
+            self.update(f"s{self._buffer(store.buffer)}{store.combine}")
             self.variables(store.variables)
             self._offset(store.offset, begins=True)
             self.value(store.value)
             self.value(store.inside)
-            self.say(str(sorted(self._variables[v] for v in store.distinct)))
+            self.update(str(sorted(self._variables[v] for v in store.distinct)))
         for check in kernel.checks if isinstance(kernel, Loops) else ():
-            self.say(f"check{check.fault}")
+            self.update(f"check{check.fault}")
             self.variables(check.variables)
             self.value(check.condition)
 
@@ -112,36 +112,36 @@ class _Digest:
             self._offset(place)
             self.integers.append(high)
 
-    def say(self, text: str) -> None:
+    def update(self, text: str) -> None:
         self._hash.update(text.encode())
         self._hash.update(b";")
 
     def variables(self, variables: Sequence[Variable]) -> None:
-        self.say(",".join([self._variable(variable) for variable in variables]))
+        self.update(",".join([self._variable(variable) for variable in variables]))
 
     def _variable(self, variable: Variable) -> str:
         number = self._variables.get(variable)
         if number is None:
             number = self._variables[variable] = len(self._variables)
             self.integers.append(variable.extent)
-        # Extents 0 and 1 mean other loops, not other sizes.
+        # Loops of extents 0 and 1 are other code, not other sizes.
         return f"v{number}:{int(variable.extent)}" if variable.extent < 2 else f"v{number}"
 
     def _buffer(self, buffer: Any) -> str:
         return f"b{self._buffers.setdefault(buffer, len(self._buffers))}"
 
     def value(self, root: Expr | None) -> None:
-        """Say what an expression is: the nodes in it that are new, then which it is."""
+        """Hash an expression: its new nodes, then its number."""
         if root is None:
-            self.say("-")
+            self.update("-")
             return
         for node in postorder([root], self._nodes):
             if not _is_integer(node):
                 self._nodes[node] = len(self._nodes)
-                self.say(self._line(node))
-        self.say(self._part(root))
+                self.update(self._node_text(node))
+        self.update(self._reference(root))
 
-    def _part(self, part: Expr) -> str:
+    def _reference(self, part: Expr) -> str:
         number = self._nodes.get(part)
         if number is not None:
             return f"@{number}"
@@ -149,16 +149,16 @@ class _Digest:
         self.integers.append(part.number if isinstance(part, Word) else int(part.value))
         return f"#{part.dtype}"
 
-    def _line(self, node: Expr) -> str:
+    def _node_text(self, node: Expr) -> str:
         if isinstance(node, Load):
             self.starts.append(len(self.integers))
             return f"load {self._buffer(node.buffer)}{self._offset_text(node.offset)}"
         fields = self._fields(node)
-        parts = ",".join([self._part(part) for part in node.parts])
+        parts = ",".join([self._reference(part) for part in node.parts])
         return f"{type(node).__name__}{node.dtype} {fields} {parts}"
 
     def _fields(self, node: Expr) -> str:
-        """What distinguishes a node from others of the same parts."""
+        """The fields of a node besides its parts."""
         match node:
             case Const():
                 return repr(node.value)
@@ -179,10 +179,10 @@ class _Digest:
             self.value(part)
         if begins:
             self.starts.append(len(self.integers))
-        self.say(self._offset_text(offset))
+        self.update(self._offset_text(offset))
 
     def _offset_text(self, offset: Affine) -> str:
-        """A sum in a kernel, its terms in their order."""
+        """An offset as text; terms in their order."""
         self.integers.append(offset.constant)
         terms: list[str] = []
         for term, factor in offset.terms.items():
@@ -194,28 +194,28 @@ class _Digest:
         if isinstance(term, Variable):
             return self._variable(term)
         assert isinstance(term, Expr), "in a kernel quotients and remainders are expressions"
-        return self._part(term)
+        return self._reference(term)
 
 
-# Kernels with other integers
+# Replacing integers
 
 
 def with_dynamic(kernel: Kernel, places: Collection[int], first_word: int) -> Kernel:
-    """The kernel with the integers at some places (of `integers`) read from its argument words."""
+    """The kernel with some of its `integers` read from argument words, from `first_word` on."""
     words = {place: first_word + number for number, place in enumerate(sorted(places))}
     numbers = [
         dynamic(number, words[place]) if place in words else number
         for place, number in enumerate(integers(kernel))
     ]
-    made = _OtherIntegers(numbers).kernel(kernel)
-    _known[made] = _facts(kernel)._replace(integers=tuple(numbers))
+    made = _ReplaceIntegers(numbers).kernel(kernel)
+    _summaries[made] = _summary(kernel)._replace(integers=tuple(numbers))
     return made
 
 
-class _OtherIntegers(KernelRewriter):
-    """A kernel with other integers, in the order of its own.
+class _ReplaceIntegers(KernelRewriter):
+    """Replaces the integers of a kernel, in the order of `integers`.
 
-    Equal numbers at two places are two integers: for another size only one of them may change.
+    Equal integers at two positions are distinct: for another size only one of them may change.
     """
 
     def __init__(self, numbers: Sequence[int]) -> None:
@@ -278,16 +278,16 @@ class _OtherIntegers(KernelRewriter):
 
 
 def structure(parts: Sequence[Expr | Affine], variables: Sequence[Variable]) -> Hashable:
-    """A key of expressions and offsets over these variables: equal ones compute the same from the
-    same buffers."""
+    """A key of expressions and offsets over these variables: equal keys compute the same values
+    from the same buffers."""
     to = _Canonical()
     extents = tuple([to.renamed(variable).extent for variable in variables])
     return extents, *[to.place(p) if isinstance(p, Affine) else to.of(p) for p in parts]
 
 
 class _Canonical(KernelRewriter):
-    """Expressions over variables that depend on nothing but their extents and the order in which
-    they appear: equal expressions are one object."""
+    """Renames variables by extent and order of appearance, so that equal expressions become one
+    object."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,13 +1,13 @@
 """Index arithmetic in normal form: constant + Σ factor · term.
 
-A term is an index variable, `(number // divisor) % modulus` of another such sum, or an integer
-expression that is opaque here (an index read from memory). Reshapes become quotients and
-remainders and mostly cancel again: `(i // 3) * 3 + i % 3` is `i`. Every sum knows the range of its
-values, which decides the comparisons of most guards before any code is made.
+A term is an index variable, `(number // divisor) % modulus` of another such sum, or an opaque
+integer expression (an index read from memory). Reshapes become quotients and remainders, which
+mostly cancel: `(i // 3) * 3 + i % 3` is `i`. Every sum knows the range of its values, which decides
+the comparisons of most guards at compile time.
 
 The offsets of loads and stores are such sums, in nests and in kernels. In kernels quotients and
 remainders are expressions (`Affine.with_opaque_divisions`), which code generators hoist and share
-as any other, and integers may be `Dynamic`.
+like any other, and integers may be `Dynamic`.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 Bounds = tuple[float, float]
 _ANY: Bounds = (-math.inf, math.inf)
 
-#: Dtypes of index arithmetic, which is taken to be exact.
-WHOLE = frozenset({np.dtype(np.int32), np.dtype(np.int64)})
+#: Dtypes of index arithmetic, which is assumed not to overflow.
+INDEX_DTYPES = frozenset({np.dtype(np.int32), np.dtype(np.int64)})
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ Term = Variable | FloorMod | Expr
 
 
 class Affine:
-    """constant + Σ factor · term, as a value: sums of the same terms are equal in any order."""
+    """constant + Σ factor · term; the order of terms does not matter for equality."""
 
     __slots__ = ("_bounds", "_hash", "_key", "_parts", "constant", "terms")
 
@@ -95,7 +95,7 @@ class Affine:
         return self._hash
 
     def __reduce__(self) -> tuple[type[Affine], tuple[int, dict[Term, int]]]:
-        return Affine, (self.constant, self.terms)  # as programs on disk keep it
+        return Affine, (self.constant, self.terms)  # as programs on disk store it
 
     def __repr__(self) -> str:
         parts = [f"{factor}*{_name(term)}" for term, factor in self.terms.items()]
@@ -103,7 +103,7 @@ class Affine:
 
     @property
     def key(self) -> Any:
-        """What distinguishes it from other sums, without keeping anything of it alive."""
+        """A key for equality that keeps no expression alive."""
         if self._key is None:
             terms = [(_term_key(term), factor) for term, factor in self.terms.items()]
             self._key = self.constant, frozenset(terms)
@@ -111,7 +111,7 @@ class Affine:
 
     @property
     def bounds(self) -> Bounds:
-        """The least and the greatest value it may take, infinite where that is not known."""
+        """The least and the greatest possible value, infinite where unknown."""
         if self._bounds is None:
             self._bounds = self._find_bounds()
         return self._bounds
@@ -133,7 +133,7 @@ class Affine:
 
     @property
     def is_constant(self) -> bool:
-        """Whether it is a number."""
+        """Whether it has no terms."""
         return not self.terms
 
     @property
@@ -142,35 +142,35 @@ class Affine:
         return all(isinstance(term, Variable) for term in self.terms)
 
     def factor(self, variable: Variable) -> int:
-        """By how much the sum grows when a variable that is a term of it grows by one."""
+        """The factor of a variable among the terms; 0 if it is none of them."""
         return self.terms.get(variable, 0)
 
     @property
     def parts(self) -> tuple[Expr, ...]:
-        """The opaque integers in it, those inside quotients and remainders among them."""
+        """The opaque expressions in it, those inside quotients and remainders included."""
         if self._parts is None:
             self._parts = tuple([part for term in self.terms for part in _parts_of(term)])
         return self._parts
 
     @property
     def strides(self) -> dict[Variable, int]:
-        """The variables that are terms themselves, and their factors."""
+        """The terms that are variables, and their factors."""
         return {term: f for term, f in self.terms.items() if isinstance(term, Variable)}
 
     @property
     def computed(self) -> dict[Expr, int]:
-        """The terms that are no variables, as expressions, and their factors."""
+        """The other terms as expressions, and their factors."""
         terms = self.terms.items()
         return {term_expression(term): f for term, f in terms if not isinstance(term, Variable)}
 
     @property
     def variables(self) -> frozenset[Variable]:
-        """The variables in it, those inside quotients and remainders among them."""
+        """The variables in it, those inside quotients and remainders included."""
         inner = [term.number.variables for term in self.terms if isinstance(term, FloorMod)]
         return frozenset(self.strides).union(*inner)
 
     def rebuild(self, to: Rewriter) -> Affine:
-        """This with what a rewriter has made of the opaque integers in it."""
+        """This with the opaque expressions that a rewriter has made."""
         if not self.parts:
             return self
 
@@ -181,16 +181,15 @@ class Affine:
         return self.replaced(new)
 
     def replaced(self, new: Callable[[Variable | Expr], Affine | Variable | Expr | None]) -> Affine:
-        """This with other sums and terms in place of those variables and opaque integers for which
-        `new` gives one."""
-        made = {term: _instead(term, new) for term in self.terms}
+        """This with variables and opaque expressions replaced where `new` returns a sum or term."""
+        made = {term: _replacement(term, new) for term in self.terms}
         if not any(made.values()):
             return self
         parts = [(made[term] or Affine(0, {term: 1})).scaled(f) for term, f in self.terms.items()]
         return total([Affine(self.constant), *parts])
 
     def without(self, dropped: Container[Term]) -> Affine:
-        """This less some of its terms."""
+        """This without some of its terms."""
         return Affine(self.constant, {t: f for t, f in self.terms.items() if t not in dropped})
 
     def with_opaque_divisions(self) -> Affine:
@@ -217,7 +216,7 @@ class Affine:
         return Affine(self.constant * factor, {t: f * factor for t, f in self.terms.items()})
 
     def _scaled_dynamically(self, factor: Dynamic) -> Affine:
-        """A factor that is known at run time only is that of a single term."""
+        """A dynamic factor applies to a single term: the sum becomes an expression if need be."""
         if list(self.integers) == [0, 1]:
             return Affine(0, dict.fromkeys(self.terms, factor))
         if not self.terms and self.constant in (0, 1):
@@ -237,7 +236,7 @@ def _term_key(term: Term) -> Any:
     return id(term)
 
 
-def _instead(
+def _replacement(
     term: Term, new: Callable[[Variable | Expr], Affine | Variable | Expr | None]
 ) -> Affine | None:
     if isinstance(term, FloorMod):
@@ -255,7 +254,7 @@ def bounds_of(term: Term) -> Bounds:
 
 
 def _range_of(expression: Expr) -> Bounds:
-    """What is known of an opaque integer: clamps have limits, and places of extremes too."""
+    """The range of an opaque integer: known for constants, clamps and argmax."""
     match expression:
         case Const():
             return int(expression.value), int(expression.value)
@@ -292,7 +291,7 @@ def variable(index: Variable) -> Affine:
 
 
 def row_major(variables: Sequence[Variable]) -> Affine:
-    """The number of an iteration of nested loops, the last of them the innermost."""
+    """The row-major number of an iteration of nested loops."""
     return flat([variable(index) for index in variables], [index.extent for index in variables])
 
 
@@ -307,7 +306,7 @@ def flat(indices: Sequence[Affine], shape: Sequence[int]) -> Affine:
 
 
 def total(parts: Iterable[Affine]) -> Affine:
-    """The sum of sums, with quotients and remainders of one number joined again."""
+    """The sum of sums, with matching quotients and remainders joined."""
     constant, terms = 0, dict[Term, int]()
     for part in parts:
         if type(part.constant) is int and type(constant) is int:
@@ -317,19 +316,19 @@ def total(parts: Iterable[Affine]) -> Affine:
         for term, factor in part.terms.items():
             _add(terms, term, factor)
     if FloorMod in map(type, terms):
-        return _joined(constant, terms)
+        return _join_digits(constant, terms)
     return Affine(constant, terms)
 
 
 def _add(terms: dict[Term, int], term: Term, factor: int) -> None:
-    """Add a term to others. The sum of factors of which one is known only at run time is no factor:
-    then the new term is an expression."""
+    """Add a term to others. Two factors of which one is dynamic cannot be added: the second term
+    then becomes an expression."""
     before = terms.get(term)
     if before is None:
         if factor or isinstance(factor, Dynamic):
             terms[term] = factor
     elif isinstance(before, Dynamic) or isinstance(factor, Dynamic):
-        _add(terms, call("mul", term_expression(term), _readable(factor)), 1)
+        _add(terms, call("mul", term_expression(term), as_operand(factor)), 1)
     elif before + factor:
         terms[term] = before + factor
     else:
@@ -337,22 +336,22 @@ def _add(terms: dict[Term, int], term: Term, factor: int) -> None:
 
 
 def _plus_dynamic(constant: int, other: int, terms: dict[Term, int]) -> int:
-    """The constant of a sum with another one added to it, which is a term if need be."""
+    """The sum of two constants; where one is dynamic, the second is added as a term."""
     both = [number for number in (constant, other) if isinstance(number, Dynamic) or number]
     for extra in both[1:]:
-        _add(terms, as_expr(_readable(extra)), 1)
+        _add(terms, as_expr(as_operand(extra)), 1)
     return both[0] if both else 0
 
 
-def _readable(number: int) -> int | Word:
-    """An integer for use in an expression."""
+def as_operand(number: int) -> int | Word:
+    """An integer as an operand of expressions: a dynamic one becomes a `Word`."""
     return Word(number) if isinstance(number, Dynamic) else number
 
 
-def _joined(constant: int, terms: dict[Term, int]) -> Affine:
-    """Digits that follow one another become one: F·(n//cm % k) + f·(n//c % m) = f·(n//c % mk).
+def _join_digits(constant: int, terms: dict[Term, int]) -> Affine:
+    """Join adjacent digits: F·(n//cm % k) + f·(n//c % m) = f·(n//c % mk), where F = f·m.
 
-    It holds where F = f·m; a number that lost all its digits' limits is added as it is.
+    A digit without a modulus is the rest of the number.
     """
     for low, factor in terms.items():
         if not isinstance(low, FloorMod) or low.modulus == 0:
@@ -378,7 +377,7 @@ def floor_mod(value: Affine, divisor: int, modulus: int) -> Affine:
 
 
 def _quotient(value: Affine, divisor: int) -> Affine:
-    """value // divisor: multiples of the divisor come out, a rest within [0, divisor) vanishes."""
+    """value // divisor: multiples of the divisor divide, a remainder in [0, divisor) vanishes."""
     if divisor == 1:
         return value
     whole = {a: f // divisor for a, f in value.terms.items() if f % divisor == 0}
@@ -417,7 +416,7 @@ def _remainder(value: Affine, modulus: int) -> Affine:
     return Affine(0, {FloorMod(rest, 1, modulus): 1})
 
 
-# From expressions and back
+# Conversion from and to expressions
 
 
 def affine(expression: Expr) -> Affine:
@@ -435,30 +434,32 @@ def _normal_form(expression: Expr) -> Affine:
             return number(int(expression.value))
         case Index():
             return variable(expression.variable)
-        case Cast() if expression.dtype in WHOLE and _is_affine(expression.value):
+        case Cast() if expression.dtype in INDEX_DTYPES and _is_affine(expression.value):
             return affine(expression.value)
-        case Call(function="neg", arguments=(part,)) if expression.dtype in WHOLE:
+        case Call(function="neg", arguments=(part,)) if expression.dtype in INDEX_DTYPES:
             return affine(part).scaled(-1)
-        case Call() if expression.function in _EXACT and expression.dtype in WHOLE:
+        case Call() if (
+            expression.function in _AFFINE_FUNCTIONS and expression.dtype in INDEX_DTYPES
+        ):
             left, right = map(affine, expression.arguments)
             found = _combined(expression.function, left, right)
             if found is not None:
                 return found
-            return _opaque(call(expression.function, expressed(left), expressed(right)))
+            return _opaque_term(call(expression.function, expressed(left), expressed(right)))
         case _:
-            return _opaque(expression)
+            return _opaque_term(expression)
 
 
 def _is_affine(value: Expr) -> bool:
-    return value.is_index or (value.dtype in WHOLE and not affine(value).parts)
+    return value.is_index or (value.dtype in INDEX_DTYPES and not affine(value).parts)
 
 
-def _opaque(expression: Expr) -> Affine:
+def _opaque_term(expression: Expr) -> Affine:
     return Affine(0, {expression: 1})
 
 
-#: Functions of two sums that may be sums again.
-_EXACT = frozenset({"add", "sub", "mul", "floor_div", "remainder", "max", "min"})
+#: Functions of two sums whose result may be a sum.
+_AFFINE_FUNCTIONS = frozenset({"add", "sub", "mul", "floor_div", "remainder", "max", "min"})
 
 
 def _combined(function: str, left: Affine, right: Affine) -> Affine | None:
@@ -486,7 +487,7 @@ def _combined(function: str, left: Affine, right: Affine) -> Affine | None:
 
 
 def upper_border(condition: Expr) -> tuple[Term, int] | None:
-    """The index that must be below a number for a condition to hold, and that number."""
+    """(index, limit) if a condition is `index < limit` of one term; else None."""
     match condition:
         case Call(function="lt", arguments=(left, Const() as border)) if left.is_index:
             place = affine(left)
@@ -499,14 +500,14 @@ def upper_border(condition: Expr) -> tuple[Term, int] | None:
 
 
 def expressed(value: Affine) -> Expr:
-    """A sum as an expression over indices that code generators know."""
+    """A sum as an expression."""
     result: Any = None
     if isinstance(value.constant, Dynamic) or value.constant or not value.terms:
-        result = _readable(value.constant)
+        result = as_operand(value.constant)
     for term, factor in value.terms.items():
         product = term_expression(term)
         if isinstance(factor, Dynamic) or factor != 1:
-            product = call("mul", product, _readable(factor))
+            product = call("mul", product, as_operand(factor))
         result = product if result is None else call("add", product, result)
     made = as_expr(result)
     if made.normal_form is None:
@@ -527,7 +528,7 @@ def term_expression(term: Term) -> Expr:
 
 
 def compared(function: str, left: Affine, right: Affine) -> bool | None:
-    """A comparison that the ranges settle, or None."""
+    """The result of a comparison that ranges decide, or None."""
     low, high = (left + right.scaled(-1)).bounds
     where = COMPARISONS[function]
     may_be = (
@@ -540,8 +541,8 @@ def compared(function: str, left: Affine, right: Affine) -> bool | None:
 
 
 def simplified_call(function: str, arguments: tuple[Expr, ...]) -> Expr | None:
-    """A comparison of indices that their ranges settle, or logic without what is known by now; None
-    for all other calls."""
+    """A comparison of indices decided by ranges, or logic with constants folded; None for all other
+    calls."""
     if function in COMPARISONS and all(part.is_index for part in arguments):
         decided = compared(function, *map(affine, arguments))
         if decided is not None:

@@ -1,7 +1,7 @@
-"""The table of hash-consed nodes: every expression that lives, by what it is made of.
+"""The table of hash-consed nodes: every live expression by its structure.
 
-A key holds the ids of objects that its node holds, so it means them as long as the node lives, and
-keeps nothing alive when the node is gone. Threads add nodes without a lock.
+A key holds ids of objects that its node references, so that it is valid while the node lives and
+keeps nothing alive afterwards. Threads add nodes without a lock.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ Node = TypeVar("Node", bound="Expr")
 _MIN_SWEPT = 1 << 15
 
 _NODES: dict[Key, ref[Any]] = {}
-_LOCK = RLock()  # held to drop or replace an entry, not to find or to add one
+_LOCK = RLock()  # held to remove or replace an entry, not to find or add one
 _limit = [_MIN_SWEPT]
 _set = object.__setattr__
 
 
 def find(key: Key) -> Any:
-    """The node of a key, if there is one."""
+    """The live node of a key, or None."""
     entry = _NODES.get(key)
     return None if entry is None else entry()
 
@@ -40,8 +40,8 @@ def intern(
     parts: tuple[Expr, ...] = (),
     is_index: bool = False,
 ) -> Node:
-    """A new node of a key, its fields in the order of `__match_args__`; or the one that another
-    thread was faster to add."""
+    """Add a node, its fields in the order of `__match_args__`; returns the existing one if another
+    thread added it first."""
     node = object.__new__(cls)
     for name, field in zip(cls.__match_args__, fields, strict=True):
         _set(node, name, field)
@@ -60,7 +60,7 @@ def intern(
 
 
 def _replaced(key: Key, node: Node, entry: ref[Any]) -> Node:
-    """A node in the place of one that is gone, unless another thread was faster."""
+    """Replace a dead entry, unless another thread did first."""
     with _LOCK:
         other = find(key)
         if other is None:
@@ -69,9 +69,9 @@ def _replaced(key: Key, node: Node, entry: ref[Any]) -> Node:
 
 
 def _sweep() -> None:
-    """Drop the entries of nodes that are gone; how many there may be grows with those that live."""
+    """Remove dead entries; the limit for the next sweep grows with the live ones."""
     with _LOCK:
-        for key, entry in _NODES.copy().items():  # one operation: other threads go on adding
+        for key, entry in _NODES.copy().items():  # atomic: other threads keep adding
             if entry() is None:
                 del _NODES[key]
         _limit[0] = max(_MIN_SWEPT, 2 * len(_NODES))

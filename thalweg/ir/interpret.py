@@ -1,8 +1,8 @@
-"""Running loop forms on NumPy: the executable meaning of `thalweg.ir`.
+"""An interpreter of loop forms on NumPy: the executable semantics of `thalweg.ir`.
 
-Every index variable becomes an axis of its own, expressions become whole-array operations that
-broadcast over those axes, and a reduction removes its axes. Slow and plain: the oracle for code
-generators, and the check that a lowering says what its reference kernel does.
+Every index variable is an axis; expressions are whole-array operations that broadcast over the
+axes, and a reduction removes its own. Slow and simple: tests use it to check loop forms against
+reference kernels, and code generators against loop forms.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def run_loop(
     channels: int = 1,
     relaxed: bool = False,
 ) -> Array:
-    """One output of an op, of this shape, by its loop form. `operands` may nest lists."""
+    """Evaluate one output of an op by its loop form. `operands` may nest lists."""
     at = IndexTuple.over(shape, output)
     form = lowered(op, at, operands, gathers, channels, relaxed)
     if isinstance(form, Scatter):
@@ -53,7 +53,7 @@ def run_loop(
 
 
 class _Evaluation:
-    """Some expressions: an axis for each of their variables, and the values found so far."""
+    """Evaluates expressions: an axis per variable, and memoized values."""
 
     def __init__(
         self, roots: Sequence[Expr], outer: Sequence[Variable], arrays: Sequence[Any]
@@ -102,7 +102,7 @@ class _Evaluation:
         array = self._array(load.operand)
         if not indices:
             return array.reshape([1] * len(self._axes)) if self._axes else array
-        # A load outside its range is under a select that does not choose it: any element will do.
+        # A load out of range is under a select that does not choose it: any element will do.
         places = [
             np.clip(index, 0, max(size - 1, 0))
             for index, size in zip(indices, array.shape, strict=True)
@@ -135,7 +135,7 @@ class _Evaluation:
 
 
 def _combined(row: Reduction, full: Array, axes: tuple[int, ...]) -> Array:
-    """A reduction; sums and products of narrow floats are carried out in float32."""
+    """Reduce over axes; sums and products of narrow floats accumulate in float32."""
     dtype = compute_dtype(full.dtype) if row.rounds else None
     initial = row.identity(full.dtype)
     found = row.numpy.reduce(full, axis=axes, keepdims=True, dtype=dtype, initial=initial)
@@ -143,7 +143,7 @@ def _combined(row: Reduction, full: Array, axes: tuple[int, ...]) -> Array:
 
 
 def _variables(roots: Sequence[Expr]) -> list[Variable]:
-    """The variables that expressions bind or mention."""
+    """The variables that expressions bind or use."""
     found: dict[Variable, None] = {}
     for part in postorder(roots):
         if isinstance(part, Index):
@@ -154,7 +154,7 @@ def _variables(roots: Sequence[Expr]) -> list[Variable]:
 
 
 def _over(value: Any, variables: Sequence[Variable]) -> Array:
-    """A value as an array over exactly these variables, which have the first axes."""
+    """A value as an array over these variables, which are the first axes."""
     shape = [variable.extent for variable in variables]
     array = np.asarray(value)
     if array.ndim > len(shape):

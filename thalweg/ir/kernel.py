@@ -1,10 +1,9 @@
-"""What a kernel is: loops that store elements, and contractions, over flat buffers.
+"""Kernels: loop nests with stores, and contractions, over flat buffers.
 
-This is the form between `thalweg.lower`, which fuses a step's ops into kernels, and
-`thalweg.codegen`, which makes machine code of them. Shapes are gone: an element of a buffer is
-found at an `Affine` offset, a sum of index variables times strides. Values are the expressions of
-`thalweg.ir.expr`, with loads of arguments (`Load`), and in the stores of a contraction the finished
-sum (`Accumulated`).
+This is the IR between `thalweg.lower`, which fuses a step's ops into kernels, and
+`thalweg.codegen`, which compiles them. There are no shapes: an element of a buffer has an `Affine`
+offset, a sum of index variables times strides. Values are the expressions of `thalweg.ir.expr`,
+with loads of arguments (`Load`) and, in the stores of a contraction, its sum (`Accumulated`).
 """
 
 from __future__ import annotations
@@ -32,18 +31,18 @@ class Argument:
     written: bool = False
 
     def contains(self, offset: Affine) -> bool:
-        """Whether a place lies in the buffer for all values of its variables."""
+        """Whether an offset is within the buffer for all values of its variables."""
         low, high = offset.bounds
         return low >= 0 and is_static(self.size) and high < self.size
 
 
 @dataclass(frozen=True, eq=False)
 class Store:
-    """An element that is written: for every value of `variables`, `value` goes to `offset`.
+    """A store of `value` to `offset`, for every value of `variables`.
 
-    `combine` other than "set" is the reduction of it and what is there. Where `inside` is given and
-    false, nothing is stored. Two values of a `distinct` variable never lead to the same element,
-    even where the offset is computed.
+    `combine` other than "set" is the reduction that combines it with the old element. Where
+    `inside` is given and false, nothing is stored. Two values of a `distinct` variable never store
+    to the same element, even if the offset is computed.
     """
 
     buffer: Any  # a `Buffer` of `thalweg.lower`; in a kernel, its `Argument`
@@ -56,7 +55,7 @@ class Store:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it sets its element in every iteration."""
+        """Whether it sets its element unconditionally."""
         return self.combine == "set" and self.inside is None
 
     @property
@@ -68,11 +67,11 @@ class Store:
 
 @dataclass(frozen=True, eq=False)
 class Check:
-    """A condition that must hold for every value of `variables`; if not, the step has a fault."""
+    """A condition that must hold for every value of `variables`; else the step faults."""
 
     variables: tuple[Variable, ...]
     condition: Expr
-    fault: int  # what goes into the fault word: the number of the check in its step, from 1
+    fault: int  # the fault word: the number of the check in its step, from 1
 
     @property
     def roots(self) -> list[Expr]:
@@ -83,44 +82,44 @@ class Check:
 Bound = tuple[int, Affine, int]
 
 
-class _Expressions:
-    """What kernels of all kinds are made of."""
+class _KernelBase:
+    """What both kinds of kernels have."""
 
     stores: tuple[Store, ...]
 
     @property
     def roots(self) -> list[Expr]:
-        """All expressions that are computed for a store, a check or a factor."""
+        """The root expressions of stores, checks and factors."""
         raise NotImplementedError
 
     @property
     def loops(self) -> tuple[Variable, ...]:
-        """All variables that it goes over, reductions inside of expressions aside."""
+        """All loop variables, those of reductions inside expressions aside."""
         raise NotImplementedError
 
     @property
     def bounds(self) -> tuple[Bound, ...]:
-        """Those of both factors of a contraction."""
+        """The bounds of both factors of a contraction."""
         return ()
 
     @cached_property
     def parts(self) -> list[Expr]:
-        """All expressions, parts before what they are part of."""
+        """All expressions in postorder."""
         return list(postorder(self.roots))
 
     def every(self, kind: type[Kind]) -> list[Kind]:
-        """All expressions of a kind."""
+        """All expressions of a class."""
         return [part for part in self.parts if isinstance(part, kind)]
 
     @property
     def offsets(self) -> list[Affine]:
-        """Every place that the kernel reads, compares or writes."""
+        """The offsets of all loads, bounds and stores."""
         loaded = [load.offset for load in self.every(Load)]
         return loaded + [bound[1] for bound in self.bounds] + [s.offset for s in self.stores]
 
     @property
     def words(self) -> list[int]:
-        """The argument words that the kernel computes with."""
+        """The positions of the argument words that hold run-time integers."""
         inner = [v for reduction in self.every(Reduce) for v in reduction.variables]
         numbers = [variable.extent for variable in (*self.loops, *inner)]
         numbers += [limit for low, _, high in self.bounds for limit in (low, high)]
@@ -131,11 +130,11 @@ class _Expressions:
 
 
 @dataclass(frozen=True, eq=False)
-class Loops(_Expressions):
-    """A kernel of nested loops: `variables` from the outermost to the innermost.
+class Loops(_KernelBase):
+    """A kernel of nested loops over `variables`, outermost first.
 
     The variables of each store and check are a prefix of them. Iterations may run in any order and
-    on any thread, but for those of `serial` variables, which run in order on one thread.
+    on any thread, except those of `serial` variables, which run in order on one thread.
     """
 
     arguments: tuple[Argument, ...]
@@ -157,8 +156,8 @@ class Loops(_Expressions):
 class Access:
     """A factor of a contraction: `value` is a load, or an elementwise expression over loads.
 
-    Where one of `bounds` does not hold (padding), the factor counts as zero and is not read: each
-    is (low, offset, high) for low <= offset < high.
+    Where one of `bounds` does not hold (padding), the factor is zero and is not read. A bound is
+    (low, offset, high), for low <= offset < high.
     """
 
     value: Expr
@@ -166,7 +165,7 @@ class Access:
 
     @property
     def load(self) -> Load:
-        """The load that it is, without casts."""
+        """The load under its casts."""
         value = self.value
         while isinstance(value, Cast):
             value = value.value
@@ -175,12 +174,12 @@ class Access:
 
 
 @dataclass(frozen=True, eq=False)
-class Contraction(_Expressions):
+class Contraction(_KernelBase):
     """A sum of products: for all values of batch, rows and columns, Σ over reduced of a · b.
 
     `rows` occur in `a` and not in `b`, `columns` in `b` and not in `a`, `batch` and `reduced` in
-    both (or in one of them). The stores, over (*batch, *rows, *columns), say what becomes of the
-    sum, an element of `dtype` (float32 or float64): bias, activation, residual, cast. In a nest it
+    both (or in one of them). The stores, over (*batch, *rows, *columns), are the epilogue of the
+    sum, which is of `dtype` (float32 or float64): bias, activation, residual, cast. In a nest it
     has no arguments yet, and the stores are the nest's.
     """
 
@@ -215,11 +214,11 @@ Kernel = Loops | Contraction
 class KernelRewriter(Rewriter):
     """Rewrites kernels and their expressions over other variables.
 
-    Terms of offsets stay as they are made: quotients and remainders remain expressions.
+    Quotients and remainders in offsets stay expressions.
     """
 
     def renamed(self, variable: Variable) -> Variable | None:
-        """What a variable becomes; None: it can only be 0."""
+        """What replaces a variable; None if it can only be 0."""
         return variable
 
     def index(self, variable: Variable) -> Expr:
@@ -244,7 +243,7 @@ class KernelRewriter(Rewriter):
         return None if made is term else made
 
     def buffer(self, buffer: Any) -> Any:
-        """What a buffer that is stored to becomes."""
+        """What replaces a buffer that is stored to."""
         return buffer
 
     def kernel(self, kernel: Kernel) -> Kernel:
@@ -283,7 +282,7 @@ class KernelRewriter(Rewriter):
             variables=self.variables(store.variables),
             offset=self.place(store.offset),
             value=self.of(store.value),
-            inside=self.unless_none(store.inside),
+            inside=self.of_optional(store.inside),
         )
 
     def check(self, check: Check) -> Check:
@@ -297,14 +296,14 @@ class KernelRewriter(Rewriter):
         return Access(value, tuple(bounds))
 
     def place(self, offset: Affine) -> Affine:
-        """An offset, with what is computed in it rewritten first."""
+        """An offset, with the expressions in it rewritten first."""
         for part in offset.parts:
             self.of(part)
         return self.offset(offset)
 
 
 class RenameVariables(KernelRewriter):
-    """Puts variables in the place of others; None: a variable that can only be 0."""
+    """Replaces variables; None replaces one that can only be 0."""
 
     def __init__(self, new: Mapping[Variable, Variable | None]) -> None:
         super().__init__()

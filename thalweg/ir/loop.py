@@ -1,6 +1,6 @@
-"""Loops over indices: how an op that is not elementwise says what its output elements are.
+"""Loop forms: how an op that is not elementwise defines its output elements.
 
-A block's `loop(self, at, *operands)` gets the place of an output element (`at`, one index per
+A block's `loop(self, at, *operands)` gets the index of an output element (`at`, one expression per
 dimension) and its inputs as operands, and returns the element as an expression:
 
     def loop(self, at: IndexTuple, x: Operand, perm: Operand) -> Expr:  # transpose
@@ -10,8 +10,8 @@ dimension) and its inputs as operands, and returns the element as an expression:
     def loop(self, at: IndexTuple, a: Operand, b: Operand) -> Expr:     # matrix product
         return reduce("sum", [a.shape[1]], lambda k: a[at[0], k] * b[k, at[1]])
 
-An output that is written at computed places (scatter, segment sums) is a `Scatter` instead. Shapes
-are concrete here: a step is specialised on the shapes that were fed.
+An output that is written at computed indices (scatter, segment sums) is a `Scatter` instead. Shapes
+are concrete here: a step is specialised for the shapes that were fed.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ Array = NDArray[Any]
 
 
 class NotLowered(Exception):
-    """This node has no loop form here: a value it needs is not known before the step runs."""
+    """This node has no loop form: a value that it needs is not known before the step runs."""
 
 
 class IndexTuple(tuple[Expr, ...]):
-    """The place of an output element: an index expression per dimension, and their extents."""
+    """The index of an output element: an expression per dimension, and their extents."""
 
-    variables: tuple[Variable, ...]  # that the indices are, in a loop nest
+    variables: tuple[Variable, ...]  # the indices, if they are those of a loop nest
     shape: tuple[int, ...]
     output: int  # which output, for ops that have several
 
     @classmethod
     def over(cls, shape: Sequence[int], output: int = 0) -> IndexTuple:
-        """The place in a loop nest over `shape`."""
+        """The index in a loop nest over `shape`."""
         variables = tuple([Variable.fresh(extent) for extent in shape])
         made = cls.of(tuple(map(Index, variables)), [v.extent for v in variables], output)
         made.variables = variables
@@ -62,7 +62,7 @@ class IndexTuple(tuple[Expr, ...]):
 
     @classmethod
     def of(cls, indices: Sequence[Expr], shape: Sequence[int], output: int = 0) -> IndexTuple:
-        """The place at these indices, which may be any expressions, in an output of this shape."""
+        """An index of arbitrary expressions into an output of this shape."""
         made = cls(indices)
         made.variables, made.shape, made.output = (), tuple(shape), output
         return made
@@ -111,14 +111,14 @@ class Operand:
         return OperandLoad(self, tuple([as_expr(index) for index in given]))
 
     def broadcast(self, at: IndexTuple | Sequence[Expr]) -> Expr:
-        """The element that broadcasting puts at a place: aligned right, size 1 stretched."""
+        """The element at an index after broadcasting: aligned right, size 1 stretched."""
         aligned = list(at)[len(at) - self.rank :]
         return self[
             tuple(0 if size == 1 else i for size, i in zip(self.shape, aligned, strict=True))
         ]
 
     def or_else(self, indices: Sequence[Any], otherwise: Any) -> Expr:
-        """The element at these indices, or `otherwise` where they lie outside."""
+        """The element at these indices, or `otherwise` where they are out of range."""
         inside: Any = None
         for index, size in zip(indices, self.shape, strict=True):
             if isinstance(index, Expr):
@@ -148,10 +148,10 @@ def intermediate(shape: Sequence[int], dtype: Any, body: Callable[..., Any]) -> 
 
 @dataclass(frozen=True, eq=False)
 class Scatter:
-    """An output that is written at computed places.
+    """An output that is written at computed indices.
 
-    Starts as `initial` (an expression at the place of the output, or a number) and, for every value
-    of the variables, combines `value` into the element at `index`; an index outside is dropped.
+    It starts as `initial` (an expression at the output's index, or a number). For every value of
+    the variables `value` is combined into the element at `index`; one out of range is dropped.
     """
 
     combine: str
@@ -163,7 +163,8 @@ class Scatter:
 
 @dataclass(frozen=True, eq=False)
 class RuntimeCheck:
-    """A condition on an op's input values: false for any value of the variables, the op fails."""
+    """A condition on an op's input values; if it is false for any value of the variables, the op
+    fails."""
 
     variables: tuple[Variable, ...]
     condition: Any
@@ -176,7 +177,7 @@ def runtime_check(extents: Sequence[int], body: Callable[..., Any]) -> RuntimeCh
 
 
 def reduce(kind: str, extents: Sequence[Any], body: Callable[..., Any]) -> Expr:
-    """The body, a function of one index per extent, combined over all of them."""
+    """A reduction of the body, a function of one index per extent."""
     if kind not in REDUCTIONS:
         raise ValueError(f"no reduction '{kind}'")
     variables = tuple(Variable.fresh(extent) for extent in extents)
@@ -192,9 +193,9 @@ def prefix(
     exclusive: bool = False,
     reverse: bool = False,
 ) -> Expr:
-    """A scan: the body combined over the indices up to `here` (from it on, if reversed).
+    """A scan: the body reduced over the indices up to `here` (from it on, if reversed).
 
-    It is a reduction over a guarded body; code generators know the guard and run it as one pass.
+    It is a reduction over a guarded body, which lowering recognizes and runs in one pass.
     """
 
     def guarded(k: Expr) -> Expr:
@@ -240,7 +241,7 @@ def unravel(number: Any, shape: Sequence[int]) -> tuple[Any, ...]:
 
 
 def reshaped(at: IndexTuple, shape: Sequence[int]) -> tuple[Any, ...]:
-    """The indices into `shape` of the element that row-major order puts at a place."""
+    """The indices into `shape` of the element with the same row-major number."""
     return unravel(ravel(at, at.shape), shape)
 
 
@@ -253,12 +254,12 @@ def within(indices: Sequence[Any], sizes: Sequence[int]) -> Any:
 
 
 def zero_of(operand: Operand) -> Expr:
-    """Zero in an operand's dtype: of truths, a number would make numbers."""
+    """Zero in an operand's dtype; a plain 0 would promote booleans."""
     return constant(0, operand.dtype)
 
 
 def widened(x: Expr, dtype: Any) -> Expr:
-    """An element in the type that kernels compute in: narrow floats become float32."""
+    """An element in the dtype that kernels compute in: narrow floats become float32."""
     wide = compute_dtype(dtype)
     return x if wide == np.dtype(dtype) else x.cast(wide)
 
@@ -271,11 +272,11 @@ def lowered(
     channels: int = 1,
     relaxed: bool = False,
 ) -> Expr | Scatter:
-    """The loop form of an op at a place: its `loop`, or its `element` over broadcast operands.
+    """The loop form of an op at an index: its `loop`, or its `element` over broadcast operands.
 
-    An op whose `loop` scatters may have a `gather_loop` too, for targets that prefer it, one that
-    reads images a `packed_loop`, for targets that read some `channels` at once. A `relaxed_loop`
-    rounds otherwise than `loop` does, and reads memory fewer times or divides less.
+    An op whose `loop` scatters may have a `gather_loop` for targets that prefer one; an op on
+    images a `packed_loop` for targets that read several `channels` at once. A `relaxed_loop` rounds
+    differently from `loop`, and reads memory fewer times or divides less.
     """
     if gathers and op.has("gather_loop"):
         return as_expr(op.gather_loop(at, *operands))
@@ -292,7 +293,7 @@ def lowered(
 
 
 def _element(operand: Operand, at: IndexTuple) -> Expr:
-    """What an elementwise op sees of an operand; one that has none there is not read."""
+    """An operand as an elementwise op reads it; one of higher rank is not read."""
     return operand.broadcast(at) if operand.rank <= at.rank else argument(-1, operand.dtype)
 
 

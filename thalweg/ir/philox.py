@@ -1,7 +1,7 @@
-"""Philox4x32-10 as expressions: the words of a random stream, each a function of its number.
+"""Philox4x32-10 as expressions: each word of a random stream is a function of its number.
 
-`thalweg.ops.random.philox` is the same cipher over arrays. Words are of 32 bits, held in unsigned
-64-bit elements, so that a product of two is whole.
+`thalweg.ops.random.philox` is the same generator over arrays. 32-bit words are held in uint64
+elements, so that products do not overflow.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Words = tuple[Expr, Expr, Expr, Expr]
 
 
 def philox_words(key: tuple[Any, Any], counter: Words) -> Words:
-    """The block of four words that two words of key make of four words of counter."""
+    """A block of four words, from two words of key and four words of counter."""
     one, two, three, four = counter
     for step in range(ROUNDS):
         low, high = (_advanced(k, step * by) for k, by in zip(key, KEY_STEPS, strict=True))
@@ -47,18 +47,18 @@ def _high(long: Expr) -> Expr:
 
 
 def joined(high: Expr, low: Expr) -> Expr:
-    """64 bits of two words."""
+    """Two words as one of 64 bits."""
     return high.shift_left(32).bit_or(low)
 
 
 def unsigned(value: Any) -> Expr:
-    """An index, a number or an element as an unsigned 64-bit element."""
+    """An index, number or element as uint64."""
     return call("cast", value, np.uint64)
 
 
 @dataclass(frozen=True, eq=False)
 class Generator:
-    """A place in a random stream: two words of key, and a counter as two times 64 bits."""
+    """A position in a random stream: two words of key, and a counter as two uint64."""
 
     key: tuple[Any, Any]
     low: Expr
@@ -66,7 +66,7 @@ class Generator:
 
     @classmethod
     def at(cls, place: Operand) -> Generator:
-        """The stream from a place on, which comes as the six words of `Philox.place`."""
+        """The stream from a position on, given as the six words of `Philox.place`."""
         key_low, key_high, *counter = (unsigned(place[i]) for i in range(6))
         return cls(
             (key_low, key_high), joined(counter[1], counter[0]), joined(counter[3], counter[2])

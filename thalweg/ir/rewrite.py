@@ -1,7 +1,7 @@
-"""Traversing and rewriting expressions: the one rewriter, the one fold, free variables.
+"""Traversal and rewriting of expressions: the rewriter, the fold, free variables.
 
-All of it is iterative, so that a sum of thousands of terms needs no recursion, and goes by the
-identity of nodes, so that what is shared is visited once.
+All of it is iterative, since expressions may be thousands of nodes deep, and keyed by identity, so
+that shared nodes are visited once.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ T = TypeVar("T")
 def walk(
     roots: Iterable[Expr | None], inside: Callable[[Expr], Iterable[Expr]] = attrgetter("parts")
 ) -> list[Expr]:
-    """All expressions under some roots, each once, the last part of each first.
+    """All expressions under some roots in preorder, each once, last parts first.
 
-    `inside` says which parts of an expression are gone into.
+    `inside` gives the parts of an expression to descend into.
     """
     pending, found = [root for root in roots if root is not None], dict[Expr, None]()
     while pending:
@@ -40,9 +40,9 @@ def loads_in(roots: Iterable[Expr | None]) -> list[Load]:
 
 
 def postorder(roots: Iterable[Expr | None], known: Container[Expr] = ()) -> list[Expr]:
-    """All expressions under some roots, each once, parts before what they are part of.
+    """All expressions under some roots in postorder, each once.
 
-    Those that are known already are left out, and what is under them.
+    `known` ones are left out, with all that is only under them.
     """
     pending = [(root, False) for root in roots if root is not None]
     pending.reverse()
@@ -59,18 +59,18 @@ def postorder(roots: Iterable[Expr | None], known: Container[Expr] = ()) -> list
 
 
 class Fold(Generic[T]):
-    """A value for every expression, from those of its parts."""
+    """A memoized bottom-up function of expressions."""
 
     def __init__(self, compute: Callable[[Expr, Fold[T]], T]) -> None:
         self._compute = compute
         self._known: dict[Expr, T] = {}
 
     def of(self, expr: Expr) -> T:
-        """The value of an expression; while one is computed, those of its parts are known."""
+        """The value of an expression; those of its parts are computed before."""
         known = self._known
         if expr not in known:
             for part in postorder([expr], known):
-                if part not in known:  # one may ask for another that comes later
+                if part not in known:  # `compute` may have asked for it
                     known[part] = self._compute(part, self)
         return known[expr]
 
@@ -80,17 +80,17 @@ class Fold(Generic[T]):
 
 
 class Rewriter:
-    """Rebuilds expressions, operands before their users, each once.
+    """Rebuilds expressions bottom-up, each once.
 
-    A subclass says what becomes of some of them. `early` replaces an expression whatever
-    its parts are; the others get an expression's fields with rewritten parts.
+    Subclasses override methods. `early` replaces an expression before its parts are visited; the
+    others get an expression's fields with rewritten parts.
     """
 
     def __init__(self) -> None:
         self._made: dict[Expr, Expr] = {}
 
     def of(self, root: Expr) -> Expr:
-        """What becomes of an expression."""
+        """The rewritten expression."""
         made = self._made
         if root in made:
             return made[root]
@@ -111,24 +111,24 @@ class Rewriter:
                 made[node] = self.rebuilt(node)
         return made[root]
 
-    def unless_none(self, root: Expr | None) -> Expr | None:
-        """The same for an expression that may be missing."""
+    def of_optional(self, root: Expr | None) -> Expr | None:
+        """The same for an optional expression."""
         return None if root is None else self.of(root)
 
     def new(self, part: Expr) -> Expr:
-        """What became of a part."""
+        """The rewritten part of an expression."""
         return self._made[part]
 
     def early(self, node: Expr) -> Expr | None:
-        """What takes the place of an expression whatever its parts are; None: it is rebuilt."""
+        """A replacement that does not depend on rewritten parts; None to rebuild."""
         return None
 
     def needed(self, node: Expr) -> Iterable[Expr]:
-        """The parts to be made before an expression is."""
+        """The parts to rewrite before an expression."""
         return node.parts
 
     def rebuilt(self, node: Expr) -> Expr:
-        """What becomes of an expression whose parts are made."""
+        """The replacement of an expression whose parts are rewritten."""
         return node.rebuild(self)
 
     def leaf(self, node: Expr) -> Expr:
@@ -148,7 +148,7 @@ class Rewriter:
         return variable
 
     def offset(self, offset: Affine) -> Affine:
-        """A place, with what is computed in it rewritten."""
+        """An offset, with the expressions in it rewritten."""
         return offset.rebuild(self)
 
     def load(self, buffer: Any, offset: Affine) -> Expr:
@@ -156,20 +156,20 @@ class Rewriter:
         return Load(buffer, offset)
 
     def call(self, function: str, arguments: tuple[Expr, ...]) -> Expr:
-        """A function applied to new parts."""
+        """A call with rewritten arguments."""
         return Call(function, arguments)
 
     def cast(self, value: Expr, target: Dtype) -> Expr:
-        """A new part as one of another dtype."""
+        """A cast of a rewritten value."""
         return Cast(value, target)
 
     def select(self, condition: Expr, chosen: Expr, otherwise: Expr) -> Expr:
-        """A choice between new parts."""
+        """A select of rewritten parts."""
         return Select(condition, chosen, otherwise)
 
 
 class Replace(Rewriter):
-    """Puts other expressions in the place of some."""
+    """Replaces expressions by a function, top-down."""
 
     def __init__(self, replace: Callable[[Expr], Expr | None]) -> None:
         super().__init__()
@@ -180,16 +180,16 @@ class Replace(Rewriter):
 
 
 def free_variables(expr: Expr) -> frozenset[Variable]:
-    """The variables that an expression depends on and does not bind."""
+    """The free variables of an expression (cached)."""
     if expr.free is None:
-        for part in postorder([expr], _Known()):
+        for part in postorder([expr], _WithFreeVariables()):
             object.__setattr__(part, "free", _free_of(part))
     assert expr.free is not None
     return expr.free
 
 
-class _Known(Container[Expr]):
-    """The expressions whose free variables were found before."""
+class _WithFreeVariables(Container[Expr]):
+    """The expressions whose free variables are cached."""
 
     def __contains__(self, expr: object) -> bool:
         return isinstance(expr, Expr) and expr.free is not None

@@ -1,9 +1,9 @@
-"""What lowering asks about hardware, as data.
+"""Hardware as lowering sees it, as data.
 
-A `Target` says what computing and moving elements costs on a processor, what its threads gain by
-sharing work, and which forms of a kernel it takes. Lowering is given one and knows no processor by
-name; a device's own target adds what its code generator must know. The defaults are those of a
-server's core with vectors of 512 bits, as measured.
+A `Target` has the costs of computing and moving elements on a processor, of sharing work between
+threads, and which forms of kernels it prefers. Lowering knows no processor by name; a device's own
+target adds what its code generator needs. The defaults are those of a server core with 512-bit
+vectors, as measured.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class LayoutTimes:
-    """What channels first cost, and what it costs to move images to channels last, in nanoseconds
-    of float32: of two cores with vectors of 512 bits. Only their ratios matter."""
+    """The extra cost of channels first, and the cost of converting images to channels last, in
+    nanoseconds per float32 element, on two cores with 512-bit vectors. Only ratios matter."""
 
     move: float = 0.25  # to transpose an element
     window: float = 0.004  # of channels first, for each flop of a convolution with windows
@@ -32,92 +32,91 @@ class Target:
 
     vector_bytes: int = 16
     registers: int = 16  # vector registers
-    alignment: int = 64  # bytes: temporaries begin at multiples of it, and a cache line is as long
-    stored_bytes: int = 64  # neighbours that a contraction stores at once
+    alignment: int = 64  # bytes, of temporaries; also the length of a cache line
+    stored_bytes: int = 64  # contiguous bytes that a contraction stores at once
     l1: int = 32 << 10
     l2: int = 512 << 10
     l3: int = 8 << 20
-    cores: int = 2  # that may work on a kernel at a time
+    cores: int = 2  # that may share a kernel
 
-    # One element, in vector instructions
+    # Costs per element, in vector instructions
     load_cost: float = 2.0
     store_cost: float = 3.0
-    far_cost: float = 40.0  # store and load of an element that has left the caches meanwhile
-    far_bytes: int = 4 << 20  # of others touched meanwhile, after which it has
+    far_cost: float = 40.0  # store and load of an element that was evicted in between
+    far_bytes: int = 4 << 20  # accessed in between that evict it
 
-    # How large a kernel gets. Compiling takes the same up to some 400 expressions, and more from
-    # there on. Adding up 400 tensors of a megabyte takes 37 ms by kernels that read 10 of them at a
-    # time, 50 ms by 20, 120 ms by 80, 210 ms by 200.
+    # Limits on the size of a kernel. Compile time per expression grows past some 400. A sum of 400
+    # tensors of 1 MB takes 37 ms by kernels of 10 inputs, 50 ms by 20, 120 ms by 80, 210 ms by 200.
     max_expressions: int = 400
-    max_streams: int = 20  # buffers that are read and written
+    max_streams: int = 20  # buffers read and written
     max_writes: int = 8
 
-    # A launch and its threads, in nanoseconds of one thread; work is some 2 per nanosecond
+    # Launches and threads, in nanoseconds of one thread; a unit of work is about 0.5 ns
     operations_per_work: float = 24.0
     bytes_per_work: float = 48.0
     operation_time: float = 0.0056
     byte_time: float = 0.021  # from its own cache
-    fetched_byte_time: float = 0.07  # from the cache of another core, which wrote it
-    join_time: float = 3_500.0  # until other threads take part and are done
-    min_shared_work: float = 1_500.0  # vector instructions of a launch that is worth sharing
-    max_work_between_barriers: float = 2e7  # some 10 ms: only at a barrier a step can be stopped
+    fetched_byte_time: float = 0.07  # from the cache of another core
+    join_time: float = 3_500.0  # to wake and join other threads
+    min_shared_work: float = 1_500.0  # vector instructions of a launch worth sharing
+    max_work_between_barriers: float = 2e7  # some 10 ms: a step stops only at barriers
 
     # Reductions
-    reduction_splits: int = 32  # parts of a long reduction to few results, on any number of threads
-    min_split_elements: int = 1 << 14  # that make a reduction worth splitting
-    min_shared_results: int = 512  # from which threads share the results, a vector of them each
-    min_shared_rows: int = 64  # the same where each result is that of a row
-    min_rows_with_reduction: int = 8  # of a nest that finds a reduction once for each of its rows
-    max_row_at_hand: int = 1 << 62  # elements that are, after a reduction of them
-    fuses_rows: bool = False  # threads share a row: what is found of it is at hand for all of them
-    pairs_sums: bool = False  # of columns, that read nothing in common: launches are dear
-    reads_strided: bool = False  # rows that lie apart as fast as those that follow each other
-    stores_again: bool = True  # what is late is stored once more rather than kept: memory is dear
-    widens_freely: bool = False  # narrow floats are converted where they are read: fewer bytes move
-    prefers_gathers: bool = False  # where an op could scatter as well: threads would meet
-    prefers_relaxed: bool = False  # forms that round otherwise, for fewer passes and divisions
-    shares_reductions: bool = False  # between the nests that need them, in place of the same again
-    min_nested_rows: int = 0  # reductions that others need and that stay inside of those
-    min_nested_columns: int = 0  # the same where they do not go along rows
-    max_tile_taps: int = 0  # elements of windows that an iteration of a tiled nest reduces; 0: none
-    min_tiled_elements: int = 1 << 21  # of a nest's result: threads would be too few
-    fuses_attention: bool = False  # a kernel computes scores, probabilities and their products
+    reduction_splits: int = 32  # parts of a long reduction to few results
+    min_split_elements: int = 1 << 14  # of a reduction worth splitting
+    min_shared_results: int = 512  # from which threads share results rather than a reduction
+    min_shared_rows: int = 64  # the same where each result is of a contiguous row
+    min_rows_with_reduction: int = 8  # of a nest that computes a reduction per row
+    max_row_at_hand: int = 1 << 62  # elements of a row that is still cached after its reduction
+    fuses_rows: bool = False  # threads share a row: its reductions are available to all of them
+    pairs_sums: bool = False  # fuses column sums without a common input: launches are expensive
+    reads_strided: bool = False  # strided rows as fast as contiguous ones
+    stores_again: bool = True  # late uses get a value stored again rather than kept, to save memory
+    widens_freely: bool = False  # narrow floats are converted by their readers: fewer bytes move
+    prefers_gathers: bool = False  # over scatters, in which threads would collide
+    prefers_relaxed: bool = False  # loop forms that round differently, with fewer passes
+    shares_reductions: bool = False  # between nests, instead of computing them again
+    min_nested_rows: int = 0  # results of a reduction that stays nested in another one
+    min_nested_columns: int = 0  # the same where it is not along contiguous rows
+    max_tile_taps: int = 0  # inputs that an iteration of a tiled nest reduces; 0: no tiling
+    min_tiled_elements: int = 1 << 21  # of a tiled nest's result, to keep enough threads
+    fuses_attention: bool = False  # one kernel for scores, softmax and their product
 
     # Contractions
-    min_contraction_work: int = 2048  # multiplications from which it pays to pack operands
-    min_contraction_rows: int = 1  # a sum of products with fewer is a reduction like any other
-    min_narrow_rows: int = 4  # for which it pays to widen narrow floats first
-    min_merged_contractions: int = 4  # reductions of one form, run as one
-    # Measured with weights of 256 by 1024: transposing them once takes as long as some ten products
-    # of 16 rows save. Products of a few rows transpose nothing, and many rows make up for it.
+    min_contraction_work: int = 2048  # products from which packing pays
+    min_contraction_rows: int = 1  # with fewer it is lowered as a reduction
+    min_narrow_rows: int = 4  # from which widening narrow floats first pays
+    min_merged_contractions: int = 4  # of one form, merged into a batched one
+    # Measured with weights of 256 by 1024: transposing them once costs what some ten products of 16
+    # rows save. Products of fewer rows do not transpose at all; for many rows it is negligible.
     min_pretransposed_uses: int = 12
     min_pretransposed_rows: int = 8
     max_pretransposed_rows: int = 48
 
-    # Large images with fewer channels are packed for convolutions, several pixels to a channel. A
-    # CPU reads one element of an image for a vector of outputs: it gains nothing.
+    # Images with fewer channels are packed for convolutions, several pixels per channel. CPUs gain
+    # nothing: they read one input element per vector of outputs.
     channels_read: int = 1
     min_packed_elements: int = 1 << 20
 
     # Order and memory
-    min_hoisted_bytes: int = 1 << 20  # that a consumer reads, from which it runs right away
-    hoisted_shrinkage: int = 16  # times fewer bytes that it writes
-    # Updates are hoisted over nests whose checks run before, as soon as what they read is there.
-    # CPUs could, too; what their steps gain was not measured.
+    min_hoisted_bytes: int = 1 << 20  # read by a consumer that is hoisted to its producer
+    hoisted_shrinkage: int = 16  # how many times fewer bytes it must write
+    # Updates are hoisted over nests whose checks run earlier, to where their inputs are available.
+    # The gain on CPUs was not measured.
     hoists_over_checks: bool = False
     min_rematerialized_bytes: int = 1 << 16
-    max_strided_phases: int = 64  # nests that a strided write is split into
+    max_strided_phases: int = 64  # of nests that a strided write is split into
 
-    # None: code is as fast in the layout that is written, as far as is known
+    # None: no layout is known to be faster than the one written
     layout_times: LayoutTimes | None = LayoutTimes()
 
     def keeps_row(self, length: int) -> bool:
-        """Whether a row of so many elements is at hand after a reduction of it."""
+        """Whether a row of `length` elements is still cached after a reduction of it."""
         return length <= self.max_row_at_hand
 
     @property
     def key(self) -> str:
-        """Names everything besides its text that a kernel's machine code depends on."""
+        """All that a kernel's machine code depends on besides its LLVM text."""
         return self.name
 
     @property

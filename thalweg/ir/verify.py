@@ -1,7 +1,7 @@
-"""The invariants of kernels, as a check that runs after every lowering pass.
+"""The verifier of kernels, which runs after every lowering pass if `THALWEG_VERIFY=1`.
 
-`THALWEG_VERIFY=1` switches it on (the tests do). A fault names the pass, the kernel and what is
-wrong; `faults` and `value_faults` say it of kernels and of expressions by themselves.
+The tests switch it on. An error names the pass, the kernel and the violated invariant; `faults` and
+`value_faults` list the violations of a kernel and of an expression.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _SUMS = frozenset({np.dtype(np.float32), np.dtype(np.float64)})
 
 
 class InvalidKernel(Exception):
-    """A kernel that breaks an invariant of the IR: a bug of the pass that made it."""
+    """A kernel violates an invariant of the IR: a bug in the pass that made it."""
 
 
 def verify(kernel: Kernel, after: str, name: str) -> None:
-    """Raise `InvalidKernel` if a kernel is not one."""
+    """Raise `InvalidKernel` if a kernel violates an invariant."""
     report(faults(kernel), after, name)
 
 
@@ -52,7 +52,7 @@ def report(found: Iterable[str], after: str, name: str) -> None:
 
 
 def faults(kernel: Kernel) -> Iterator[str]:
-    """What is wrong with a kernel."""
+    """The violations in a kernel."""
     if [argument.position for argument in kernel.arguments] != [*range(len(kernel.arguments))]:
         yield "the arguments are not in the order of their positions"
     if isinstance(kernel, Loops):
@@ -108,7 +108,7 @@ def _contraction_faults(kernel: Contraction) -> Iterator[str]:
 
 
 def store_faults(store: Store, sums: Dtype | None) -> Iterator[str]:
-    """What is wrong with a store of a kernel, or of a nest."""
+    """The violations in a store; `sums` is the dtype of a contraction's sum, if it is of one."""
     buffer, bound = store.buffer, frozenset(store.variables)
     if store.combine not in _COMBINES:
         yield f"'{store.combine}' combines nothing"
@@ -125,7 +125,7 @@ def store_faults(store: Store, sums: Dtype | None) -> Iterator[str]:
 
 
 def check_faults(check: Check) -> Iterator[str]:
-    """What is wrong with a check."""
+    """The violations in a check."""
     if check.fault < 1:
         yield f"a check's fault is {check.fault}"
     yield from _condition_faults(check.condition, frozenset(check.variables), None)
@@ -142,7 +142,7 @@ def _condition_faults(
 def value_faults(
     value: Expr, bound: frozenset[Variable], sums: Dtype | None, is_guarded: bool = False
 ) -> Iterator[str]:
-    """What is wrong with an expression where variables are bound and a sum of a dtype, if any."""
+    """The violations in an expression, given the bound variables and the sum's dtype, if any."""
     loose = free_variables(value) - bound
     if loose:
         yield f"variables that are not bound: {_names(loose)}"
@@ -159,7 +159,7 @@ def value_faults(
 
 
 def _certain_loads(value: Expr) -> list[Load]:
-    """The loads that happen in any case: no select chooses them."""
+    """The loads that are executed unconditionally."""
     return [part for part in walk([value], _certain_parts) if isinstance(part, Load)]
 
 
@@ -180,8 +180,7 @@ def _offset_faults(buffer: Any, offset: Affine, how: str) -> Iterator[str]:
 
 
 def _converts(source: Dtype, target: Dtype) -> bool:
-    """Whether a store converts a dtype to another one by itself: among numbers of one kind, and to
-    what holds them."""
+    """Whether a store converts implicitly: within one kind of numbers, or to a wider kind."""
     return source == target or np.can_cast(source, target, "same_kind")
 
 

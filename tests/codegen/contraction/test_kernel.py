@@ -21,10 +21,10 @@ from tests.codegen.contraction.contractions import (
     variables,
 )
 from tests.ops.harness import NARROW_FLOATS
-from thalweg.codegen.contraction.form import form_of, simplified
+from thalweg.codegen.contraction.form import canonicalize, form_of
 from thalweg.codegen.contraction.kernel import emit_contraction
 from thalweg.codegen.contraction.plan import neighbours, schedule, schedules
-from thalweg.codegen.contraction.schedule import Setting
+from thalweg.codegen.contraction.schedule import Problem
 from thalweg.codegen.machine import named
 from thalweg.ir.dynamic import dynamic
 from thalweg.ir.expr import Index, select
@@ -388,7 +388,7 @@ def test_merged_variables_are_replaced_in_the_places_of_stores():
     x, w = argument(0, np.float32, (15, 19)), argument(1, np.float32, (19, 35))
     y, rows = argument(2, np.float32, (15, 35), True), argument(3, np.int64, (15,))
     place = Affine(0, {element(rows, at((3, 5), i, j)): 35, c: 1})
-    made = simplified(
+    made = canonicalize(
         Contraction(
             (x, w, y, rows), (), (i, j), (c,), (k,), Access(element(x, at((3, 5, 19), i, j, k))),
             Access(element(w, at((19, 35), k, c))), np.dtype(np.float32),
@@ -409,7 +409,7 @@ def test_taps_that_bounds_leave_out_are_no_terms():
     y = argument(2, np.float32, (9, 8), True)
     places = Affine(0, {i: 16, j: -16, k: 1}), Affine(0, {j: 2 * 128, k: 8, c: 1})
     bounds = (0, Affine(0, {i: 1, j: -1}), 9), (0, Affine(0, {j: 2}), 2)
-    made = simplified(
+    made = canonicalize(
         Contraction(
             (x, w, y), (), (i,), (c,), (j, k), Access(element(x, places[0]), bounds),
             Access(element(w, places[1]), bounds[1:]), np.dtype(np.float32),
@@ -538,7 +538,7 @@ def test_odd_schedules(native, seed):
     """Blocks, splits and copies that the cost model would not choose."""
     rng = np.random.default_rng(seed)
     kernel = VARIED[seed % len(VARIED)]
-    setting = Setting(form_of(kernel), native)
+    setting = Problem(form_of(kernel), native)
     listed = schedules(kernel, native)
     made = listed[rng.integers(len(listed))]
     at = int(rng.integers(made.tile_at + 1))

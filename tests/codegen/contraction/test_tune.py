@@ -1,4 +1,4 @@
-"""Schedules by measurement: what is tuned_schedule, who uses it, and what is left alone."""
+"""Tuned schedules: what is tuned, who uses it, and what is left alone."""
 
 import os
 import subprocess
@@ -12,7 +12,8 @@ import thalweg as tf
 from tests.codegen.contraction.contractions import matmul
 from thalweg.codegen.contraction import tune as tuned
 from thalweg.codegen.contraction.plan import schedule, schedules
-from thalweg.codegen.contraction.tune import Winners, parsed
+from thalweg.codegen.contraction.schedule import Schedule
+from thalweg.codegen.contraction.tune import Winners, parsed_like
 from thalweg.codegen.emit import emit
 from thalweg.codegen.kernels import keep_schedule, request, tuned_schedule
 from thalweg.codegen.machine import host, named
@@ -69,7 +70,7 @@ def test_a_damaged_file_counts_as_none(tmp_path, damage):
     ],
 )
 def test_only_schedules_are_read(content):
-    assert parsed(content) is None
+    assert parsed_like(content, Schedule(1, 0, 1)) is None
 
 
 def test_without_a_disk_winners_live_in_memory():

@@ -12,7 +12,7 @@ from tests.codegen.cuda.emulated import TARGETS, agree, assemble, run
 from tests.codegen.oracle import at, close, numbers, place
 from thalweg.codegen.cuda.kernel import launch_shapes
 from thalweg.codegen.cuda.loops.mapping import mapping_of
-from thalweg.codegen.loops.simplify import simplest
+from thalweg.codegen.loops.simplify import canonicalize
 from thalweg.ir.dynamic import dynamic
 from thalweg.ir.expr import Scan
 from thalweg.ir.index import Affine
@@ -66,7 +66,7 @@ def test_length_known_at_run_time(length: int) -> None:
 @pytest.mark.parametrize(("dtype", "width"), [("float32", 4), ("int8", 8), ("float64", 2)])
 def test_threads_scan_neighbours(dtype: str, width: int, exclusive: bool, reverse: bool) -> None:
     kernel = scan(2, 256 * width + 8, "sum", exclusive, reverse, np.dtype(dtype))
-    mapping = mapping_of(simplest(kernel), TARGETS[0], aligned=True)
+    mapping = mapping_of(canonicalize(kernel), TARGETS[0], aligned=True)
     assert (mapping.kind, mapping.width) == ("scan", width)
     agree(kernel, [numbers(int(a.size), a.dtype, 3) for a in kernel.arguments], tolerance=1e-4)
 

@@ -14,7 +14,7 @@ from thalweg.codegen.cuda.loops.mapping import mapping_of
 from thalweg.codegen.cuda.loops.online import sums_of_powers
 from thalweg.codegen.cuda.loops.rows import kept_rows, rows_bytes
 from thalweg.codegen.cuda.target import CudaTarget, emulated
-from thalweg.codegen.loops.simplify import simplest
+from thalweg.codegen.loops.simplify import canonicalize
 from thalweg.ir.dynamic import dynamic, times
 from thalweg.ir.expr import Call, Cast, Expr
 from thalweg.ir.index import Affine
@@ -160,7 +160,7 @@ def test_long_rows_are_read_once(columns: int, dtype: str, is_online: bool) -> N
     x[3], x[4, 3], x[5, : columns // 2], x[6, columns // 2 :] = -np.inf, np.nan, -np.inf, -1e30
     x[7] += np.linspace(0, 200, columns)
     target = emulated(1)
-    assert bool(sums_of_powers(mapping_of(simplest(kernel), target, True))) is is_online
+    assert bool(sums_of_powers(mapping_of(canonicalize(kernel), target, True))) is is_online
     given = x.astype(dtype)
     arrays = [given.reshape(-1), *(np.zeros(9, np.float32) for _ in range(2))]
     for aligned in (True, False):
@@ -196,7 +196,7 @@ def softmax(rows: int, columns: int, dtype: Any) -> Loops:
 def test_long_rows_stay_in_shared_memory(columns: int, dtype: str, is_kept: bool) -> None:
     """Unless registers hold them, or two blocks of them are too large."""
     kernel = softmax(3, columns, np.dtype(dtype))
-    mapping = mapping_of(simplest(kernel), emulated(1), True)
+    mapping = mapping_of(canonicalize(kernel), emulated(1), True)
     assert bool(kept_rows(mapping)) is is_kept
     assert (rows_bytes(mapping) > columns) is is_kept
     x = (np.random.default_rng(0).normal(size=(3, columns)) * 5).astype(dtype)
@@ -213,7 +213,7 @@ def test_long_rows_stay_in_shared_memory(columns: int, dtype: str, is_kept: bool
 def test_short_rows_have_a_part_of_a_warp(kind: str, rows: int, team: int) -> None:
     """Unless some warp would have fewer rows than others."""
     kernel = reduction((rows, 64), 1, kind, np.dtype("bfloat16"))
-    assert mapping_of(simplest(kernel), emulated(), True).team == team
+    assert mapping_of(canonicalize(kernel), emulated(), True).team == team
     agree(kernel, arrays_of(kernel))
 
 

@@ -12,7 +12,7 @@ from tests.codegen.oracle import at, close, numbers, place
 from thalweg.codegen.cuda.kernel import launch_shapes
 from thalweg.codegen.cuda.loops.mapping import mapping_of
 from thalweg.codegen.cuda.target import CudaTarget
-from thalweg.codegen.loops.simplify import simplest
+from thalweg.codegen.loops.simplify import canonicalize
 from thalweg.ir.dynamic import dynamic, times
 from thalweg.ir.expr import Expr, call
 from thalweg.ir.kernel import Argument, Loops, Store
@@ -49,7 +49,7 @@ WIDE = [(2, 64, 128), (1, 66, 70), (1, 130, 64)]
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8", "float16"])
 def test_threads_take_pairs_of_narrow_elements(shape: tuple[int, int, int], dtype: str) -> None:
     kernel = transpose(*shape, np.dtype(dtype), scaled=dtype != "int8")
-    assert mapping_of(simplest(kernel), TARGETS[0], aligned=True).width == 2
+    assert mapping_of(canonicalize(kernel), TARGETS[0], aligned=True).width == 2
     agree(kernel, [numbers(int(a.size), a.dtype, 3) for a in kernel.arguments], tolerance=1e-2)
     if dtype == "bfloat16":
         ptx = assemble(kernel)

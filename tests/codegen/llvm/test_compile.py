@@ -9,7 +9,7 @@ import pytest
 
 from thalweg.codegen.llvm import compile as llvm_compile
 from thalweg.codegen.llvm.builder import FLOAT, I64, POINTER, Module, Value, constant
-from thalweg.codegen.llvm.compile import Inside, assembly, object_code, optimised, place
+from thalweg.codegen.llvm.compile import LlvmLock, assembly, object_code, optimised, place
 from thalweg.codegen.machine import CpuTarget, named, runs_here
 
 NATIVE = named("native")
@@ -242,10 +242,10 @@ def test_threads_compile_side_by_side():
 
 
 def test_who_wants_the_same_of_llvm_is_inside_together():
-    inside, meeting = Inside(), threading.Barrier(2, timeout=60)
+    inside, meeting = LlvmLock(), threading.Barrier(2, timeout=60)
 
     def enter() -> None:
-        with inside.kept("-disable-lsr=true"):
+        with inside.held("-disable-lsr=true"):
             meeting.wait()
 
     threads = [threading.Thread(target=enter) for _ in range(2)]
@@ -254,38 +254,38 @@ def test_who_wants_the_same_of_llvm_is_inside_together():
     for thread in threads:
         thread.join()
     assert not meeting.broken
-    with inside.kept(""):
+    with inside.held(""):
         pass
 
 
 def test_who_wants_something_else_of_llvm_waits():
-    inside, order = Inside(), list[str]()
+    inside, order = LlvmLock(), list[str]()
 
     def enter() -> None:
-        with inside.kept(""):
+        with inside.held(""):
             order.append("second")
 
-    with inside.kept("-disable-lsr=true"):
+    with inside.held("-disable-lsr=true"):
         thread = threading.Thread(target=enter)
         thread.start()
-        with inside.kept(""):  # what a finalizer does meanwhile takes what there is
+        with inside.held(""):  # what a finalizer does meanwhile takes what there is
             order.append("first")
-        with inside.kept():
+        with inside.held():
             pass
     thread.join()
     assert order == ["first", "second"]
 
 
 def test_a_child_waits_for_none_of_its_parents_threads():
-    inside = Inside()
+    inside = LlvmLock()
     inside.before_fork()
     inside._forking += 1  # another thread is about to fork, too
     inside._threads.append(-1)  # and one is inside, as after a fork that did not wait
     inside.reset_in_child()
     assert inside._is_free_for("-disable-lsr=true")
-    with inside.kept("-disable-lsr=true"):
+    with inside.held("-disable-lsr=true"):
         pass
-    with inside.kept(""):
+    with inside.held(""):
         pass
 
 

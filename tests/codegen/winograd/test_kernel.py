@@ -27,9 +27,9 @@ from thalweg.codegen.contraction.plan import neighbours, schedule, schedules
 from thalweg.codegen.llvm.compile import assembly
 from thalweg.codegen.machine import named
 from thalweg.codegen.winograd.algorithm import algorithm
-from thalweg.codegen.winograd.form import window_of
+from thalweg.codegen.winograd.form import match_convolution
 from thalweg.codegen.winograd.kernel import emit_winograd
-from thalweg.codegen.winograd.plan import blocked
+from thalweg.codegen.winograd.plan import block_schedule
 from thalweg.ir.dynamic import dynamic
 from thalweg.ir.expr import Index, select
 from thalweg.ir.expr import call as expr
@@ -42,7 +42,7 @@ ERRORS = {2: 2e-6, 4: 1e-5}
 
 def blocks(target, outputs=4, tiles=7, panels=2, depth=2, rows=3, vectors=2):
     """Small blocks, so that small convolutions have several."""
-    return blocked(outputs, tiles, panels, depth * target.lanes, rows, vectors)
+    return block_schedule(outputs, tiles, panels, depth * target.lanes, rows, vectors)
 
 
 def held(kernel, target, cut, threads=1, seed=0, bound=0):
@@ -67,7 +67,7 @@ def test_transforms_filter_a_line_exactly(taps, outputs):
     elements, taps = rng.standard_normal(made.size), rng.standard_normal(taps)
     inputs, filters, results = (
         np.array(matrix, np.float64)
-        for matrix in (made.of_inputs, made.of_filters, made.of_outputs)
+        for matrix in (made.input_transform, made.filter_transform, made.output_transform)
     )
     want = np.convolve(elements, taps[::-1], "valid")
     np.testing.assert_allclose(results @ ((filters @ taps) * (inputs @ elements)), want, rtol=1e-9)
@@ -76,7 +76,9 @@ def test_transforms_filter_a_line_exactly(taps, outputs):
 @pytest.mark.parametrize("taps", [3, 5])
 def test_two_outputs_take_no_product_of_an_input_that_they_do_not_see(taps):
     made = algorithm(2, taps)  # which is why such tiles need no guard against large inputs
-    inputs, results = (np.array(m, float) != 0 for m in (made.of_inputs, made.of_outputs))
+    inputs, results = (
+        np.array(m, float) != 0 for m in (made.input_transform, made.output_transform)
+    )
     seen = [[i <= element < i + taps for element in range(made.size)] for i in range(2)]
     np.testing.assert_array_equal(results @ inputs, seen)
 
@@ -259,27 +261,27 @@ def test_schedules_that_are_near_are_right(native):
     ids=["stride", "dilation", "7x7", "3x5", "3x1", "float64"],
 )
 def test_other_convolutions_are_not(conv):
-    assert window_of(conv.forward()) is None
+    assert match_convolution(conv.forward()) is None
 
 
 def test_factors_that_are_computed_are_not(native):
     kernel = Conv(1, 20, 20, 64, 64, 3, 3, pad=(1, 1)).forward()
     computed = Access(expr("max", kernel.a.value, 0), kernel.a.bounds)
-    assert window_of(replace(kernel, a=computed)) is None
+    assert match_convolution(replace(kernel, a=computed)) is None
 
 
 def test_filter_gradients_are_not():
-    assert window_of(Conv(2, 20, 20, 64, 64, 3, 3, pad=(1, 1)).filter_gradient()) is None
+    assert match_convolution(Conv(2, 20, 20, 64, 64, 3, 3, pad=(1, 1)).filter_gradient()) is None
 
 
 def test_batches_that_vary_are_not():
     kernel = Conv(4, 20, 20, 64, 64, 3, 3, pad=(1, 1)).forward()
     image, *rest = kernel.rows
     varying = Variable(dynamic(4, 4), image.name)
-    assert window_of(replace(kernel, rows=(varying, *rest))) is None
+    assert match_convolution(replace(kernel, rows=(varying, *rest))) is None
 
 
 @pytest.mark.parametrize("shape", [(1, 8, 8, 8, 8), (1, 7, 7, 160, 320), (1, 4, 4, 64, 64)])
 def test_small_convolutions_are_left_alone(native, shape):
     kernel = Conv(*shape, 3, 3, pad=(1, 1)).forward()
-    assert window_of(kernel) and not schedule(kernel, native).outputs
+    assert match_convolution(kernel) and not schedule(kernel, native).outputs

@@ -1,9 +1,8 @@
-"""Products of bfloat16 numbers on the matrix unit of a processor (AMX): tiles of 16 by 16 sums.
+"""Contractions of bfloat16 on AMX, in tiles of 16 by 16 sums.
 
-What comes in is a contraction whose factors are bfloat16 numbers, and a schedule; what goes out is
-LLVM text. The unit multiplies 16 rows of 32 numbers by 16 columns of as many, stored in pairs: a
-phase of its own, or every piece of work, packs the columns so. The epilogue reads the sums from
-memory.
+A contraction of bfloat16 factors and a schedule come in, LLVM text goes out. AMX multiplies 16 rows
+of 32 numbers by 16 columns of 32, interleaved in pairs. A phase of its own, or every piece of work,
+packs `b` in that layout. The epilogue reads the sums from memory.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ import numpy as np
 
 from thalweg.codegen.contraction.epilogue import Masks, store_sums
 from thalweg.codegen.contraction.form import Form, argument_of, form_of, loads_of
-from thalweg.codegen.contraction.packing import Copy, Span, dense, tiled, transposed
+from thalweg.codegen.contraction.packing import PackEmitter, Span, dense, tiled, transposed
 from thalweg.codegen.contraction.schedule import (
+    Problem,
     Schedule,
-    Setting,
-    even,
+    even_part,
     last_dynamic,
     spans_of_rows,
-    uses,
+    variables_of,
 )
 from thalweg.codegen.contraction.scratch import pieces
 from thalweg.codegen.frame import At, Frame, Leaves
@@ -48,10 +47,10 @@ from thalweg.ir.expr import Cast, Load
 from thalweg.ir.kernel import Access, Contraction
 from thalweg.ir.loop import Variable
 
-BFLOAT16 = np.dtype(ml_dtypes.bfloat16)  # what the unit multiplies
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 SIDE = 16  # rows and columns of a tile
-DEPTH = 32  # numbers that a step of the unit sums
-_LEAST = 1 << 15  # products below which packing is likely to take longer; not measured
+DEPTH = 32  # terms of a sum per instruction
+_MIN_PRODUCTS = 1 << 15  # below which packing likely takes longer; not measured
 _ITEM = 2  # the bytes of an element
 _SUMS = Type("float", SIDE)
 _INTERLEAVED = [lane + half * SIDE for lane in range(SIDE) for half in range(2)]
@@ -59,78 +58,80 @@ _INTERLEAVED = [lane + half * SIDE for lane in range(SIDE) for half in range(2)]
 
 @dataclass(frozen=True)
 class Roles:
-    """A contraction of bfloat16 numbers: its factors as such, and the variable that steps go by."""
+    """A contraction of bfloat16 factors; steps of the sum go along the variable `inner`."""
 
     form: Form
     a: Access
     b: Access
-    hot: Variable
+    inner: Variable
 
 
 def has_unit(target: CpuTarget) -> bool:
-    """Whether the processor multiplies tiles of bfloat16 numbers."""
+    """Whether a target has AMX for bfloat16."""
     return target.has("amx-bf16") and target.has("amx-tile") and target.vector_bytes == 64
 
 
 def on_matrix_unit(kernel: Contraction, target: CpuTarget) -> bool:
-    """Whether a contraction runs on the matrix unit of a target."""
-    return has_unit(target) and matrix_schedule(Setting(form_of(kernel), target)) is not None
+    """Whether a contraction runs on AMX on a target."""
+    return has_unit(target) and amx_schedule(Problem(form_of(kernel), target)) is not None
 
 
 def roles_of(form: Form) -> Roles | None:
-    """The roles where both factors are bfloat16 numbers, summed as float32 over known extents."""
+    """The roles if both factors are bfloat16, summed in float32 over static extents."""
     kernel = form.kernel
     if np.dtype(kernel.dtype) != np.float32 or form.depthwise or not form.reduced:
         return None
     if not all(is_static(v.extent) and v.extent for v in (form.lane, *form.reduced)):
         return None
-    a, b = (_shortened(side) for side in (kernel.a, kernel.b))
+    a, b = (_as_bfloat16(side) for side in (kernel.a, kernel.b))
     if a is None or b is None:
         return None
-    return Roles(form, a, b, _hot(form))
+    return Roles(form, a, b, _inner_variable(form))
 
 
-def _shortened(access: Access) -> Access | None:
-    """The factor as a bfloat16 number, if it is one."""
+def _as_bfloat16(access: Access) -> Access | None:
+    """A factor as bfloat16, without its cast to float32; None if it is not bfloat16."""
     value = access.value
     if isinstance(value, Cast) and value.target == np.float32:
         value = value.value
     return replace(access, value=value) if value.dtype == BFLOAT16 else None
 
 
-def _hot(form: Form) -> Variable:
-    """The variable that fills steps best; of equals one along which the rows' factor lies."""
-    places = [load.offset for load in loads_of(form.kernel.a.value)]
+def _inner_variable(form: Form) -> Variable:
+    """The variable that fills steps best; among equals, one along which `a` is contiguous."""
+    offsets = [load.offset for load in loads_of(form.kernel.a.value)]
 
-    def worth(variable: Variable) -> tuple[float, bool]:
+    def priority(variable: Variable) -> tuple[float, bool]:
         filled = variable.extent / (ceil(variable.extent / DEPTH) * DEPTH)
-        return round(filled, 1), any(offset.factor(variable) == 1 for offset in places)
+        return round(filled, 1), any(offset.factor(variable) == 1 for offset in offsets)
 
-    return max(form.reduced, key=worth)
+    return max(form.reduced, key=priority)
 
 
-def matrix_schedule(setting: Setting) -> Schedule | None:
-    """The schedule for the matrix unit, where the target has one and it pays."""
-    form = setting.form
-    if not has_unit(setting.target) or (roles := roles_of(form)) is None:
+def amx_schedule(problem: Problem) -> Schedule | None:
+    """The schedule on AMX, where the target has it and it pays."""
+    form = problem.form
+    if not has_unit(problem.target) or (roles := roles_of(form)) is None:
         return None
-    if setting.height * setting.columns * setting.depth < _LEAST:
+    if problem.height * problem.columns * problem.depth < _MIN_PRODUCTS:
         return None
-    tile = 2 * SIDE if setting.height > SIDE else SIDE
-    made = Schedule(
-        min(2, ceil(setting.columns / SIDE)), max(0, len(form.rows) - 1), tile, matrix=True
+    tile = 2 * SIDE if problem.height > SIDE else SIDE
+    schedule = Schedule(
+        min(2, ceil(problem.columns / SIDE)), max(0, len(form.rows) - 1), tile, matrix=True
     )
-    made = replace(made, copy_b=_copy_of_b(form), copy_a="" if _lies(roles, tile) else "dense")
-    return _with_pieces(setting, made)
+    schedule = replace(
+        schedule, copy_b=_copy_of_b(form), copy_a="" if _reads_a_in_place(roles, tile) else "dense"
+    )
+    return _with_pieces(problem, schedule)
 
 
 def _copy_of_b(form: Form) -> str:
-    """Whether all threads pack the columns' factor first, or each piece of work what it needs."""
-    return "block" if any(v in uses(form.kernel.b) for v in form.outer) else "shared"
+    """Whether all threads pack `b` first, or each piece of work packs what it needs."""
+    return "block" if any(v in variables_of(form.kernel.b) for v in form.outer) else "shared"
 
 
-def _lies(roles: Roles, tile: int) -> bool:
-    """Whether the rows' factor can be read where it lies: by whole tiles of it."""
+def _reads_a_in_place(roles: Roles, tile: int) -> bool:
+    """Whether `a` can be read in place, by whole tiles."""
     form, access = roles.form, roles.a
     if not isinstance(access.value, Load) or access.bounds or len(form.reduced) != 1:
         return False
@@ -142,41 +143,41 @@ def _lies(roles: Roles, tile: int) -> bool:
     return offset.factor(form.reduced[0]) == 1 and form.rows[0].extent % tile == 0
 
 
-def _with_pieces(setting: Setting, made: Schedule) -> Schedule:
-    """Rows that the second cache holds beside a panel, but some pieces for every core."""
-    form, extents, cores = setting.form, setting.row_extents, setting.target.cores
-    panels = setting.panels(made)
+def _with_pieces(problem: Problem, schedule: Schedule) -> Schedule:
+    """Choose pieces of work whose rows fit L2 beside a panel, some for every core."""
+    form, extents, cores = problem.form, problem.row_extents, problem.target.cores
+    panels = problem.panels(schedule)
     if not extents:
-        return replace(made, panels=even(panels, cores))
-    room = max(made.tile, setting.target.l2 // 4 // (2 * setting.depth))
+        return replace(schedule, panels=even_part(panels, cores))
+    room = max(schedule.tile, problem.target.l2 // 4 // (2 * problem.depth))
     at = last_dynamic(form.rows)
     while at < len(extents) - 1 and prod(extents[at + 1 :]) > room:
         at += 1
     inner = prod(extents[at + 1 :])
-    before = setting.outer * prod(extents[:at])
+    before = problem.outer * prod(extents[:at])
     wanted = ceil(2 * cores / before)  # blocks
     block = max(1, min(room // inner, ceil(extents[at] / wanted)))
     if inner == 1:
-        block = ceil(block / made.tile) * made.tile
+        block = ceil(block / schedule.tile) * schedule.tile
     pieces = before * ceil(extents[at] / block)
-    across = 1 if made.copy_b == "block" else ceil(cores / pieces)
-    return replace(made, block_at=at, block=block, panels=even(panels, across))
+    across = 1 if schedule.copy_b == "block" else ceil(cores / pieces)
+    return replace(schedule, block_at=at, block=block, panels=even_part(panels, across))
 
 
-def emit_matrix(setting: Setting, made: Schedule) -> Emitted:
-    """The code of a contraction on the matrix unit."""
-    module, names = Module(setting.target.native_fp16, setting.target.fma), ["multiply"]
-    layout = _Layout(setting, made)
+def emit_amx(problem: Problem, schedule: Schedule) -> Emitted:
+    """Emit a contraction on AMX."""
+    module, names = Module(problem.target.native_fp16, problem.target.fma), ["multiply"]
+    layout = _Layout(problem, schedule)
     kernel = layout.roles.form.kernel
-    if made.copy_b == "shared":
+    if schedule.copy_b == "shared":
         names.insert(0, "pack")
         _pack(layout, Frame(module, "pack", kernel, True))
-    _Multiply(layout, Frame(module, "multiply", kernel, True)).emit()
+    _AmxEmitter(layout, Frame(module, "multiply", kernel, True)).emit()
     return Emitted(tuple(names), module.text, layout.size * _ITEM, "tiles")
 
 
 def configure(b: Builder) -> None:
-    """All eight tiles are 16 rows of 64 bytes, until they are released."""
+    """Configure all eight tiles as 16 rows of 64 bytes."""
     words = [1, 0, *[0x0040004000400040] * 2, 0, 0, 0x1010101010101010, 0]
     memory = b.stack(I64, len(words))
     for number, word in enumerate(words):
@@ -185,104 +186,101 @@ def configure(b: Builder) -> None:
 
 
 def instruct(b: Builder, name: str, *arguments: Value | int) -> None:
-    """An instruction of the unit; integers are the numbers of tiles."""
+    """Emit an AMX instruction; integer arguments are tile numbers."""
     values = [constant(I8, a) if isinstance(a, int) else a for a in arguments]
     b.call(f"llvm.x86.{name}", VOID, *values)
 
 
 class _Layout:
-    """How the factors lie in scratch memory, in elements.
+    """The layout of packed factors in scratch memory, in elements.
 
-    Sums go by steps of 32 numbers of one variable, for all values of the others. A step of
-    the rows' factor has all rows of a piece side by side; one of the columns' has 16 pairs of all
-    columns of a panel.
+    A step of the sum is 32 values of the inner variable, at one value of each other one. Packed `a`
+    has, per step, all rows of a piece; packed `b`, per step, 16 pairs of all columns of a panel.
     """
 
-    def __init__(self, setting: Setting, made: Schedule) -> None:
-        roles = roles_of(setting.form)
+    def __init__(self, problem: Problem, schedule: Schedule) -> None:
+        roles = roles_of(problem.form)
         assert roles
-        self.roles, self.made, self.form = roles, made, setting.form
-        self.width = setting.width(made)
-        self.panels = setting.panels(made)
-        self.rows = prod(spans_of_rows(setting.form, made).values()) if setting.form.rows else 1
-        self.others = [v for v in setting.form.reduced if v is not roles.hot]
-        self.chunks = ceil(roles.hot.extent / DEPTH)
+        self.roles, self.schedule, self.form = roles, schedule, problem.form
+        self.width = problem.width(schedule)
+        self.panels = problem.panels(schedule)
+        self.rows = prod(spans_of_rows(problem.form, schedule).values()) if problem.form.rows else 1
+        self.others = [v for v in problem.form.reduced if v is not roles.inner]
+        self.chunks = ceil(roles.inner.extent / DEPTH)
         self.steps = self.chunks * prod(int(v.extent) for v in self.others)
         self.panel = self.steps * DEPTH * self.width
 
     @property
-    def _parts(self) -> tuple[int, int]:
-        """What a thread has for either factor. The last tile of rows may go beyond them."""
-        a = (self.steps * self.rows + self.made.tile) * DEPTH if self.made.copy_a else 0
-        return a, self.made.panels * self.panel if self.made.copy_b == "block" else 0
+    def _thread_sizes(self) -> tuple[int, int]:
+        """A thread's elements for `a` and `b`. The last tile of rows may exceed the piece."""
+        a = (self.steps * self.rows + self.schedule.tile) * DEPTH if self.schedule.copy_a else 0
+        return a, self.schedule.panels * self.panel if self.schedule.copy_b == "block" else 0
 
     @property
-    def _shared(self) -> int:
-        return self.panels * self.panel if self.made.copy_b == "shared" else 0
+    def _shared_size(self) -> int:
+        return self.panels * self.panel if self.schedule.copy_b == "shared" else 0
 
     @property
     def size(self) -> int:
-        """All of it."""
-        return self._shared + SLOTS * sum(self._parts)
+        """The total size."""
+        return self._shared_size + SLOTS * sum(self._thread_sizes)
 
-    def parts(self, frame: Frame) -> tuple[Value, Value]:
-        """Where a thread has the rows' factor and the columns'."""
-        a, b = self._parts
-        start = frame.add(self._shared, frame.multiply(frame.thread, a + b))
+    def thread_addresses(self, frame: Frame) -> tuple[Value, Value]:
+        """The addresses of a thread's packed `a` and `b`."""
+        a, b = self._thread_sizes
+        start = frame.add(self._shared_size, frame.multiply(frame.thread, a + b))
         rows = frame.b.element(frame.scratch, "i16", start)
-        if self.made.copy_b == "shared":
+        if self.schedule.copy_b == "shared":
             return rows, frame.scratch
         return rows, frame.b.element(rows, "i16", a)
 
 
-class _Columns:
-    """The loops that pack panels of the columns' factor."""
+class _ColumnPacker:
+    """Emits the loops that pack panels of `b`."""
 
     def __init__(self, layout: _Layout, frame: Frame) -> None:
         self.layout, self.frame, self.b = layout, frame, frame.b
         self.access = layout.roles.b
-        self.lane, self.hot = layout.form.lane, layout.roles.hot
+        self.lane, self.inner = layout.form.lane, layout.roles.inner
 
     def emit(self, at: At, column: Value, chunk: Value, destination: Value) -> None:
-        """A panel from a column on: the chunk of the sum of that number, for all other variables.
-
-        `destination` is where the panel starts.
-        """
+        """Emit one chunk of the sum of the panel that starts with a column, for all values of the
+        other reduced variables. `destination` is the address of the panel."""
         frame, layout, others = self.frame, self.layout, self.layout.others
         count = prod(int(v.extent) for v in others)
         first = frame.multiply(chunk, count)
         with self.b.loop(0, count) as loop:
-            places = frame.parts(loop.index, [v.extent for v in others])
+            places = frame.unravel(loop.index, [v.extent for v in others])
             here = {**at, **dict(zip(others, places, strict=True)), self.lane: column}
             start = frame.multiply(chunk, DEPTH)
             step = frame.multiply(frame.add(first, loop.index), DEPTH * layout.width)
             base = self.b.element(destination, "i16", step)
-            if self._lies_across():
-                self._transposed(here, start, base)
+            if self._is_transposed():
+                self._pack_transposed(here, start, base)
             else:
-                self._pairs(here, start, base)
+                self._pack_pairs(here, start, base)
 
-    def _lies_across(self) -> bool:
-        """Whether the numbers of a sum are contiguous: tiles of pairs are then transposed."""
+    def _is_transposed(self) -> bool:
+        """Whether `b` is contiguous along the sum: pairs are then transposed as 32-bit elements."""
         if not isinstance(self.access.value, Load) or self.access.bounds:
             return False
         _, offset = argument_of(self.access)
-        return offset.is_plain and offset.factor(self.hot) == 1
+        return offset.is_plain and offset.factor(self.inner) == 1
 
-    def _transposed(self, at: At, start: Value, base: Value) -> None:
-        """Pairs of 16 columns at a time, as numbers of 32 bits."""
+    def _pack_transposed(self, at: At, start: Value, base: Value) -> None:
+        """Emit a chunk by transposing 16 by 16 pairs, as 32-bit elements."""
         frame, b = self.frame, self.b
         argument, offset = argument_of(self.access)
-        whole = self.hot.extent % DEPTH == 0
-        mask = None if whole else frame.below(start, self.hot.extent, DEPTH)
+        whole = self.inner.extent % DEPTH == 0
+        mask = None if whole else frame.lanes_below(start, self.inner.extent, DEPTH)
         step, last = offset.factor(self.lane), self.lane.extent - 1
         for first in range(0, self.layout.width, SIDE):
             rows: list[Value] = []
             for number in range(first, first + SIDE):
                 column = frame.add(at[self.lane], number)
-                # Beyond the last column that one is repeated; nobody reads the sums.
-                column = frame.subtract(frame.least(column, last), at[self.lane])
-                place = frame.place(offset, {**at, self.hot: start})
+                # Past the last column that one is repeated; its sums are not stored.
+                column = frame.subtract(frame.minimum(column, last), at[self.lane])
+                place = frame.evaluate(offset, {**at, self.inner: start})
                 place = frame.add(place, frame.multiply(column, step))
                 address = b.element(frame.pointers[argument], "i16", place)
                 raw = b.load(I16.of(DEPTH), address, mask)
@@ -291,143 +289,147 @@ class _Columns:
                 place = 2 * (pair * self.layout.width + first)
                 b.store(vector, b.element(base, "i16", place))
 
-    def _pairs(self, at: At, start: Value, base: Value) -> None:
-        """Vectors along the columns, two at a time."""
+    def _pack_pairs(self, at: At, start: Value, base: Value) -> None:
+        """Emit a chunk by interleaving vectors of columns, two at a time."""
         frame, b, width = self.frame, self.b, self.layout.width
         with b.loop(0, DEPTH // 2) as loop:
             number = frame.add(start, frame.multiply(loop.index, 2))
             for first in range(0, width, SIDE):
                 column = frame.add(at[self.lane], first)
                 even, odd = (
-                    self._values({**at, self.lane: column, self.hot: frame.add(number, k)})
+                    self._values({**at, self.lane: column, self.inner: frame.add(number, k)})
                     for k in range(2)
                 )
                 place = frame.multiply(frame.add(frame.multiply(loop.index, width), first), 2)
                 b.store(b.shuffle(even, odd, _INTERLEAVED), b.element(base, "i16", place))
 
     def _values(self, at: At) -> Value:
-        """The numbers of 16 columns as they lie in memory; zeros where there are none."""
+        """16 columns of one term in storage format; zero where out of bounds."""
         mask = self._mask(at)
-        leaves = Leaves(self.frame, at, self.lane, SIDE, whole=mask)
-        raw = leaves.bits(self.access.value, BFLOAT16, mask)
+        leaves = Leaves(self.frame, at, self.lane, SIDE, tail=mask)
+        raw = leaves.raw_bits(self.access.value, BFLOAT16, mask)
         return raw if mask is None else self.b.select(mask, raw, 0)
 
     def _mask(self, at: At) -> Value | None:
         frame, b, masks = self.frame, self.b, list[Value]()
         if self.lane.extent % self.layout.width:
-            masks.append(frame.below(at[self.lane], self.lane.extent, SIDE))
-        if self.hot.extent % DEPTH:
-            there = b.compare("slt", at[self.hot], self.hot.extent)
+            masks.append(frame.lanes_below(at[self.lane], self.lane.extent, SIDE))
+        if self.inner.extent % DEPTH:
+            there = b.compare("slt", at[self.inner], self.inner.extent)
             masks.append(b.splat(there, SIDE))
         bounds = self.access.bounds
-        masks += [frame.lanes_within(bound, at, self.lane, SIDE) for bound in bounds]
+        masks += [frame.lanes_in_bounds(bound, at, self.lane, SIDE) for bound in bounds]
         return reduce(partial(b.binary, "and"), masks) if masks else None
 
 
 def _pack(layout: _Layout, frame: Frame) -> None:
-    """The phase that packs the columns' factor for all threads: every chunk of every panel."""
-    with frame.shared([layout.panels, layout.chunks], SLOTS) as (panel, chunk):
+    """Emit the phase that packs `b` for all threads, chunk by chunk of every panel."""
+    with frame.thread_loop([layout.panels, layout.chunks], SLOTS) as (panel, chunk):
         base = frame.b.element(frame.scratch, "i16", frame.multiply(panel, layout.panel))
         column = frame.multiply(panel, layout.width)
-        _Columns(layout, frame).emit({}, column, chunk, base)
+        _ColumnPacker(layout, frame).emit({}, column, chunk, base)
     frame.b.ret()
 
 
 @dataclass(frozen=True)
-class _Rows:
-    """A block of rows: the values of all variables outside, its own, and where they lie."""
+class _RowBlock:
+    """A block of rows: the values of enclosing variables, its own variables, and its memory."""
 
     at: At
     variables: Sequence[Variable]
     count: Value
     base: Value
-    apart: int  # elements from row to row
+    stride: int  # from row to row, in elements
 
 
-class _Multiply:
-    """The phase that multiplies, in the making."""
+class _AmxEmitter:
+    """Emits the phase that multiplies."""
 
     def __init__(self, layout: _Layout, frame: Frame) -> None:
         self.layout, self.frame, self.b = layout, frame, frame.b
-        self.form, self.made, self.roles = layout.form, layout.made, layout.roles
-        self.copy_a, self.packed_b = layout.parts(frame)
-        self.sums = self.b.stack(_SUMS, self.made.tile * self.made.vectors)
+        self.form, self.schedule, self.roles = layout.form, layout.schedule, layout.roles
+        self.copy_a, self.packed_b = layout.thread_addresses(frame)
+        self.sums = self.b.stack(_SUMS, self.schedule.tile * self.schedule.vectors)
 
     def emit(self) -> None:
-        """All pieces of work of a thread."""
+        """Emit the loop over a thread's pieces of work."""
         configure(self.b)
-        with pieces(self.frame, self.form, self.made, self.layout.width) as (at, block, columns):
-            self._piece(at, block, self.frame.multiply(columns, self.made.panels))
+        with pieces(self.frame, self.form, self.schedule, self.layout.width) as (
+            at,
+            block,
+            columns,
+        ):
+            self._piece(at, block, self.frame.multiply(columns, self.schedule.panels))
         instruct(self.b, "tilerelease")
         self.b.ret()
 
     def _piece(self, at: dict[Variable, Value], block: Value, first: Value) -> None:
-        """A block of rows, and panels of columns from one on."""
-        frame, made, layout = self.frame, self.made, self.layout
+        """Emit a block of rows times panels of columns from `first` on."""
+        frame, schedule, layout = self.frame, self.schedule, self.layout
         rows = self._rows(at, block)
-        last = frame.least(frame.add(first, made.panels), layout.panels)
+        last = frame.minimum(frame.add(first, schedule.panels), layout.panels)
         with self.b.loop(first, last) as loop:
             column = frame.multiply(loop.index, layout.width)
-            is_packed = made.copy_b == "shared"
+            is_packed = schedule.copy_b == "shared"
             number = loop.index if is_packed else frame.subtract(loop.index, first)
             columns = self.b.element(self.packed_b, "i16", frame.multiply(number, layout.panel))
             if not is_packed:
                 with self.b.loop(0, layout.chunks) as chunk:
-                    _Columns(layout, frame).emit(at, column, chunk.index, columns)
+                    _ColumnPacker(layout, frame).emit(at, column, chunk.index, columns)
             self._panel(rows, columns, column)
 
-    def _rows(self, at: dict[Variable, Value], block: Value) -> _Rows:
-        """The rows of a block, copied or as they lie."""
-        frame, made = self.frame, self.made
-        rows, count = self.form.rows[made.block_at :], frame.integer(1)
+    def _rows(self, at: dict[Variable, Value], block: Value) -> _RowBlock:
+        """The rows of a block, packed or in place."""
+        frame, schedule = self.frame, self.schedule
+        rows, count = self.form.rows[schedule.block_at :], frame.integer(1)
         if rows:
-            at[rows[0]] = frame.multiply(block, made.block)
-            count = frame.least(frame.subtract(rows[0].extent, at[rows[0]]), made.block)
+            at[rows[0]] = frame.multiply(block, schedule.block)
+            count = frame.minimum(frame.subtract(rows[0].extent, at[rows[0]]), schedule.block)
             count = frame.multiply(count, prod(int(v.extent) for v in rows[1:]))
-        if made.copy_a:
+        if schedule.copy_a:
             self._copy(at, rows)
-            return _Rows(at, rows, count, self.copy_a, DEPTH)
+            return _RowBlock(at, rows, count, self.copy_a, DEPTH)
         argument, offset = argument_of(self.roles.a)
-        place = frame.place(offset, {**at, self.roles.hot: frame.integer(0)})
+        place = frame.evaluate(offset, {**at, self.roles.inner: frame.integer(0)})
         base = self.b.element(frame.pointers[argument], "i16", place)
-        return _Rows(at, rows, count, base, offset.factor(rows[0]))
+        return _RowBlock(at, rows, count, base, offset.factor(rows[0]))
 
     def _copy(self, at: At, rows: Sequence[Variable]) -> None:
-        """Copy a block of rows, the numbers of a step side by side."""
-        frame, hot = self.frame, self.roles.hot
+        """Pack a block of rows, contiguous within a step."""
+        frame, hot = self.frame, self.roles.inner
         packing = tiled(dense(self.roles.a, [*self.layout.others, *rows]), hot, DEPTH)
         zero = frame.integer(0)
         box = {v: Span(zero, int(v.extent)) for v in (*self.form.reduced, *rows[1:])}
         if rows:
-            box[rows[0]] = Span(at[rows[0]], self.made.block)
-        Copy(frame, packing, box, at, self.copy_a, SIDE, BFLOAT16).emit()
+            box[rows[0]] = Span(at[rows[0]], self.schedule.block)
+        PackEmitter(frame, packing, box, at, self.copy_a, SIDE, BFLOAT16).emit()
 
-    def _panel(self, rows: _Rows, columns: Value, column: Value) -> None:
-        """All tiles of a block of rows, for the panel that starts with a column."""
-        frame, tile = self.frame, self.made.tile
-        masks = [self._there(column, first) for first in range(0, self.layout.width, SIDE)]
+    def _panel(self, rows: _RowBlock, columns: Value, column: Value) -> None:
+        """Emit all tiles of a block of rows, for the panel that starts with a column."""
+        frame, tile = self.frame, self.schedule.tile
+        masks = [self._column_mask(column, first) for first in range(0, self.layout.width, SIDE)]
         with self.b.loop(0, rows.count, tile) as loop:
-            here = self.b.element(rows.base, "i16", frame.multiply(loop.index, rows.apart))
-            self._tile(here, rows.apart, columns)
-            left = frame.least(frame.subtract(rows.count, loop.index), tile)
+            here = self.b.element(rows.base, "i16", frame.multiply(loop.index, rows.stride))
+            self._tile(here, rows.stride, columns)
+            left = frame.minimum(frame.subtract(rows.count, loop.index), tile)
             self._store(rows, column, loop.index, left, masks)
 
-    def _there(self, column: Value, first: int) -> Value | None:
-        """The columns that exist, of the 16 from one on."""
+    def _column_mask(self, column: Value, first: int) -> Value | None:
+        """A mask of the columns that exist, of 16 from column + first on; None if all do."""
         extent = self.form.lane.extent
         if extent % self.layout.width == 0:
             return None
-        return self.frame.below(self.frame.add(column, first), extent, SIDE)
+        return self.frame.lanes_below(self.frame.add(column, first), extent, SIDE)
 
     # Tiles of sums
 
     def _tile(self, a: Value, stride: int, b: Value) -> None:
-        """The sums of a tile, into memory: two tiles of rows by two of columns in registers."""
+        """Emit the sums of a tile, up to two by two AMX tiles, and store them to the stack."""
         frame, layout = self.frame, self.layout
-        rows, columns = self.made.tile // SIDE, self.made.vectors
+        rows, columns = self.schedule.tile // SIDE, self.schedule.vectors
         for number in range(rows * columns):
             instruct(self.b, "tilezero", number)
-        step_a = DEPTH if not self.made.copy_a else layout.rows * DEPTH
+        step_a = DEPTH if not self.schedule.copy_a else layout.rows * DEPTH
         with self.b.loop(0, layout.steps) as loop:
             here_a = self.b.element(a, "i16", frame.multiply(loop.index, step_a))
             here_b = self.b.element(b, "i16", frame.multiply(loop.index, DEPTH * layout.width))
@@ -443,31 +445,35 @@ class _Multiply:
             place = self._sum_at(frame.integer(i * SIDE), j)
             instruct(self.b, "tilestored64", number, place, bytes_apart)
 
-    def _load(self, tile: int, base: Value, beyond: int, apart: int) -> None:
-        address = self.b.element(base, "i16", beyond)
-        instruct(self.b, "tileloadd64", tile, address, constant(I64, apart * _ITEM))
+    def _load(self, tile: int, base: Value, offset: int, stride: int) -> None:
+        address = self.b.element(base, "i16", offset)
+        instruct(self.b, "tileloadd64", tile, address, constant(I64, stride * _ITEM))
 
     def _sum_at(self, row: Value, vector: int) -> Value:
-        number = self.frame.add(self.frame.multiply(row, self.made.vectors), vector)
+        number = self.frame.add(self.frame.multiply(row, self.schedule.vectors), vector)
         return self.b.element(self.sums, str(_SUMS), number)
 
-    def _store(self, rows: _Rows, column: Value, first: Value, count: Value, masks: Masks) -> None:
-        """What becomes of the sums of a tile, row by row: from the first on, so many."""
+    def _store(
+        self, rows: _RowBlock, column: Value, first: Value, count: Value, masks: Masks
+    ) -> None:
+        """Emit the epilogue for `count` rows of a tile, from row `first` of the block on."""
         frame, lane = self.frame, self.form.lane
         with self.b.loop(0, count) as loop:
-            places = self._places(rows, frame.add(first, loop.index))
+            places = self._row_indices(rows, frame.add(first, loop.index))
             row = Leaves(frame, {**rows.at, **places, lane: column}, lane, SIDE)
             for j, mask in enumerate(masks):
                 total = self.b.load(_SUMS, self._sum_at(loop.index, j))
-                beyond = {lane: j * SIDE}
-                store_sums(self.form.kernel, replace(row, whole=mask, sum=total, beyond=beyond))
+                displacement = {lane: j * SIDE}
+                store_sums(
+                    self.form.kernel, replace(row, tail=mask, sum=total, displacement=displacement)
+                )
 
-    def _places(self, rows: _Rows, number: Value) -> dict[Variable, Value]:
-        """The values of the row variables in the row of that number of a block."""
+    def _row_indices(self, rows: _RowBlock, number: Value) -> dict[Variable, Value]:
+        """The values of the row variables in row `number` of a block."""
         if not rows.variables:
             return {}
         first, *inner = rows.variables
-        extents = [self.made.block, *(int(v.extent) for v in inner)]
-        places = self.frame.parts(number, extents) if inner else [number]
+        extents = [self.schedule.block, *(int(v.extent) for v in inner)]
+        places = self.frame.unravel(number, extents) if inner else [number]
         found = dict(zip(rows.variables, places, strict=True))
         return {**found, first: self.frame.add(rows.at[first], places[0])}

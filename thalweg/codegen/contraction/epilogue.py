@@ -1,7 +1,7 @@
-"""What is done with the finished sums of a tile: the stores of a contraction, on sums in registers.
+"""The epilogue of a contraction: its stores, applied to the sums of a tile in registers.
 
-What comes in are the rows of a tile, its place and its sums; what goes out are the instructions of
-bias, activation, residual and stores, and prefetches of what these read and write.
+The rows of a tile, its position and its sums come in; bias, activation, residual and stores go out
+as instructions, with prefetches of the memory that they access.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from thalweg.ir.index import Affine
 from thalweg.ir.kernel import Argument, Contraction, Store
 from thalweg.ir.rewrite import postorder
 
-_SHORT = 64  # terms of a sum that is over before memory answers
-_LONG = 12  # expressions of an epilogue
-_MANY = 128  # terms of a sum, beside which its way through the first cache takes no time
+_MIN_PREFETCH_TERMS = 64  # shorter sums end before a prefetch arrives
+_MAX_UNROLLED_EXPRESSIONS = 12  # of an epilogue that is unrolled over rows
+_MIN_LOOPED_TERMS = 128  # of sums long enough that a spill of them costs nothing
 
 At = dict[Variable, Value]
-Row = Mapping[Variable, int]  # a row of a tile: how far it is from the first one
-Masks = Sequence[Value | None]  # of the vectors of a row, where they go beyond the last column
+Row = Mapping[Variable, int]  # a row of a tile: its displacement from the first one
+Masks = Sequence[Value | None]  # per vector of a row, where it exceeds the last column
 
 
 @dataclass(frozen=True, eq=False)
 class Epilogue:
-    """The stores of a contraction for tiles of sums, each a vector of some type."""
+    """Emits the stores of a contraction for tiles of sums, which are vectors of type `kind`."""
 
     frame: Frame
     form: Form
@@ -42,19 +42,21 @@ class Epilogue:
 
     @cached_property
     def streams(self) -> list[tuple[Argument, Affine]]:
-        """What the stores read and write, if that is much: every row of a tile is a stream of its
-        own, which no processor foresees."""
+        """The memory that stores read and write, if it is worth prefetching: every row of a tile is
+        a stream of its own, too many for hardware prefetchers."""
         stores = self.form.kernel.stores
-        if any(is_static(v.extent) and v.extent < _SHORT for v in self.form.reduced[-1:]):
+        if any(
+            is_static(v.extent) and v.extent < _MIN_PREFETCH_TERMS for v in self.form.reduced[-1:]
+        ):
             return []
         loads = [p for p in postorder([s.value for s in stores]) if isinstance(p, Load)]
-        places: list[tuple[Argument, Affine]] = [(load.buffer, load.offset) for load in loads]
-        places += [(store.buffer, store.offset) for store in stores]
-        streams = [place for place in dict.fromkeys(places) if self._is_stream(place[1])]
+        accesses: list[tuple[Argument, Affine]] = [(load.buffer, load.offset) for load in loads]
+        accesses += [(store.buffer, store.offset) for store in stores]
+        streams = [access for access in dict.fromkeys(accesses) if self._is_stream(access[1])]
         return streams if len(streams) > 1 else []
 
     def _is_stream(self, offset: Affine) -> bool:
-        """Whether the rows of a tile are vectors in several places."""
+        """Whether the rows of a tile are contiguous vectors at different addresses."""
         return (
             offset.is_plain
             and offset.factor(self.form.lane) == 1
@@ -62,25 +64,25 @@ class Epilogue:
         )
 
     def prefetch(self, at: At, rows: Sequence[Row], width: int) -> None:
-        """Prefetch the streams of a tile, while its sums are computed."""
-        tile = self._tile(at)
+        """Prefetch the streams of a tile before its sums are computed."""
+        tile = self._leaves(at)
         for argument, offset in self.streams:
             for row, j in product(rows, range(width)):
-                leaves = replace(tile, beyond={**row, self.form.lane: j * self.kind.lanes})
+                leaves = replace(tile, displacement={**row, self.form.lane: j * self.kind.lanes})
                 address, _ = leaves.address(argument, offset, None)
                 prefetch(self.frame.b, address, 3)
 
-    def _tile(self, at: At) -> Leaves:
+    def _leaves(self, at: At) -> Leaves:
         return Leaves(self.frame, dict(at), self.form.lane, self.kind.lanes)
 
     @cached_property
     def _is_looped(self) -> bool:
-        """Whether rows are stored in a loop: where the epilogue needs the registers, and where sums
-        take so long that there is little to gain by code for each row."""
+        """Whether rows are stored in a loop: if the epilogue needs the registers, or if sums are so
+        long that unrolling gains little."""
         parts = sum(1 for _ in postorder([s.value for s in self.form.kernel.stores]))
         extents = [v.extent for v in self.form.reduced if is_static(v.extent)]
-        is_long_sum = len(extents) == len(self.form.reduced) and prod(extents) >= _MANY
-        return parts > _LONG or is_long_sum
+        is_long_sum = len(extents) == len(self.form.reduced) and prod(extents) >= _MIN_LOOPED_TERMS
+        return parts > _MAX_UNROLLED_EXPRESSIONS or is_long_sum
 
     def store(self, at: At, rows: Sequence[Row], masks: Masks, sums: Sequence[Value]) -> None:
         """Store the sums of a tile, row by row, a vector for each mask."""
@@ -88,22 +90,24 @@ class Epilogue:
         if variable is not None and self._is_looped and rows[-1][variable]:
             self._store_in_loop(variable, at, rows, masks, sums)
         else:
-            self._store_rows(self._tile(at), rows, masks, sums)
+            self._store_rows(self._leaves(at), rows, masks, sums)
 
     def _store_rows(
         self, tile: Leaves, rows: Sequence[Row], masks: Masks, sums: Sequence[Value]
     ) -> None:
         for i, row in enumerate(rows):
             for j, mask in enumerate(masks):
-                beyond = {**row, self.form.lane: j * self.kind.lanes}
+                displacement = {**row, self.form.lane: j * self.kind.lanes}
                 total = sums[i * len(masks) + j]
-                store_sums(self.form.kernel, replace(tile, whole=mask, sum=total, beyond=beyond))
+                store_sums(
+                    self.form.kernel, replace(tile, tail=mask, sum=total, displacement=displacement)
+                )
 
     def _store_in_loop(
         self, variable: Variable, at: At, rows: Sequence[Row], masks: Masks, sums: Sequence[Value]
     ) -> None:
-        """Spill the sums, which frees their registers, and store rows that differ in a variable in
-        a loop over it."""
+        """Spill the sums, which frees their registers, and store the rows in a loop over a
+        variable in which they differ."""
         b, frame, kind = self.frame.b, self.frame, str(self.kind)
         spilled = b.stack(self.kind, len(sums))
         for number, value in enumerate(sums):
@@ -115,17 +119,17 @@ class Epilogue:
             first = b.element(spilled, kind, frame.multiply(loop.index, size))
             places = [b.element(first, kind, number) for number in range(size)]
             totals = [b.load(self.kind, place) for place in places]
-            self._store_rows(self._tile(here), rows[: len(rows) // times], masks, totals)
+            self._store_rows(self._leaves(here), rows[: len(rows) // times], masks, totals)
 
     def store_dots(self, at: At, rows: Sequence[Row], sums: Sequence[Value]) -> None:
-        """Store sums that are scalars: those of a row are the lanes of one vector."""
+        """Store scalar sums; those of a row become one vector."""
         count = len(sums) // len(rows)
         tile = Leaves(self.frame, dict(at), self.form.lane, count)
         for i, row in enumerate(rows):
-            total = self._together(sums[i * count : (i + 1) * count])
-            store_sums(self.form.kernel, replace(tile, sum=total, beyond=row))
+            total = self._as_vector(sums[i * count : (i + 1) * count])
+            store_sums(self.form.kernel, replace(tile, sum=total, displacement=row))
 
-    def _together(self, numbers: Sequence[Value]) -> Value:
+    def _as_vector(self, numbers: Sequence[Value]) -> Value:
         """A vector of scalars."""
         if len(numbers) == 1:
             return numbers[0]
@@ -137,8 +141,8 @@ class Epilogue:
 
 
 def store_sums(kernel: Contraction, leaves: Leaves) -> None:
-    """Every store of a contraction at one place of the result, whose sum is known."""
-    mask, b = leaves.whole, leaves.frame.b
+    """Emit every store of a contraction at one point of the result, given its sum."""
+    mask, b = leaves.tail, leaves.frame.b
     evaluator = leaves.evaluator()
     values = [evaluator.value_as(store.value, store.buffer.dtype, mask) for store in kernel.stores]
     for store, value in zip(kernel.stores, values, strict=True):
@@ -161,5 +165,5 @@ def _store(store: Store, leaves: Leaves, value: Value, mask: Value | None) -> No
     if isinstance(spread, int) and spread == 1:
         b.store(raw, address, mask)
         return
-    steps = leaves.distances(0 if spread is None else spread)
+    steps = leaves.lane_offsets(0 if spread is None else spread)
     b.scatter(raw, b.element(address, scalar, steps), mask)

@@ -1,8 +1,8 @@
-"""Contractions in their simplest form: fewer, longer variables, and the roles these play.
+"""The canonical form of contractions: the fewest variables, and their roles.
 
-What comes in is a `Contraction` as it was lowered; what goes out means the same, with variables of
-one value dropped, jointly contiguous ones merged (a 1x1 convolution becomes a matrix product), and
-its factors swapped where the rows are what lies contiguously in the result.
+A `Contraction` comes in as it was lowered. An equivalent one goes out: unit variables are dropped,
+jointly contiguous ones merged (a 1x1 convolution becomes a matrix product), and the factors swapped
+where rows, not columns, are contiguous in the result.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from thalweg.ir.rewrite import postorder
 
 
 class NotContraction(Exception):
-    """These loops are not for the contraction kernels; plain loops do them as well or better."""
+    """The contraction kernels do not support this contraction: it is emitted as plain loops."""
 
 
 def loads_of(expression: Expr | None) -> list[Load]:
-    """The loads in an expression, those in computed places included."""
+    """The loads in an expression, those in computed offsets included."""
     return [part for part in postorder([expression]) if isinstance(part, Load)]
 
 
 def pinned_in(expression: Expr | None) -> set[Variable]:
-    """The variables whose own value an expression uses."""
+    """The variables whose value an expression uses (`Index`): they cannot be merged."""
     return {part.variable for part in postorder([expression]) if isinstance(part, Index)}
 
 
 def map_offsets(
     expression: Expr, change: Callable[[Affine], Affine], index: Callable[[Variable], Expr] = Index
 ) -> Expr:
-    """The expression with every place it loads from changed (and indices)."""
-    return _Places(change, index).of(expression)
+    """The expression with every load's offset changed, and every index."""
+    return _OffsetRewriter(change, index).of(expression)
 
 
-class _Places(KernelRewriter):
+class _OffsetRewriter(KernelRewriter):
     def __init__(
         self, change: Callable[[Affine], Affine], index: Callable[[Variable], Expr] = Index
     ) -> None:
@@ -58,33 +58,35 @@ def _pinned(kernel: Contraction) -> set[Variable]:
     return {variable for value in kernel.roots for variable in pinned_in(value)}
 
 
-def simplified(kernel: Contraction) -> Contraction:
-    """The same kernel over the fewest variables, its result contiguous along a column if it can."""
+def canonicalize(kernel: Contraction) -> Contraction:
+    """The kernel over the fewest variables, its result contiguous along columns if possible."""
     kernel = normalized(kernel)
-    return swapped(kernel) if _wants_swap(kernel) else kernel
+    return swapped(kernel) if _should_swap(kernel) else kernel
 
 
 def normalized(kernel: Contraction) -> Contraction:
-    """The same kernel over the fewest variables, with plain stores and the bounds that matter."""
-    return _merged(_within(_without_units(_tightened(with_plain_stores(kernel)))))
+    """The kernel over the fewest variables, with plain stores and without redundant bounds."""
+    return _merge_variables(
+        _drop_redundant_bounds(_drop_unit_variables(_shrink_reduced(with_plain_stores(kernel))))
+    )
 
 
 def with_plain_stores(kernel: Contraction) -> Contraction:
-    """The kernel with stores that read what they combine with themselves."""
+    """The kernel with stores that load what they combine with, and then set."""
 
     def plain(store: Store) -> Store:
         value = store.value
         if store.combine != "set":
-            there = Load(store.buffer, store.offset)
-            value = call(REDUCTIONS[store.combine].function, there, value)
+            old = Load(store.buffer, store.offset)
+            value = call(REDUCTIONS[store.combine].function, old, value)
         return replace(store, value=value, combine="set")
 
     return replace(kernel, stores=tuple(plain(store) for store in kernel.stores))
 
 
-def _tightened(kernel: Contraction) -> Contraction:
-    """Without the terms of which a factor is zero for a bound on their variable alone: the phases
-    of a strided convolution's gradient have fewer taps than its window."""
+def _shrink_reduced(kernel: Contraction) -> Contraction:
+    """Shorten reduced variables to what bounds on them alone allow; other terms are zero. The
+    phases of a strided convolution's gradient have fewer taps than its window."""
     ends: dict[Variable, int] = {}
     for low, offset, high in (*kernel.a.bounds, *kernel.b.bounds):
         ((variable, factor),) = offset.terms.items() if len(offset.terms) == 1 else ((None, 0),)
@@ -99,22 +101,22 @@ def _tightened(kernel: Contraction) -> Contraction:
     return RenameVariables(dict(shorter)).contraction(kernel) if shorter else kernel
 
 
-def _without_units(kernel: Contraction) -> Contraction:
+def _drop_unit_variables(kernel: Contraction) -> Contraction:
     pinned = _pinned(kernel)
     units = [v for group in _groups(kernel) for v in group if is_static(v.extent) and v.extent == 1]
     return RenameVariables({v: None for v in units if v not in pinned}).contraction(kernel)
 
 
-def _within(kernel: Contraction) -> Contraction:
-    """Without the bounds that always hold."""
+def _drop_redundant_bounds(kernel: Contraction) -> Contraction:
+    """The kernel without bounds that always hold."""
     a, b = (
-        replace(side, bounds=tuple(bound for bound in side.bounds if not _holds(*bound)))
+        replace(side, bounds=tuple(bound for bound in side.bounds if not _always_holds(*bound)))
         for side in (kernel.a, kernel.b)
     )
     return replace(kernel, a=a, b=b)
 
 
-def _holds(low: int, offset: Affine, high: int) -> bool:
+def _always_holds(low: int, offset: Affine, high: int) -> bool:
     least, most = offset.bounds
     return is_static(low) and is_static(high) and low <= least and most < high
 
@@ -123,17 +125,19 @@ def _groups(kernel: Contraction) -> list[tuple[Variable, ...]]:
     return [kernel.batch, kernel.rows, kernel.columns, kernel.reduced]
 
 
-def _merged(kernel: Contraction) -> Contraction:
+def _merge_variables(kernel: Contraction) -> Contraction:
     pinned, offsets = _pinned(kernel), kernel.offsets
     for group in _groups(kernel):
         for outer, inner in permutations(group, 2):
-            if pinned.isdisjoint((outer, inner)) and _joined(offsets, outer, inner):
+            if pinned.isdisjoint((outer, inner)) and _are_jointly_contiguous(offsets, outer, inner):
                 both = Variable(times(outer.extent, inner.extent), f"{outer.name}{inner.name}")
-                return _merged(RenameVariables({outer: None, inner: both}).contraction(kernel))
+                return _merge_variables(
+                    RenameVariables({outer: None, inner: both}).contraction(kernel)
+                )
     return kernel
 
 
-def _joined(offsets: Sequence[Affine], outer: Variable, inner: Variable) -> bool:
+def _are_jointly_contiguous(offsets: Sequence[Affine], outer: Variable, inner: Variable) -> bool:
     if not is_static(inner.extent):
         return False
     pairs = [(offset.factor(outer), offset.factor(inner)) for offset in offsets]
@@ -142,18 +146,18 @@ def _joined(offsets: Sequence[Affine], outer: Variable, inner: Variable) -> bool
     )
 
 
-def _wants_swap(kernel: Contraction) -> bool:
+def _should_swap(kernel: Contraction) -> bool:
     if not kernel.rows:
         return False
     if not kernel.columns:
-        return batch_lane(kernel) is None and not kernel.a.bounds
-    return has_contiguous_rows(kernel) or _fits_lanes(kernel)
+        return depthwise_lane(kernel) is None and not kernel.a.bounds
+    return has_contiguous_rows(kernel) or _rows_fit_lanes(kernel)
 
 
-def _fits_lanes(kernel: Contraction) -> bool:
-    """Whether a few rows had better be the lanes, so that columns along the sum stay in place.
-
-    That pays where turning the columns' factor round would cost more than to scatter the result.
+def _rows_fit_lanes(kernel: Contraction) -> bool:
+    """Whether to swap a few rows into the lanes, so that the columns' factor, which is contiguous
+    along the sum, is read in place. That pays where transposing that factor would cost more than
+    scattering the result.
     """
     groups = kernel.rows, kernel.columns, kernel.reduced
     if kernel.batch or kernel.a.bounds or kernel.b.bounds or any(len(g) != 1 for g in groups):
@@ -171,7 +175,7 @@ def _fits_lanes(kernel: Contraction) -> bool:
 
 
 def has_contiguous_rows(kernel: Contraction) -> bool:
-    """Whether rows, and not columns, lie side by side in the result."""
+    """Whether rows, and not columns, are contiguous in the result."""
     return not _contiguous(kernel, kernel.columns) and _contiguous(kernel, kernel.rows)
 
 
@@ -180,11 +184,11 @@ def _contiguous(kernel: Contraction, variables: Sequence[Variable]) -> bool:
 
 
 def swapped(kernel: Contraction) -> Contraction:
-    """The same kernel with its factors in each other's place."""
+    """The same kernel with its factors swapped."""
     return replace(kernel, rows=kernel.columns, columns=kernel.rows, a=kernel.b, b=kernel.a)
 
 
-def batch_lane(kernel: Contraction) -> Variable | None:
+def depthwise_lane(kernel: Contraction) -> Variable | None:
     """The batch variable along which both factors and the result are contiguous (depthwise)."""
     offsets = [load.offset for side in (kernel.a, kernel.b) for load in loads_of(side.value)]
     offsets += [store.offset for store in kernel.stores]
@@ -193,10 +197,10 @@ def batch_lane(kernel: Contraction) -> Variable | None:
 
 @dataclass(frozen=True, eq=False)
 class Form:
-    """A simplified contraction and the roles of its variables.
+    """A canonical contraction and the roles of its variables.
 
-    Vectors run along `lane`: a column, or a batch variable in both factors (depthwise). `outer` are
-    loops round everything else.
+    `lane` is vectorized: a column, or a batch variable in both factors (depthwise). `outer` are the
+    outermost loops.
     """
 
     kernel: Contraction
@@ -208,12 +212,12 @@ class Form:
 
 
 def form_of(kernel: Contraction) -> Form:
-    """The roles of the variables of a contraction, which is simplified on the way."""
-    kernel = simplified(kernel)
+    """Canonicalize a contraction and assign roles to its variables."""
+    kernel = canonicalize(kernel)
     if not kernel.stores:
         raise NotContraction("nothing is stored")
     lane = _column_lane(kernel)
-    batch = None if lane else batch_lane(kernel)
+    batch = None if lane else depthwise_lane(kernel)
     lane = lane or batch or Variable(1, "one")
     outer = tuple(v for v in (*kernel.batch, *kernel.columns) if v is not lane)
     return Form(kernel, lane, outer, kernel.rows, kernel.reduced, batch is not None)
@@ -224,15 +228,15 @@ def _column_lane(kernel: Contraction) -> Variable | None:
         return None
     loads = [load.offset for load in loads_of(kernel.b.value)]
 
-    def worth(variable: Variable) -> tuple[bool, bool]:
+    def priority(variable: Variable) -> tuple[bool, bool]:
         stored = any(store.offset.factor(variable) == 1 for store in kernel.stores)
         return stored, any(offset.factor(variable) == 1 for offset in loads)
 
-    return max(kernel.columns, key=worth)
+    return max(kernel.columns, key=priority)
 
 
 def substituted(offset: Affine, change: Mapping[Variable, tuple[int, Variable]]) -> Affine:
-    """The place with groups of variables replaced: each by (its factor now, the new variable)."""
+    """The offset with variables replaced, each by (the factor it had, the new variable)."""
     terms: dict[Term, int] = {}
     for variable, factor in offset.strides.items():
         unit, new = change.get(variable, (1, variable))
@@ -241,6 +245,6 @@ def substituted(offset: Affine, change: Mapping[Variable, tuple[int, Variable]])
 
 
 def argument_of(access: Access) -> tuple[Argument, Affine]:
-    """What a factor that is a plain load reads, and where."""
+    """The buffer and offset of a factor that is a load."""
     assert isinstance(access.value, Load)
     return access.value.buffer, access.value.offset

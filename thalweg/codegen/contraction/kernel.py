@@ -1,11 +1,9 @@
-"""Contractions as machine code: matrix products, convolutions and their gradients.
+"""Contractions to LLVM text: matrix products, convolutions and their gradients.
 
-What comes in is a `Contraction` and the target; what goes out is LLVM text. A phase that packs the
-columns' factor, where that pays, comes first. Then every thread takes its pieces of the result:
-panels of columns, tiles of rows. It packs its factors where the schedule says so, and runs the
-micro-kernel tile by tile, with the epilogue on the sums in registers. Convolutions that Winograd's
-algorithm makes faster go another way, and so do products of bfloat16 numbers where the processor
-has a unit for them.
+A `Contraction` and a target come in. A first phase packs `b` for all threads, if the schedule says
+so. Then every thread computes its pieces of the result, panel by panel of columns and tile by tile
+of rows: it packs its factors as scheduled and runs the micro-kernel, with the epilogue on the sums
+in registers. Convolutions by Winograd's algorithm and products on AMX are emitted elsewhere.
 """
 
 from __future__ import annotations
@@ -16,21 +14,21 @@ from dataclasses import dataclass, replace
 from itertools import product
 from math import ceil
 
-from thalweg.codegen.contraction.amx import emit_matrix
+from thalweg.codegen.contraction.amx import emit_amx
 from thalweg.codegen.contraction.epilogue import At, Epilogue, Row
 from thalweg.codegen.contraction.form import argument_of, form_of
 from thalweg.codegen.contraction.microkernel import (
     BLOCKS,
+    Addresses,
+    BlockedSums,
     DotKernel,
-    Factors,
     Level,
-    LongSums,
     MicroKernel,
-    merged,
+    merge_levels,
 )
-from thalweg.codegen.contraction.packing import Box, Copy, Packing, Span
-from thalweg.codegen.contraction.plan import best, check
-from thalweg.codegen.contraction.schedule import Schedule, Setting, range_of, spans_of_rows
+from thalweg.codegen.contraction.packing import Box, PackEmitter, Packing, Span
+from thalweg.codegen.contraction.plan import best, check_supported
+from thalweg.codegen.contraction.schedule import Problem, Schedule, limited_variable, spans_of_rows
 from thalweg.codegen.contraction.scratch import GROUP, Scratch, pieces
 from thalweg.codegen.frame import Frame
 from thalweg.codegen.llvm.builder import Module, Value, constant
@@ -38,7 +36,7 @@ from thalweg.codegen.llvm.emitted import Emitted
 from thalweg.codegen.machine import SLOTS, CpuTarget
 from thalweg.codegen.math.conversion import register_type
 from thalweg.codegen.winograd.kernel import emit_winograd
-from thalweg.codegen.winograd.plan import filtered
+from thalweg.codegen.winograd.plan import winograd_schedule
 from thalweg.ir.dynamic import is_static, times
 from thalweg.ir.index import Affine
 from thalweg.ir.kernel import Argument, Bound, Contraction
@@ -47,52 +45,52 @@ from thalweg.ir.loop import Variable
 
 @dataclass(frozen=True)
 class _Operand:
-    """A factor as the tiles see it: an address, and how far each variable moves from it.
+    """A factor as tiles read it: a base address, and the stride of each variable.
 
-    Variables count from their origin (the start of a copied box).
+    Variables count from their `origin`, the start of a packed box.
     """
 
     base: Value
     factors: Mapping[Variable, int]
     origin: Mapping[Variable, Value]
-    rows: Mapping[Variable, int]  # the factors inside of a tile
+    rows: Mapping[Variable, int]  # the strides inside of a tile
 
 
 class GemmEmitter:
-    """The phase that multiplies, in the making."""
+    """Emits the phase that multiplies."""
 
     def __init__(self, scratch: Scratch, frame: Frame) -> None:
         self.scratch, self.frame, self.b = scratch, frame, frame.b
-        self.form, self.made = scratch.form, scratch.made
-        self.lanes = scratch.setting.lanes
+        self.form, self.schedule = scratch.form, scratch.schedule
+        self.lanes = scratch.problem.lanes
         self.kind = register_type(scratch.dtype, self.lanes)
-        self.copy_a, self.copy_b, self.partial, self.totals = scratch.parts(frame)
+        self.copy_a, self.copy_b, self.partial, self.totals = scratch.thread_addresses(frame)
         self.epilogue = Epilogue(frame, scratch.form, self.kind)
         self.at: At = {}
         self.start: At = {}  # where the piece of work and the block of the sum start
-        self.last: Value | None = None  # whether sums are complete after this block
-        self.some: Value | None = None  # whether there is anything to sum, where that is not known
+        self.is_last: Value | None = None  # whether this is the last block of the sum
+        self.has_terms: Value | None = None  # whether the sum has terms, if that is dynamic
 
     def emit(self) -> None:
-        """All pieces of work of a thread."""
+        """Emit the loop over a thread's pieces of work."""
         width = self.scratch.width
-        with pieces(self.frame, self.form, self.made, width) as (self.at, block, column):
+        with pieces(self.frame, self.form, self.schedule, width) as (self.at, block, column):
             self._piece(block, column)
         self.b.ret()
 
     def _piece(self, block: Value, column: Value) -> None:
-        form, made = self.form, self.made
+        form, schedule = self.form, self.schedule
         self.start = {}
         if form.rows:
-            self.start[form.rows[made.block_at]] = self.frame.multiply(block, made.block)
-        self.first_panel = self.frame.multiply(column, made.panels)
-        if made.split:
+            self.start[form.rows[schedule.block_at]] = self.frame.multiply(block, schedule.block)
+        self.first_panel = self.frame.multiply(column, schedule.panels)
+        if schedule.split:
             self._clear_partial()
-            self._split()
+            self._sum_blocks()
         else:
             self._block_of_sum()
 
-    # Sums in several steps
+    # Blocks of the sum
 
     def _clear_partial(self) -> None:
         zero = constant(self.kind, 0)
@@ -103,15 +101,15 @@ class GemmEmitter:
 
     @contextmanager
     def _each_partial(self) -> Generator[Value]:
-        """A loop over the vectors of unfinished sums."""
+        """A loop over the vectors of partial sums."""
         with self.b.loop(0, self.scratch.partial, self.lanes) as loop:
             yield loop.index
 
     def _vector_at(self, base: Value, place: Value) -> Value:
         return self.b.element(base, self.scratch.scalar, place)
 
-    def _end_group(self, block: Value) -> None:
-        """After a group of blocks, add what they gave to that of all groups before."""
+    def _flush_group(self, block: Value) -> None:
+        """After a group of blocks, add its partial sums to the totals and clear them."""
         b = self.b
         ends = b.compare("eq", b.binary("urem", block, GROUP), 0)
         is_later = b.compare("sgt", block, 0)
@@ -121,36 +119,36 @@ class GemmEmitter:
             b.store(b.binary("fadd", *values), total)
             b.store(constant(self.kind, 0), partial)
 
-    def _split(self) -> None:
-        frame, made, reduced = self.frame, self.made, self.form.reduced
-        outer, variable = reduced[: made.split_at], reduced[made.split_at]
-        chunks = frame.most(frame.chunks(variable.extent, made.split), 1)
-        extents = [*(frame.most(v.extent, 1) for v in outer), chunks]
+    def _sum_blocks(self) -> None:
+        frame, schedule, reduced = self.frame, self.schedule, self.form.reduced
+        outer, variable = reduced[: schedule.split_at], reduced[schedule.split_at]
+        chunks = frame.maximum(frame.ceil_div(variable.extent, schedule.split), 1)
+        extents = [*(frame.maximum(v.extent, 1) for v in outer), chunks]
         count = frame.product(extents)
         before = dict(self.at)
-        self.some = self._any_of(outer)
+        self.has_terms = self._is_nonempty(outer)
         with self.b.loop(0, count) as loop:
-            *places, chunk = frame.parts(loop.index, extents)
+            *places, chunk = frame.unravel(loop.index, extents)
             self.at |= dict(zip(outer, places, strict=True))
-            start = frame.multiply(chunk, made.split)
-            if self.some:
-                start = self.b.select(self.some, start, frame.integer(variable.extent))
+            start = frame.multiply(chunk, schedule.split)
+            if self.has_terms:
+                start = self.b.select(self.has_terms, start, frame.integer(variable.extent))
             self.start[variable] = start
-            self.last = self.b.compare("eq", frame.add(loop.index, 1), count)
+            self.is_last = self.b.compare("eq", frame.add(loop.index, 1), count)
             if self.scratch.many_blocks:
-                self._end_group(loop.index)
+                self._flush_group(loop.index)
             self._block_of_sum()
         self.at = before
 
-    def _any_of(self, variables: Sequence[Variable]) -> Value | None:
-        """Whether all of these variables have values; None where that is plain to see."""
+    def _is_nonempty(self, variables: Sequence[Variable]) -> Value | None:
+        """Whether the extents of all these variables are positive; None if all are static."""
         if all(is_static(v.extent) for v in variables):
             return None
         count = self.frame.integer(times(*(v.extent for v in variables)))
         return self.b.compare("sgt", count, 0)
 
     def _block_of_sum(self) -> None:
-        """Copy what this block needs, then run over its panels."""
+        """Pack what this block needs, then emit its panels."""
         scratch = self.scratch
         self.a = self._operand_a()
         if scratch.packed_a:
@@ -159,16 +157,16 @@ class GemmEmitter:
         self._panel_loops()
 
     def _copy(self, packing: Packing, box: Box, destination: Value) -> None:
-        with self.b.when(self.some) if self.some else nullcontext():
+        with self.b.when(self.has_terms) if self.has_terms else nullcontext():
             dtype = self.scratch.dtype
-            Copy(self.frame, packing, box, self.at, destination, self.lanes, dtype).emit()
+            PackEmitter(self.frame, packing, box, self.at, destination, self.lanes, dtype).emit()
 
     def _box_a(self) -> Box:
         zero, spans = self.frame.integer(0), self.scratch.spans_a
         box = {v: Span(self.start.get(v, zero), length) for v, length in spans.items()}
         if self.form.depthwise:
             start = self.frame.multiply(self.first_panel, self.scratch.width)
-            box[self.form.lane] = Span(start, self.made.panels * self.scratch.width)
+            box[self.form.lane] = Span(start, self.schedule.panels * self.scratch.width)
         return box
 
     def _operand_a(self) -> _Operand:
@@ -180,10 +178,10 @@ class GemmEmitter:
             factors = scratch.packed_a.factors(spans)
             # variables of a single value in the copy do not move it
             factors = {v: f for v, f in factors.items() if v in spans}
-            return _Operand(base, factors, origin, scratch.packed_a.row_factors(spans))
-        return self._direct(*argument_of(form.kernel.a))
+            return _Operand(base, factors, origin, scratch.packed_a.tile_factors(spans))
+        return self._operand_in_place(*argument_of(form.kernel.a))
 
-    def _direct(self, argument: Argument, offset: Affine) -> _Operand:
+    def _operand_in_place(self, argument: Argument, offset: Affine) -> _Operand:
         base = self.frame.pointers[argument]
         base = self.b.element(base, self.scratch.scalar, self.frame.integer(offset.constant))
         return _Operand(base, offset.strides, {}, offset.strides)
@@ -191,10 +189,10 @@ class GemmEmitter:
     def _operand_b(self) -> _Operand:
         scratch, form, frame = self.scratch, self.form, self.frame
         if not scratch.packed_b:
-            return self._direct(*argument_of(form.kernel.b))
+            return self._operand_in_place(*argument_of(form.kernel.b))
         spans, zero = scratch.spans_b, frame.integer(0)
         factors = {v: f for v, f in scratch.packed_b.factors(spans).items() if v in spans}
-        if self.made.copy_b == "shared":
+        if self.schedule.copy_b == "shared":
             return _Operand(scratch.panels_at(frame, self.at), factors, {}, factors)
         box = {v: Span(self.start.get(v, zero), length) for v, length in spans.items()}
         first = frame.multiply(self.first_panel, scratch.width)
@@ -206,18 +204,18 @@ class GemmEmitter:
     # Panels of columns
 
     def _panel_loops(self) -> None:
-        frame, made, lane = self.frame, self.made, self.form.lane
-        last = frame.add(self.first_panel, made.panels)
+        frame, schedule, lane = self.frame, self.schedule, self.form.lane
+        last = frame.add(self.first_panel, schedule.panels)
         if not is_static(lane.extent):
-            stop = frame.least(last, frame.chunks(lane.extent, self.scratch.width))
-            self._panels(stop, made.vectors, made.vectors)
+            stop = frame.minimum(last, frame.ceil_div(lane.extent, self.scratch.width))
+            self._panels(stop, schedule.vectors, schedule.vectors)
             return
-        unit = 1 if made.dots else self.lanes
-        whole, rest = divmod(ceil(lane.extent / unit), made.vectors)
+        unit = 1 if schedule.dots else self.lanes
+        whole, rest = divmod(ceil(lane.extent / unit), schedule.vectors)
         ragged = int(lane.extent % unit > 0)
         if whole:
-            stop = frame.least(last, whole)
-            self._panels(stop, made.vectors, 0 if rest else ragged)
+            stop = frame.minimum(last, whole)
+            self._panels(stop, schedule.vectors, 0 if rest else ragged)
         if rest:
             with self.b.when(self.b.compare("sgt", last, whole)):
                 self._panel(frame.integer(whole), rest, ragged)
@@ -227,31 +225,31 @@ class GemmEmitter:
             self._panel(loop.index, vectors, masked)
 
     def _panel(self, panel: Value, vectors: int, masked: int) -> None:
-        """A panel of which the last `masked` vectors may go beyond the last column."""
+        """Emit a panel whose last `masked` vectors may exceed the last column."""
         frame, lanes, lane = self.frame, self.lanes, self.form.lane
         column = frame.multiply(panel, self.scratch.width)
         self.at[lane] = column
         masks: list[Value | None] = [None] * vectors
         for j in range(vectors - masked, vectors):
             start = frame.add(column, j * lanes)
-            masks[j] = frame.below(start, lane.extent, lanes)
+            masks[j] = frame.lanes_below(start, lane.extent, lanes)
         self.panel, self.masks = panel, masks
-        self._rows(self.made.block_at)
+        self._rows(self.schedule.block_at)
 
     # Tiles of rows
 
     def _rows(self, position: int) -> None:
-        """Loops over the rows of the piece, from this row variable on."""
-        form, made, frame = self.form, self.made, self.frame
+        """Emit the loops over the rows of the piece, from a row variable on."""
+        form, schedule, frame = self.form, self.schedule, self.frame
         if not form.rows:
             self._tile([{}])
             return
         variable = form.rows[position]
         start, stop = frame.integer(0), frame.integer(variable.extent)
-        if position == made.block_at:
+        if position == schedule.block_at:
             start = self.start[variable]
-            stop = frame.least(frame.add(start, made.block), stop)
-        if position == made.tile_at:
+            stop = frame.minimum(frame.add(start, schedule.block), stop)
+        if position == schedule.tile_at:
             self._tiles(variable, start, stop)
             return
         with self.b.loop(start, stop) as loop:
@@ -259,12 +257,12 @@ class GemmEmitter:
             self._rows(position + 1)
 
     def _tiles(self, variable: Variable, start: Value, stop: Value) -> None:
-        """Whole tiles, then smaller ones for the rows that are left."""
+        """Emit whole tiles, then smaller ones for the remaining rows."""
         for size in self._heights(variable):
             start = self._tile_loop(variable, start, stop, size)
 
     def _heights(self, variable: Variable) -> list[int]:
-        tile = self.made.tile
+        tile = self.schedule.tile
         if is_static(variable.extent):
             whole, rest = divmod(variable.extent, tile)
             return [size for size, there in ((tile, whole), (rest, rest)) if there]
@@ -272,7 +270,7 @@ class GemmEmitter:
         return [tile, *smaller]
 
     def _tile_loop(self, variable: Variable, start: Value, stop: Value, size: int) -> Value:
-        """The tiles of one size; gives the first row that is left."""
+        """Emit the tiles of one height; returns the first remaining row."""
         frame = self.frame
         count = frame.subtract(stop, start)
         whole = frame.b.binary("srem", count, size) if size > 1 else frame.integer(0)
@@ -283,7 +281,7 @@ class GemmEmitter:
         return end
 
     def _tile_rows(self, variable: Variable, size: int) -> list[Row]:
-        inner = self.form.rows[self.made.tile_at + 1 :]
+        inner = self.form.rows[self.schedule.tile_at + 1 :]
         for covered in inner:
             self.at[covered] = self.frame.integer(0)
         ranges = [range(size), *(range(v.extent) for v in inner)]
@@ -291,9 +289,9 @@ class GemmEmitter:
 
     def _tile(self, rows: Sequence[Row]) -> None:
         distances = [self._distance(self.a.rows, row) for row in rows]
-        at = Factors(self._address(self.a), self._address(self.operand_b))
-        levels = merged(self._levels())
-        if self.made.dots:
+        at = Addresses(self._address(self.a), self._address(self.operand_b))
+        levels = merge_levels(self._levels())
+        if self.schedule.dots:
             sums = self._dot_products(distances, levels, at)
             self.epilogue.store_dots(self.at, rows, sums)
             return
@@ -303,41 +301,41 @@ class GemmEmitter:
             self.kind,
             distances,
             self.masks,
-            masked_loads=not self.made.copy_b,
+            masked_loads=not self.schedule.copy_b,
             vector_a=self.form.depthwise,
-            unroll=self.made.unroll,
-            prefetch_steps=self.made.prefetch_steps,
-            prefetch_panels=self.made.prefetch_panels,
+            unroll=self.schedule.unroll,
+            prefetch_steps=self.schedule.prefetch_steps,
+            prefetch_panels=self.schedule.prefetch_panels,
         )
-        sums = LongSums(kernel, len(rows) * len(self.masks)).sums(levels, at)
+        sums = BlockedSums(kernel, len(rows) * len(self.masks)).sums(levels, at)
         self._finish(rows, self._with_partials(rows, sums))
 
     def _dot_products(
-        self, rows: Sequence[Value], levels: Sequence[Level], at: Factors
+        self, rows: Sequence[Value], levels: Sequence[Level], at: Addresses
     ) -> list[Value]:
-        """The finished sums of a tile of dot products, row by row."""
+        """The sums of a tile of dot products, row by row."""
         step = self.operand_b.factors.get(self.form.lane, 0)
         count = len(self.masks)
         columns = [self.frame.multiply(j, step) for j in range(count)]
         kernel = DotKernel(self.frame, self.kind, rows, columns)
         blocks = [block * self.lanes for block in BLOCKS]
-        spreads = LongSums(kernel, len(rows) * count).sums(levels, at, blocks)
-        return [kernel.total(spread) for spread in spreads]
+        spreads = BlockedSums(kernel, len(rows) * count).sums(levels, at, blocks)
+        return [kernel.lane_sum(spread) for spread in spreads]
 
     def _distance(self, factors: Mapping[Variable, int], row: Row) -> Value:
         frame, distance = self.frame, self.frame.integer(0)
         for variable, number in row.items():
-            distance = frame.plus(distance, frame.multiply(number, factors.get(variable, 0)))
+            distance = frame.add_folded(distance, frame.multiply(number, factors.get(variable, 0)))
         return distance
 
     def _address(self, operand: _Operand) -> Value:
-        """Where a factor of this tile starts: at the first of everything that is summed."""
+        """The address of a factor for this tile, at the first term of the sum."""
         frame, place = self.frame, self.frame.integer(0)
         for variable, factor in operand.factors.items():
             if variable in self.at:
                 here = self.at[variable]
             elif variable in operand.origin:
-                continue  # a copied block of the sum starts at its origin
+                continue  # a packed block of the sum starts at its origin
             else:
                 here = self.start.get(variable, frame.integer(0))
             here = frame.subtract(here, operand.origin.get(variable, frame.integer(0)))
@@ -347,69 +345,69 @@ class GemmEmitter:
     # Loops of the sum
 
     def _levels(self) -> list[Level]:
-        at = self.made.split_at if self.made.split else 0
+        at = self.schedule.split_at if self.schedule.split else 0
         levels = [self._level(variable) for variable in self.form.reduced[at:]]
         outside = [bound for v in self.form.reduced[:at] for bound in self._bounds_on(v)]
         if outside:
             first = levels[0]
-            stop = self.b.select(self.frame.holds(outside, self.at), first.stop, first.start)
+            stop = self.b.select(self.frame.in_bounds(outside, self.at), first.stop, first.start)
             levels[0] = replace(first, stop=stop, extent=None)
         return levels
 
     def _bounds_on(self, variable: Variable) -> list[Bound]:
-        """The bounds that limit a reduced variable of a factor that is read in place."""
-        if self.made.copy_a:
+        """The bounds of an unpacked `a` that limit a reduced variable."""
+        if self.schedule.copy_a:
             return []
         bounds = self.form.kernel.a.bounds
-        return [bound for bound in bounds if range_of(self.form, bound[1], ()) is variable]
+        return [bound for bound in bounds if limited_variable(self.form, bound[1], ()) is variable]
 
     def _level(self, variable: Variable) -> Level:
-        """The loop over a reduced variable; it counts from the start of the block."""
+        """The loop over a reduced variable, counted from the start of the block."""
         frame = self.frame
         steps = self.a.factors.get(variable, 0), self.operand_b.factors.get(variable, 0)
         start, stop = frame.integer(0), frame.integer(variable.extent)
         extent = most = variable.extent if is_static(variable.extent) else None
         if variable in self.start:
-            most = self.made.split
+            most = self.schedule.split
             stop = frame.subtract(stop, self.start[variable])
-            stop = frame.least(stop, self.made.split)
+            stop = frame.minimum(stop, self.schedule.split)
             extent = None
         for bound in self._bounds_on(variable):
-            low, high = self._range(variable, *bound)
-            start, stop, extent = frame.most(start, low), frame.least(stop, high), None
+            low, high = self._solve_bound(variable, *bound)
+            start, stop, extent = frame.maximum(start, low), frame.minimum(stop, high), None
         return Level(start, stop, *steps, extent, most)
 
-    def _range(
+    def _solve_bound(
         self, variable: Variable, low: int, offset: Affine, high: int
     ) -> tuple[Value, Value]:
-        """The solution of low <= rest + factor · variable < high, from the start of the block."""
+        """The range of low <= rest + factor · variable < high, from the start of the block."""
         frame, factor = self.frame, offset.factor(variable)
         rest = offset.without({variable})
         zero = frame.integer(0)
-        place = frame.place(rest, {v: self.at.get(v, zero) for v in rest.strides})
+        place = frame.evaluate(rest, {v: self.at.get(v, zero) for v in rest.strides})
         if variable in self.start:
             place = frame.add(place, frame.multiply(self.start[variable], factor))
         least, most = (frame.subtract(limit, place) for limit in (low, high))
         if factor > 0:
-            return frame.ceiling(least, factor), frame.ceiling(most, factor)
+            return frame.ceil_div_signed(least, factor), frame.ceil_div_signed(most, factor)
         least, most = (frame.subtract(1, limit) for limit in (least, most))
-        return frame.ceiling(most, -factor), frame.ceiling(least, -factor)
+        return frame.ceil_div_signed(most, -factor), frame.ceil_div_signed(least, -factor)
 
     def _with_partials(self, rows: Sequence[Row], sums: Sequence[Value]) -> list[Value]:
-        """The sums of a tile and those of the blocks before."""
-        if not self.made.split:
+        """The sums of a tile plus those of the blocks before."""
+        if not self.schedule.split:
             return list(sums)
-        return self._plus(sums, self._partials(rows, self.partial))
+        return self._add_from_memory(sums, self._partials(rows, self.partial))
 
-    def _plus(self, sums: Sequence[Value], places: Sequence[Value]) -> list[Value]:
+    def _add_from_memory(self, sums: Sequence[Value], places: Sequence[Value]) -> list[Value]:
         pairs = zip(places, sums, strict=True)
         return [self.b.binary("fadd", self.b.load(self.kind, place), new) for place, new in pairs]
 
     def _partials(self, rows: Sequence[Row], memory: Value) -> list[Value]:
-        """Where the unfinished sums of a tile are kept."""
+        """The addresses of a tile's partial sums."""
         frame, scratch = self.frame, self.scratch
         strides, step = dict[Variable, int](), scratch.width
-        for variable, length in reversed(spans_of_rows(self.form, self.made).items()):
+        for variable, length in reversed(spans_of_rows(self.form, self.schedule).items()):
             strides[variable] = step
             step *= length
         place = frame.multiply(frame.subtract(self.panel, self.first_panel), step)
@@ -420,9 +418,7 @@ class GemmEmitter:
         base = self.b.element(memory, scratch.scalar, place)
         return [
             self.b.element(
-                base,
-                scratch.scalar,
-                frame.plus(self._distance(strides, row), j * self.lanes),
+                base, scratch.scalar, frame.add_folded(self._distance(strides, row), j * self.lanes)
             )
             for row in rows
             for j in range(len(self.masks))
@@ -433,80 +429,82 @@ class GemmEmitter:
     def _prefetch_results(self, rows: Sequence[Row]) -> None:
         if not self.epilogue.streams:
             return
-        with self.b.when(self.last) if self.last and self.made.split else nullcontext():
+        with self.b.when(self.is_last) if self.is_last and self.schedule.split else nullcontext():
             self.epilogue.prefetch(self.at, rows, len(self.masks))
 
     def _finish(self, rows: Sequence[Row], sums: Sequence[Value]) -> None:
-        if self.last is None or not self.made.split:
+        if self.is_last is None or not self.schedule.split:
             self.epilogue.store(self.at, rows, self.masks, sums)
             return
-        with self.b.when(self.b.negation(self.last)):
+        with self.b.when(self.b.negation(self.is_last)):
             for value, address in zip(sums, self._partials(rows, self.partial), strict=True):
                 self.b.store(value, address)
-        with self.b.when(self.last):
+        with self.b.when(self.is_last):
             if self.scratch.many_blocks:
-                sums = self._plus(sums, self._partials(rows, self.totals))
+                sums = self._add_from_memory(sums, self._partials(rows, self.totals))
             self.epilogue.store(self.at, rows, self.masks, sums)
 
 
 def emit_contraction(
     kernel: Contraction, target: CpuTarget, schedule: Schedule | None = None
 ) -> Emitted:
-    """The code of a contraction, by the given schedule or the one the cost model likes best.
+    """Emit a contraction, by the given schedule or the cost model's choice.
 
-    Raises `NotContraction` where copies would have several extents that are not known.
+    Raises `NotContraction` where copies would have several dynamic extents.
     """
-    made = schedule or filtered(kernel, target)
-    if made and made.outputs:
-        return emit_winograd(kernel, target, made)
-    setting = Setting(form_of(kernel), target)
-    made = made or best(setting)
-    if made.matrix:
-        return emit_matrix(setting, made)
-    check(setting.form, made)
-    return _emitted(Scratch(setting, made))
+    schedule = schedule or winograd_schedule(kernel, target)
+    if schedule and schedule.outputs:
+        return emit_winograd(kernel, target, schedule)
+    problem = Problem(form_of(kernel), target)
+    schedule = schedule or best(problem)
+    if schedule.matrix:
+        return emit_amx(problem, schedule)
+    check_supported(problem.form, schedule)
+    return _emit_gemm(Scratch(problem, schedule))
 
 
-def _emitted(scratch: Scratch) -> Emitted:
-    target, names, kernel = scratch.setting.target, ["multiply"], scratch.form.kernel
+def _emit_gemm(scratch: Scratch) -> Emitted:
+    target, names, kernel = scratch.problem.target, ["multiply"], scratch.form.kernel
     module = Module(target.native_fp16, target.fma)
-    if scratch.made.copy_b == "shared":
+    if scratch.schedule.copy_b == "shared":
         names.insert(0, "pack")
         _pack(scratch, Frame(module, "pack", kernel, True))
     GemmEmitter(scratch, Frame(module, "multiply", kernel, scratch.size > 0)).emit()
     return Emitted(tuple(names), module.text, scratch.size, "tiles")
 
 
-_MIN_PANELS = 8  # fewer than these threads cannot share evenly
+_MIN_PANELS = 8  # that threads can share evenly
 
 
 def _pack(scratch: Scratch, frame: Frame) -> None:
-    """The phase that packs the columns' factor for all threads.
+    """Emit the phase that packs `b` for all threads.
 
-    They share its slices: of the first reduced variable where columns lie side by side, so that
-    memory is read in order, or are few; else of the columns.
+    Threads share slices of the first reduced variable if columns are contiguous, so that memory is
+    read in order, or if panels are few; else slices of the columns.
     """
     packing, spans, outer = scratch.packed_b, scratch.spans_b, scratch.outer
     assert packing
     variable, length, count = _slices(scratch, packing)
     extents = [frame.integer(extent) for extent in (*(v.extent for v in outer), count)]
-    with frame.shared(extents, SLOTS) as (*places, part):
+    with frame.thread_loop(extents, SLOTS) as (*places, part):
         at = dict(zip(outer, places, strict=True))
         span = Span(frame.multiply(part, length), length)
         box = {v: Span(frame.integer(0), length) for v, length in spans.items()}
         place = frame.multiply(span.start, packing.factors(spans)[variable])
         base = frame.b.element(scratch.panels_at(frame, at), scratch.scalar, place)
-        lanes, dtype = scratch.setting.lanes, scratch.dtype
-        Copy(frame, packing, {**box, variable: span}, at, base, lanes, dtype, spans).emit()
+        lanes, dtype = scratch.problem.lanes, scratch.dtype
+        PackEmitter(frame, packing, {**box, variable: span}, at, base, lanes, dtype, spans).emit()
     frame.b.ret()
 
 
 def _slices(scratch: Scratch, packing: Packing) -> tuple[Variable, int, int]:
-    """The variable that is cut, the length of a slice, and how many there are."""
-    first, panels = packing.axes[1].coordinate, scratch.setting.panels(scratch.made)
+    """The variable to slice, the length of a slice, and the number of slices."""
+    first, panels = packing.axes[1].coordinate, scratch.problem.panels(scratch.schedule)
     alone = first is packing.axes[-1].coordinate
-    if alone or not (packing.along or (panels < _MIN_PANELS and first.extent > 64 * _MIN_PANELS)):
+    if alone or not (
+        packing.in_memory_order or (panels < _MIN_PANELS and first.extent > 64 * _MIN_PANELS)
+    ):
         return scratch.form.lane, scratch.width, panels
-    step = 1 if packing.along else 16  # whole lines of what is transposed
+    step = 1 if packing.in_memory_order else 16  # whole cache lines where it is transposed
     length = ceil(first.extent / 16 / step) * step
     return first, length, ceil(first.extent / max(length, 1))

@@ -1,9 +1,8 @@
 """The micro-kernel: a tile of sums in registers, fed by loops over the reduced variables.
 
-What comes in are the places of both factors for the tile and the loops of the sum; every product
-adds the splat of an element of `a` times a vector of `b`. What goes out are the sums. Rounding
-errors do not grow with a sum's whole length: every block of products starts from zero, and blocks
-are added up in memory, those again in blocks.
+The addresses of both factors and the loops of the sum come in; the sums go out. Every product adds
+the splat of an element of `a` times a vector of `b`. To limit rounding errors, long sums are split:
+every block starts from zero, and blocks are added up in memory, hierarchically.
 """
 
 from __future__ import annotations
@@ -13,34 +12,34 @@ from dataclasses import dataclass, replace
 
 from thalweg.codegen.frame import Frame
 from thalweg.codegen.llvm.builder import I32, POINTER, VOID, Builder, Type, Value, constant, suffix
-from thalweg.codegen.loops.lanes import Cut, cut_of
+from thalweg.codegen.loops.lanes import BlockSplit, block_split
 from thalweg.ir.dynamic import is_static
 
 
 @dataclass(frozen=True)
 class Level:
-    """A loop of a sum: its range, and by how many elements either factor moves with it."""
+    """A loop of a sum: its range, and its strides in both factors."""
 
     start: Value
     stop: Value
     step_a: int
     step_b: int
-    extent: int | None = None  # where the range is a whole known one, from 0
-    most: int | None = None  # what the length of the range never exceeds, where that is known
+    extent: int | None = None  # of a static range from 0
+    max_length: int | None = None  # a static bound on its length, if any
 
 
-def merged(levels: Sequence[Level]) -> list[Level]:
-    """The same loops, with those that run on where the inner one ends made one."""
+def merge_levels(levels: Sequence[Level]) -> list[Level]:
+    """The same loops, with pairs collapsed that traverse both factors as one loop would."""
     result: list[Level] = []
     for level in levels:
-        if result and (joint := _joint(result[-1], level)):
+        if result and (joint := _merged_pair(result[-1], level)):
             result[-1] = joint
         else:
             result.append(level)
     return result
 
 
-def _joint(outer: Level, inner: Level) -> Level | None:
+def _merged_pair(outer: Level, inner: Level) -> Level | None:
     if inner.extent is None or outer.extent is None:
         return None
     steps = (outer.step_a, inner.step_a), (outer.step_b, inner.step_b)
@@ -50,12 +49,12 @@ def _joint(outer: Level, inner: Level) -> Level | None:
         return None
     extent = outer.extent * inner.extent
     stop = constant(inner.stop.type, extent)
-    return replace(inner, extent=extent, stop=stop, most=extent)
+    return replace(inner, extent=extent, stop=stop, max_length=extent)
 
 
 @dataclass(frozen=True)
-class Factors:
-    """Where a tile's factors lie: element addresses, advanced by the loops."""
+class Addresses:
+    """The addresses of a tile's factors, advanced by the loops of the sum."""
 
     a: Value
     b: Value
@@ -63,48 +62,46 @@ class Factors:
 
 @dataclass
 class TileKernel:
-    """A tile of sums: `rows` are the distances of its rows in `a`."""
+    """A tile of sums; `rows` are the offsets of its rows in `a`."""
 
     frame: Frame
     kind: Type  # a vector of sums
     rows: Sequence[Value]
 
-    def sums(self, levels: Sequence[Level], at: Factors, start: Sequence[Value]) -> list[Value]:
+    def sums(self, levels: Sequence[Level], at: Addresses, start: Sequence[Value]) -> list[Value]:
         """The sums after all loops, row by row."""
         raise NotImplementedError
 
-    def advanced(self, at: Factors, level: Level, index: Value) -> Factors:
-        """Where the factors lie at one value of a loop's variable."""
+    def advance(self, at: Addresses, level: Level, index: Value) -> Addresses:
+        """The addresses of the factors at one index of a loop."""
         a, b = (
             self.address(base, self.frame.multiply(index, step))
             for base, step in ((at.a, level.step_a), (at.b, level.step_b))
         )
-        return Factors(a, b)
+        return Addresses(a, b)
 
     def address(self, base: Value, distance: Value) -> Value:
-        """The address of the element so far from another one."""
-        if distance.text == "0":
-            return base
-        return self.frame.b.element(base, self.kind.scalar, distance)
+        """The address `distance` elements from a base address."""
+        return self.frame.element(base, self.kind.scalar, distance)
 
 
 @dataclass
 class MicroKernel(TileKernel):
-    """A tile whose vectors of `b` lie side by side."""
+    """A tile that is vectorized along columns, which are contiguous in `b`."""
 
-    masks: Sequence[Value | None]  # of each vector: the columns that exist
-    masked_loads: bool  # whether `b` ends with the columns
+    masks: Sequence[Value | None]  # per vector: the columns that exist
+    masked_loads: bool  # whether loads of `b` need the masks
     vector_a: bool  # whether `a` has an element per lane
     unroll: int = 1
-    prefetch_steps: int = 0  # how many steps before they are used columns are fetched; 0: never
-    prefetch_panels: int = 0  # how many panels ahead columns are fetched, from far away
+    prefetch_steps: int = 0  # how many steps ahead `b` is prefetched to L1; 0: never
+    prefetch_panels: int = 0  # how many panels ahead `b` is prefetched to L2; 0: never
 
     @property
     def vectors(self) -> int:
         """How many vectors a row of the tile has."""
         return len(self.masks)
 
-    def sums(self, levels: Sequence[Level], at: Factors, start: Sequence[Value]) -> list[Value]:
+    def sums(self, levels: Sequence[Level], at: Addresses, start: Sequence[Value]) -> list[Value]:
         """The sums after all loops, row by row."""
         if not levels:
             return self._products(at, start)
@@ -112,18 +109,20 @@ class MicroKernel(TileKernel):
             return self._unrolled(levels[0], at, start)
         return self._loop(levels, at, start)
 
-    def _loop(self, levels: Sequence[Level], at: Factors, start: Sequence[Value]) -> list[Value]:
+    def _loop(self, levels: Sequence[Level], at: Addresses, start: Sequence[Value]) -> list[Value]:
         level, b = levels[0], self.frame.b
         with b.loop(level.start, level.stop, 1, start) as loop:
             if len(levels) == 1:
                 loop.next = self._step(level, at, loop.index, loop.carried)
             else:
-                here = self.advanced(at, level, loop.index)
+                here = self.advance(at, level, loop.index)
                 loop.next = self.sums(levels[1:], here, loop.carried)
         return loop.results
 
-    def _step(self, level: Level, at: Factors, index: Value, sums: Sequence[Value]) -> list[Value]:
-        here = self.advanced(at, level, index)
+    def _step(
+        self, level: Level, at: Addresses, index: Value, sums: Sequence[Value]
+    ) -> list[Value]:
+        here = self.advance(at, level, index)
         if self.prefetch_steps:
             self._prefetch(here.b, self.frame.multiply(self.prefetch_steps, level.step_b), 3)
         if self.prefetch_panels:
@@ -131,9 +130,9 @@ class MicroKernel(TileKernel):
             self._prefetch(here.b, self.frame.integer(self.prefetch_panels * width), 2)
         return self._products(here, sums)
 
-    def _unrolled(self, level: Level, at: Factors, start: Sequence[Value]) -> list[Value]:
+    def _unrolled(self, level: Level, at: Addresses, start: Sequence[Value]) -> list[Value]:
         frame, b = self.frame, self.frame.b
-        count = frame.most(frame.subtract(level.stop, level.start), 0)
+        count = frame.maximum(frame.subtract(level.stop, level.start), 0)
         rest = b.binary("urem", count, self.unroll)
         middle = frame.subtract(frame.add(level.start, count), rest)
         with b.loop(level.start, middle, self.unroll, start) as loop:
@@ -143,18 +142,18 @@ class MicroKernel(TileKernel):
                 values = self._step(level, at, index, values)
             loop.next = values
         with b.loop(middle, frame.add(middle, rest), 1, loop.results) as last:
-            last.next = self._products(self.advanced(at, level, last.index), last.carried)
+            last.next = self._products(self.advance(at, level, last.index), last.carried)
         return last.results
 
     def _prefetch(self, base: Value, distance: Value, nearness: int) -> None:
-        """Ask the caches for columns of later; past the end of memory that does nothing."""
+        """Prefetch a row of `b`. Past the end of memory a prefetch does nothing."""
         scalar, lanes = self.kind.scalar, self.kind.lanes
         for j in range(self.vectors):
-            place = self.frame.plus(distance, j * lanes)
+            place = self.frame.add_folded(distance, j * lanes)
             later = self.frame.b.emit(POINTER, f"getelementptr {scalar}, {base}, {place}")
             prefetch(self.frame.b, later, nearness)
 
-    def _products(self, at: Factors, sums: Sequence[Value]) -> list[Value]:
+    def _products(self, at: Addresses, sums: Sequence[Value]) -> list[Value]:
         columns = [self._column(at.b, j) for j in range(self.vectors)]
         result: list[Value] = []
         for i, row in enumerate(self.rows):
@@ -178,33 +177,33 @@ class MicroKernel(TileKernel):
 
 @dataclass
 class DotKernel(TileKernel):
-    """A tile of dot products: vectors run along the last loop in both factors.
+    """A tile of dot products, vectorized along the last loop in both factors.
 
-    `columns` are the distances of the tile's columns in `b`.
+    `columns` are the offsets of the tile's columns in `b`.
     """
 
     columns: Sequence[Value]
 
-    def sums(self, levels: Sequence[Level], at: Factors, start: Sequence[Value]) -> list[Value]:
-        """The sums after all loops, row by row, each still spread over the lanes."""
+    def sums(self, levels: Sequence[Level], at: Addresses, start: Sequence[Value]) -> list[Value]:
+        """The sums after all loops, row by row, each still distributed over the lanes."""
         if len(levels) == 1:
             return self._along(levels[0], at, start)
         level, b = levels[0], self.frame.b
         with b.loop(level.start, level.stop, 1, start) as loop:
-            loop.next = self.sums(levels[1:], self.advanced(at, level, loop.index), loop.carried)
+            loop.next = self.sums(levels[1:], self.advance(at, level, loop.index), loop.carried)
         return loop.results
 
-    def total(self, spread: Value) -> Value:
+    def lane_sum(self, spread: Value) -> Value:
         """The sum of all lanes."""
         kind = self.kind.of(1)
         zero = constant(kind, -0.0)
         name = f"llvm.vector.reduce.fadd.{suffix(self.kind)}"
         return self.frame.b.call(name, kind, zero, spread, flags="reassoc")
 
-    def _along(self, level: Level, at: Factors, start: Sequence[Value]) -> list[Value]:
+    def _along(self, level: Level, at: Addresses, start: Sequence[Value]) -> list[Value]:
         """Whole vectors, then what is left of one."""
         frame, b, lanes = self.frame, self.frame.b, self.kind.lanes
-        count = frame.most(frame.subtract(level.stop, level.start), 0)
+        count = frame.maximum(frame.subtract(level.stop, level.start), 0)
         rest = b.binary("urem", count, lanes)
         middle = frame.subtract(frame.add(level.start, count), rest)
         with b.loop(level.start, middle, lanes, start) as loop:
@@ -212,12 +211,12 @@ class DotKernel(TileKernel):
         if level.extent is not None and level.extent % lanes == 0:
             return loop.results
         with b.loop(middle, level.stop, lanes, loop.results) as last:
-            mask = frame.below(last.index, level.stop, lanes)
+            mask = frame.lanes_below(last.index, level.stop, lanes)
             last.next = self._products(at, last.index, mask, last.carried)
         return last.results
 
     def _products(
-        self, at: Factors, index: Value, mask: Value | None, sums: Sequence[Value]
+        self, at: Addresses, index: Value, mask: Value | None, sums: Sequence[Value]
     ) -> list[Value]:
         a, b = self.address(at.a, index), self.address(at.b, index)
         columns = [self.frame.b.load(self.kind, self.address(b, d), mask) for d in self.columns]
@@ -231,83 +230,93 @@ class DotKernel(TileKernel):
 
 
 def prefetch(b: Builder, address: Value, nearness: int, to_write: bool = False) -> None:
-    """Ask for a line of memory that is used soon, into the first cache (3) or the second (2)."""
+    """Prefetch a cache line into L1 (nearness 3) or L2 (nearness 2)."""
     numbers = int(to_write), nearness, 1  # 1: data, not code
     b.call("llvm.prefetch.p0", VOID, address, *(constant(I32, number) for number in numbers))
 
 
-#: Products of a block, and of a block of blocks: a tile goes to memory and back after each.
+#: Terms of a block, and of a block of blocks: a tile is added to memory after each.
 BLOCKS = (512, 512 * 64)
 
 
 @dataclass(frozen=True)
-class LongSums:
-    """The sums of a tile, of which a micro-kernel has `count` vectors."""
+class BlockedSums:
+    """The sums of a tile of `count` vectors, in blocks."""
 
     kernel: TileKernel
     count: int
 
     def sums(
-        self, levels: Sequence[Level], at: Factors, blocks: Sequence[int] = BLOCKS
+        self, levels: Sequence[Level], at: Addresses, blocks: Sequence[int] = BLOCKS
     ) -> list[Value]:
-        """The sums after all loops, in blocks of at most these lengths."""
+        """The sums after all loops, in nested blocks of about these lengths."""
         if not blocks:
             return self.kernel.sums(levels, at, self._zeros)
         *smaller, block = blocks
-        cut = cut_of([level.most for level in levels], block)
+        cut = block_split([level.max_length for level in levels], block)
         if cut is None:
             return self.sums(levels, at, smaller)
-        tile = _Tile(self.kernel.frame, self.kernel.kind, self.count)
-        if not cut.certain:
-            return self._perhaps_several(levels, at, smaller, cut.size, tile)
+        tile = _StackTile(self.kernel.frame, self.kernel.kind, self.count)
+        if not cut.is_certain:
+            return self._sum_perhaps_blocked(levels, at, smaller, cut.size, tile)
         tile.clear()
-        self._several(levels, at, smaller, cut, tile)
+        self._sum_blocks(levels, at, smaller, cut, tile)
         return tile.values()
 
     @property
     def _zeros(self) -> list[Value]:
         return [constant(self.kernel.kind, 0)] * self.count
 
-    def _several(
-        self, levels: Sequence[Level], at: Factors, smaller: Sequence[int], cut: Cut, tile: _Tile
+    def _sum_blocks(
+        self,
+        levels: Sequence[Level],
+        at: Addresses,
+        smaller: Sequence[int],
+        cut: BlockSplit,
+        tile: _StackTile,
     ) -> None:
-        """Loops down to that which is cut; what blocks give is added to a tile in memory."""
+        """Emit the loops down to the one that is split, and add each block to a tile in memory."""
         frame, (level, *inner) = self.kernel.frame, levels
         if not cut.position:
             with frame.b.loop(level.start, level.stop, cut.size) as loop:
-                part = self._part(level, loop.index, cut.size)
+                part = self._block(level, loop.index, cut.size)
                 tile.add(self.sums([part, *inner], at, smaller))
             return
         with frame.b.loop(level.start, level.stop) as loop:
-            here = self.kernel.advanced(at, level, loop.index)
-            self._several(inner, here, smaller, replace(cut, position=cut.position - 1), tile)
+            here = self.kernel.advance(at, level, loop.index)
+            self._sum_blocks(inner, here, smaller, replace(cut, position=cut.position - 1), tile)
 
-    def _perhaps_several(
-        self, levels: Sequence[Level], at: Factors, smaller: Sequence[int], size: int, tile: _Tile
+    def _sum_perhaps_blocked(
+        self,
+        levels: Sequence[Level],
+        at: Addresses,
+        smaller: Sequence[int],
+        size: int,
+        tile: _StackTile,
     ) -> list[Value]:
-        """Blocks of which there may be but one: it never leaves the registers."""
+        """The same where there may be a single block at run time, which stays in registers."""
         frame, b, (level, *inner) = self.kernel.frame, self.kernel.frame.b, levels
         count = frame.subtract(level.stop, level.start)
         several = b.compare("sgt", count, size)
         with b.when(several):
             tile.clear()
         with b.loop(level.start, level.stop, size, self._zeros) as loop:
-            part = self._part(level, loop.index, size)
+            part = self._block(level, loop.index, size)
             loop.next = self.sums([part, *inner], at, smaller)
             with b.when(b.compare("slt", part.stop, level.stop)):
                 tile.add(loop.next)
         last = loop.results
-        return b.choose_all(several, lambda: tile.plus(last), lambda: last)
+        return b.choose_all(several, lambda: tile.added_to(last), lambda: last)
 
-    def _part(self, level: Level, start: Value, size: int) -> Level:
-        """A block of a loop."""
+    def _block(self, level: Level, start: Value, size: int) -> Level:
+        """A block of a loop, from `start` on."""
         frame = self.kernel.frame
-        stop = frame.least(frame.add(start, size), level.stop)
-        return replace(level, start=start, stop=stop, extent=None, most=size)
+        stop = frame.minimum(frame.add(start, size), level.stop)
+        return replace(level, start=start, stop=stop, extent=None, max_length=size)
 
 
-class _Tile:
-    """Sums in memory."""
+class _StackTile:
+    """A tile of sums on the stack."""
 
     def __init__(self, frame: Frame, kind: Type, count: int) -> None:
         self._b, self._kind = frame.b, kind
@@ -315,20 +324,20 @@ class _Tile:
         self._places = [frame.b.element(base, str(kind), n) for n in range(count)]
 
     def clear(self) -> None:
-        """Start from zero."""
+        """Set the sums to zero."""
         for place in self._places:
             self._b.store(constant(self._kind, 0), place)
 
     def values(self) -> list[Value]:
-        """The sums."""
+        """Load the sums."""
         return [self._b.load(self._kind, place) for place in self._places]
 
-    def plus(self, values: Sequence[Value]) -> list[Value]:
+    def added_to(self, values: Sequence[Value]) -> list[Value]:
         """The sums, with other values added."""
         pairs = zip(self.values(), values, strict=True)
         return [self._b.binary("fadd", old, new) for old, new in pairs]
 
     def add(self, values: Sequence[Value]) -> None:
         """Add values to the sums."""
-        for place, value in zip(self._places, self.plus(values), strict=True):
+        for place, value in zip(self._places, self.added_to(values), strict=True):
             self._b.store(value, place)

@@ -1,8 +1,8 @@
-"""Packed copies of a contraction's factors: their layout, and the loops that make them.
+"""Packed copies of a contraction's factors: their layout, and the loops that write them.
 
-A `Packing` says how a factor is laid out in scratch memory: one axis per variable, or per window,
-where variables move along one padded axis together (oh·stride + kh). Padding becomes zeros and
-expressions become plain numbers, so that the multiplying loops see a dense array.
+A `Packing` is the layout of a factor in scratch memory: one axis per variable, or per window, where
+variables move along one padded axis together (oh·stride + kh). Padding is written as zeros and
+expressions are evaluated, so that the multiplying loops read a dense array.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from thalweg.ir.loop import Variable
 
 @dataclass(frozen=True)
 class Span:
-    """The values of a variable that a copy covers: `length` of them (at most) from `start` on."""
+    """The values of a variable that a copy covers: at most `length` from `start` on."""
 
     start: Value
     length: int
@@ -41,17 +41,17 @@ Box = Mapping[Variable, Span]
 class Axis:
     """An axis of a copy: its coordinate is Σ factor · variable over the `parts`.
 
-    Where bounds say what may be read, the axis may go `beyond` the extent of a variable.
+    A padded axis may exceed the extent of its variables; bounds then say what may be read.
     """
 
     coordinate: Variable
     parts: tuple[tuple[int, Variable], ...]
-    beyond: bool = False
+    is_padded: bool = False
 
 
 @dataclass(frozen=True, eq=False)
 class Tiling:
-    """A variable cut into tiles: variable = size · high + low."""
+    """A variable split into tiles: variable = size · high + low."""
 
     variable: Variable
     size: int
@@ -61,21 +61,21 @@ class Tiling:
 
 @dataclass(frozen=True, eq=False)
 class Packing:
-    """How a factor is copied: its axes from the outermost on, and its value in coordinates."""
+    """The layout of a copy: axes, outermost first, and the factor's value over coordinates."""
 
     axes: tuple[Axis, ...]
     value: Expr
     bounds: tuple[Bound, ...]
     tiling: Tiling | None = None
-    along: bool = False  # whether to fill it tile by tile or in the order of memory, rows last
+    in_memory_order: bool = False  # filled in the order of the source, not tile by tile
 
     def strides(self, spans: Mapping[Variable, int]) -> list[int]:
-        """How far apart neighbours along each axis are."""
+        """The stride of each axis."""
         lengths = self.lengths(spans)
         return [prod(lengths[depth + 1 :]) for depth in range(len(lengths))]
 
     def lengths(self, spans: Mapping[Variable, int]) -> list[int]:
-        """The extents of the axes for a box that spans so many values of each variable."""
+        """The extents of the axes, for a box that spans so many values of each variable."""
         if self.tiling:
             tiles = -(-spans[self.tiling.variable] // self.tiling.size)
             spans = {**spans, self.tiling.high: tiles, self.tiling.low: self.tiling.size}
@@ -85,10 +85,7 @@ class Packing:
         ]
 
     def factors(self, spans: Mapping[Variable, int]) -> dict[Variable, int]:
-        """By how much the place in the copy grows with each variable.
-
-        For one that is cut into tiles: from tile to tile, per row.
-        """
+        """The stride of each variable in the copy; of a tiled one, from tile to tile, per row."""
         strides: dict[Variable, int] = {}
         for axis, stride in zip(self.axes, self.strides(spans), strict=True):
             strides |= {variable: factor * stride for factor, variable in axis.parts}
@@ -96,56 +93,59 @@ class Packing:
             strides[self.tiling.variable] = strides[self.tiling.high] // self.tiling.size
         return strides
 
-    def row_factors(self, spans: Mapping[Variable, int]) -> dict[Variable, int]:
-        """By how much the place grows with each variable inside of a tile."""
-        within = {self.tiling.variable: 1} if self.tiling else {}
-        return {**self.factors(spans), **within}
+    def tile_factors(self, spans: Mapping[Variable, int]) -> dict[Variable, int]:
+        """The stride of each variable inside of a tile."""
+        return self.factors(spans) | ({self.tiling.variable: 1} if self.tiling else {})
 
     def size(self, spans: Mapping[Variable, int]) -> int:
         """The number of elements of a copy."""
         return prod(self.lengths(spans))
 
     def constant(self, spans: Mapping[Variable, int]) -> int:
-        """The place in the copy of the first value of every variable of the box."""
+        """The offset in the copy of the first value of every variable of the box."""
         factors = self.factors(spans)
         return sum(-f * (spans.get(v, 1) - 1) for v, f in factors.items() if f < 0)
 
 
 def tiled(packing: Packing, variable: Variable, size: int, along: bool = False) -> Packing:
-    """The copy with tiles of a variable outermost and their rows innermost, side by side."""
+    """A packing with tiles of a variable outermost, and its values in a tile innermost."""
     cut = Tiling(variable, size, Variable(1, f"{variable.name}h"), Variable(1, f"{variable.name}l"))
     high, low = (Axis(v, ((1, v),), True) for v in (cut.high, cut.low))
     rest = tuple(axis for axis in packing.axes if axis.coordinate is not variable)
-    value = map_offsets(packing.value, lambda o: _cut(o, cut), lambda index: _index(index, cut))
-    bounds = tuple((least, _cut(offset, cut), most) for least, offset, most in packing.bounds)
+    value = map_offsets(
+        packing.value, lambda o: _tile_offset(o, cut), lambda index: _tile_index(index, cut)
+    )
+    bounds = tuple(
+        (least, _tile_offset(offset, cut), most) for least, offset, most in packing.bounds
+    )
     whole = (0, Affine(0, {cut.high: size, cut.low: 1}), variable.extent)
     return Packing((high, *rest, low), value, (whole, *bounds), cut, along)
 
 
-def _cut(offset: Affine, cut: Tiling) -> Affine:
-    """The place in terms of tiles."""
+def _tile_offset(offset: Affine, cut: Tiling) -> Affine:
+    """An offset in terms of tiles."""
     if cut.variable not in offset.terms:
         return offset
     factor, rest = offset.factor(cut.variable), offset.without({cut.variable})
     return rest + Affine(0, {cut.high: times(factor, cut.size), cut.low: factor})
 
 
-def _index(variable: Variable, cut: Tiling) -> Expr:
+def _tile_index(variable: Variable, cut: Tiling) -> Expr:
     if variable is not cut.variable:
         return Index(variable)
     return Index(cut.high) * cut.size + Index(cut.low)
 
 
 def dense(access: Access, order: Sequence[Variable]) -> Packing:
-    """A copy with an axis for each of these variables, in this order."""
+    """A packing with an axis for each of these variables, in this order."""
     axes = tuple(Axis(variable, ((1, variable),)) for variable in order)
     return Packing(axes, access.value, access.bounds)
 
 
 def windowed(access: Access, variables: Sequence[Variable]) -> Packing | None:
-    """A copy in which padding is written out once: an axis per bound, in the order of memory.
+    """A packing that writes padding once: an axis per bound, in the order of memory.
 
-    There is none where places do not move along with the bounds.
+    None if the offsets do not move along with the bounds.
     """
     windows = _windows(access)
     loads = [load.offset for load in loads_of(access.value)]
@@ -166,7 +166,7 @@ def windowed(access: Access, variables: Sequence[Variable]) -> Packing | None:
 
 
 def _windows(access: Access) -> list[Axis] | None:
-    """The axes along which the bounds lie; none if they share variables."""
+    """The axes of the bounds; None if these share variables."""
     axes: list[Axis] = []
     seen: set[Variable] = set()
     for _, offset, _ in access.bounds:
@@ -195,7 +195,7 @@ def _moves_along(axis: Axis, offset: Affine) -> bool:
 
 
 def transposed(b: Builder, rows: Sequence[Value]) -> list[Value]:
-    """Vectors, as many as each has lanes, with rows and columns swapped.
+    """Transpose a square tile of vectors in registers.
 
     Swaps the off-diagonal quarters of the tile, then those of each quarter, and so on.
     """
@@ -213,16 +213,16 @@ def transposed(b: Builder, rows: Sequence[Value]) -> list[Value]:
 
 
 @dataclass(eq=False)
-class Copy:
-    """The loops that fill a packed copy of a box.
+class PackEmitter:
+    """Emits the loops that fill a packed copy of a box.
 
-    `layout` are the spans of the whole copy, where the box is a part of it.
+    `layout` has the spans of the whole copy, if the box is a part of it.
     """
 
     frame: Frame
     packing: Packing
     box: Box
-    around: Mapping[Variable, Value]
+    outer: Mapping[Variable, Value]
     destination: Value
     lanes: int
     dtype: Any
@@ -230,20 +230,20 @@ class Copy:
 
     def __post_init__(self) -> None:
         packing, box = self.packing, self.box
-        self.at = dict(self.around)
+        self.at = dict(self.outer)
         spans = {v: span.length for v, span in box.items()}
         lengths, strides = packing.lengths(spans), packing.strides(self.layout or spans)
         if packing.tiling:
             self.box = {**box, **self._tiles(packing.tiling, box, lengths[0])}
         order = list(range(len(lengths)))
-        if packing.along:
+        if packing.in_memory_order:
             order = [*order[1:-1], 0, order[-1]]
         self.axes = [packing.axes[k] for k in order]
         self.lengths, self.strides = [lengths[k] for k in order], [strides[k] for k in order]
         self.scalar = storage_type(self.dtype).scalar
 
     def _tiles(self, tiling: Tiling, box: Box, count: int) -> Box:
-        """The tiles that a box covers; it starts at one."""
+        """The tiles that a box covers; it starts at a tile."""
         start = box[tiling.variable].start
         if start.text != "0":
             start = self.frame.b.binary("sdiv exact", start, tiling.size)
@@ -251,7 +251,7 @@ class Copy:
         return {tiling.high: Span(start, count), tiling.low: low}
 
     def emit(self) -> None:
-        """Write the loops."""
+        """Emit the loops."""
         coordinates = {axis.coordinate for axis in self.axes}
         fixed = [b for b in self.packing.bounds if coordinates.isdisjoint(b[1].terms)]
         if fixed:
@@ -260,11 +260,12 @@ class Copy:
             self._axis(0, self.frame.integer(0), False)
 
     def _axis(self, depth: int, place: Value, zero: bool) -> None:
-        """The loop over an axis; `place` is where its first element lies in the copy."""
+        """Emit the loops from an axis on. `place` is the offset in the copy of its first element;
+        if `zero`, zeros are written."""
         if depth == len(self.axes):
             self._element(place, zero)
-        elif depth == len(self.axes) - 2 and not zero and self._transposes():
-            self._transposed(place)
+        elif depth == len(self.axes) - 2 and not zero and self._should_transpose():
+            self._transpose_tile(place)
         elif depth == len(self.axes) - 1:
             self._innermost(place, zero)
         else:
@@ -282,22 +283,27 @@ class Copy:
             else:
                 self._axis(depth + 1, inner, zero)
 
-    # Elements along memory that come to lie across
+    # Transposed tiles
 
-    def _transposes(self) -> bool:
-        """Whether rows of a tile are strided and columns contiguous: it is transposed."""
+    def _should_transpose(self) -> bool:
+        """Whether the source is contiguous along the sum and strided along a tile."""
         packing, source = self.packing, self._source
-        if not packing.tiling or packing.along or len(packing.bounds) != 1 or len(self.axes) < 3:
+        if (
+            not packing.tiling
+            or packing.in_memory_order
+            or len(packing.bounds) != 1
+            or len(self.axes) < 3
+        ):
             return False
         along, across = self.axes[-2], self.axes[-1]
-        if source is None or along.beyond or packing.tiling.size % self.lanes:
+        if source is None or along.is_padded or packing.tiling.size % self.lanes:
             return False
         _, offset = source
         return offset.factor(along.coordinate) == 1 and offset.factor(across.coordinate) != 1
 
     @cached_property
     def _source(self) -> tuple[Argument, Affine] | None:
-        """What is copied and from where, if that needs no more than to widen it."""
+        """The source buffer and offset, if copying needs at most a widening conversion."""
         value = self.packing.value
         if isinstance(value, Cast) and value.target == np.dtype(self.dtype):
             value = value.value
@@ -308,8 +314,8 @@ class Copy:
         is_same = np.dtype(argument.dtype) == np.dtype(self.dtype)
         return (argument, offset) if offset.is_plain and (is_same or is_wide) else None
 
-    def _transposed(self, place: Value) -> None:
-        """The transposed blocks of one tile, then what is left, element by element."""
+    def _transpose_tile(self, place: Value) -> None:
+        """Emit the transposed blocks of one tile, then the remainder by vectors along it."""
         frame, depth, lanes = self.frame, len(self.axes) - 2, self.lanes
         axis, stride = self.axes[depth], self.strides[depth]
         start, count = self._start(axis), self._count(depth)
@@ -318,19 +324,19 @@ class Copy:
             self.at[axis.coordinate] = frame.add(start, loop.index)
             inner = frame.add(place, frame.multiply(loop.index, stride))
             for first in range(0, self.lengths[-1], lanes):
-                self._square(frame.add(inner, first), first, stride)
+                self._transpose_block(frame.add(inner, first), first, stride)
         with frame.b.loop(whole, count) as loop:
             self.at[axis.coordinate] = frame.add(start, loop.index)
             self._innermost(frame.add(place, frame.multiply(loop.index, stride)), False)
 
-    def _square(self, place: Value, first: int, stride: int) -> None:
-        """Rows `first` and following of a tile, as many elements of each as there are rows."""
+    def _transpose_block(self, place: Value, first: int, stride: int) -> None:
+        """Emit a square block of a tile, from row `first` on."""
         frame, b, tiling = self.frame, self.frame.b, self.packing.tiling
         assert tiling
         assert self._source
         argument, offset = self._source
         kind = storage_type(argument.dtype, self.lanes)
-        base = frame.place(offset, {**self.at, tiling.low: frame.integer(0)})
+        base = frame.evaluate(offset, {**self.at, tiling.low: frame.integer(0)})
         base = b.element(frame.pointers[argument], kind.scalar, base)
         step, start = offset.factor(tiling.low), frame.multiply(self.at[tiling.high], tiling.size)
         last = frame.subtract(tiling.variable.extent, start)
@@ -338,12 +344,12 @@ class Copy:
         rows: list[Value] = []
         for number in range(first, first + self.lanes):
             row = frame.integer(number)
-            if ragged:  # beyond the last row: that one again, which is dropped below
-                row = frame.least(row, frame.subtract(last, 1))
+            if ragged:  # past the last row load that one again; it is masked below
+                row = frame.minimum(row, frame.subtract(last, 1))
             raw = b.load(kind, b.element(base, kind.scalar, frame.multiply(row, step)))
             is_same = np.dtype(argument.dtype) == np.dtype(self.dtype)
             rows.append(raw if is_same else from_memory(b, raw, argument.dtype))
-        there = frame.below(first, last, self.lanes) if ragged else None
+        there = frame.lanes_below(first, last, self.lanes) if ragged else None
         for number, vector in enumerate(transposed(b, rows)):
             value = vector
             if there is not None:
@@ -352,7 +358,7 @@ class Copy:
             b.store(value, b.element(self.destination, self.scalar, target))
 
     def _guarded(self, depth: int, place: Value, bounds: list[Bound]) -> None:
-        b, inside = self.frame.b, self.frame.holds(bounds, self.at)
+        b, inside = self.frame.b, self.frame.in_bounds(bounds, self.at)
         with b.when(inside):
             self._axis(depth + 1, place, False)
         with b.when(b.negation(inside)):
@@ -370,21 +376,21 @@ class Copy:
         return result
 
     def _span(self, variable: Variable) -> Span:
-        return self.box.get(variable) or Span(self.around[variable], 1)
+        return self.box.get(variable) or Span(self.outer[variable], 1)
 
     def _count(self, depth: int) -> Value:
-        """How many coordinates to copy: none beyond the extent of a variable on its own."""
+        """How many coordinates to copy: on an unpadded axis, none past the variable's extent."""
         frame, axis = self.frame, self.axes[depth]
         length = frame.integer(self.lengths[depth])
-        if axis.beyond:
+        if axis.is_padded:
             return length
         start, extent = self._span(axis.coordinate).start, axis.coordinate.extent
         if start.text == "0" and is_static(extent) and self.lengths[depth] <= extent:
             return length
-        return frame.least(length, frame.subtract(extent, start))
+        return frame.minimum(length, frame.subtract(extent, start))
 
     def _decided_bounds(self, depth: int) -> list[Bound]:
-        """The bounds that are known once the coordinate at this depth is."""
+        """The bounds that are decided by the coordinates up to this depth, and not before."""
         open_axes = {axis.coordinate for axis in self.axes[depth + 1 :]}
         here = self.axes[depth].coordinate
         return [
@@ -394,7 +400,7 @@ class Copy:
         ]
 
     def _innermost(self, place: Value, zero: bool) -> None:
-        """Whole vectors, then what is left of one."""
+        """Emit whole vectors, then a masked one."""
         frame, depth = self.frame, len(self.axes) - 1
         count, length, lanes = self._count(depth), self.lengths[depth], self.lanes
         if self.packing.tiling:
@@ -407,15 +413,15 @@ class Copy:
         if count.text == str(length) and length % lanes == 0:
             return
         with frame.b.when(frame.b.compare("slt", vectors, count)):
-            self._vector(place, vectors, frame.below(vectors, count, lanes), zero)
+            self._vector(place, vectors, frame.lanes_below(vectors, count, lanes), zero)
 
     def _unrolled(self, place: Value, zero: bool) -> None:
-        """The rows of a tile: few vectors of a known number."""
+        """Emit the rows of a tile as unrolled vectors."""
         frame, length, lanes = self.frame, self.lengths[-1], self.lanes
         for start in range(0, length, lanes):
             index, mask = frame.integer(start), None
             if start + lanes > length:
-                mask = frame.below(index, length, lanes)
+                mask = frame.lanes_below(index, length, lanes)
             self._vector(place, index, mask, zero)
 
     def _vector(self, place: Value, index: Value, mask: Value | None, zero: bool) -> None:
@@ -430,30 +436,30 @@ class Copy:
         frame, axis = self.frame, self.axes[-1]
         start = frame.add(self._start(axis), index)
         leaves = Leaves(frame, {**self.at, axis.coordinate: start}, axis.coordinate, self.lanes)
-        leaves.whole = mask
-        inside = self._lanes_inside(leaves)
+        leaves.tail = mask
+        inside = self._bounds_mask(leaves)
         wanted = frame.b.binary("and", inside, mask) if inside and mask else inside or mask
-        value = leaves.bits(self.packing.value, self.dtype, wanted)
+        value = leaves.raw_bits(self.packing.value, self.dtype, wanted)
         if inside is None:
             return value
         return frame.b.select(inside, value, 0)
 
-    def _lanes_inside(self, leaves: Leaves) -> Value | None:
-        """The lanes that bounds on the innermost axis allow."""
+    def _bounds_mask(self, leaves: Leaves) -> Value | None:
+        """A mask of the lanes that bounds on the innermost axis allow, if there are such bounds."""
         frame, inside = self.frame, None
         for bound in self._decided_bounds(len(self.axes) - 1):
             if self.packing.tiling and bound is self.packing.bounds[0]:  # the end of the last tile
-                start = frame.place(bound[1], leaves.at)
-                here = frame.below(start, bound[2], self.lanes)
+                start = frame.evaluate(bound[1], leaves.at)
+                here = frame.lanes_below(start, bound[2], self.lanes)
             else:
-                here = frame.lanes_within(bound, leaves.at, self.axes[-1].coordinate, self.lanes)
+                here = frame.lanes_in_bounds(bound, leaves.at, self.axes[-1].coordinate, self.lanes)
             inside = here if inside is None else frame.b.binary("and", inside, here)
         return inside
 
     def _element(self, place: Value, zero: bool) -> None:
-        """A copy without axes: one element."""
+        """Emit a copy without axes: one element."""
         frame, b = self.frame, self.frame.b
         value = constant(storage_type(self.dtype), 0)
         if not zero:
-            value = Leaves(frame, self.at, None, 1).bits(self.packing.value, self.dtype, None)
+            value = Leaves(frame, self.at, None, 1).raw_bits(self.packing.value, self.dtype, None)
         b.store(value, b.element(self.destination, self.scalar, place))

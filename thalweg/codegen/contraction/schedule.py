@@ -1,9 +1,9 @@
-"""Schedules: how a contraction may be computed, what that means for its factors, what it costs.
+"""Schedules of contractions: tiling and packing, what they imply, and a cost model.
 
-A `Schedule` is plain numbers: tiles, blocks, copies. With the form of a contraction and a target (a
-`Setting`) they say what a piece of work spans, the layout of packed factors, and about how many
-cycles it takes: products, loads, copies, and what the caches do not hold. The figures are rough and
-only compare schedules of one contraction with each other; `tf.tune` measures.
+A `Schedule` is plain numbers: tiles, blocks, copies. For a `Problem`, a contraction's form and a
+target, they determine what a piece of work spans, the layout of packed factors, and a rough number
+of cycles: products, loads, copies, cache misses. The figures only rank schedules of one contraction
+with each other; `tf.tune` measures.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from thalweg.ir.loop import Variable
 class Schedule:
     """How a contraction is computed.
 
-    A tile in registers is `vectors` wide and spans `tile` values of row variable number `tile_at`,
-    all values of the rows after it, and one of those before. A piece of work is one value of the
-    rows before `block_at`, `block` values of that one and all of the others, and `panels` tiles in
-    width. Of the reduced variable number `split_at`, `split` values are summed at a time.
+    A register tile is `vectors` wide and spans `tile` values of row variable `tile_at`, all values
+    of the row variables after it, and one of those before. A piece of work spans one value of the
+    row variables before `block_at`, `block` values of that one, all of the others, and `panels`
+    tiles in width. `split` values of reduced variable `split_at` are summed at a time.
     """
 
     vectors: int
@@ -45,18 +45,18 @@ class Schedule:
     panels: int = 1
     split_at: int = 0
     split: int = 0  # 0: all at once
-    copy_a: str = ""  # "", "window" (as in memory, padded), "tiles" or "dense"
-    copy_b: str = ""  # "", "shared" (once, by all threads) or "block" (for each piece of work)
+    copy_a: str = ""  # how `a` is packed: "", "window" (as in memory, padded), "tiles", "dense"
+    copy_b: str = ""  # how `b` is packed: "", "shared" (once, by all threads), "block" (per piece)
     unroll: int = 1
-    prefetch_steps: int = 0  # how many steps of the sum before they are used columns are fetched
-    prefetch_panels: int = 0  # how many panels before they are used columns are fetched
-    dots: bool = False  # vectors along the last reduced variable; `vectors` counts columns
-    matrix: bool = False  # tiles of 16 by 16 sums on the matrix unit of the processor
-    outputs: int = 0  # of a Winograd tile (`Blocks`), along each axis; 0: none is
+    prefetch_steps: int = 0  # how many steps of the sum ahead columns are prefetched
+    prefetch_panels: int = 0  # how many panels ahead columns are prefetched
+    dots: bool = False  # vectorized along the last reduced variable; `vectors` counts columns
+    matrix: bool = False  # tiles of 16 by 16 sums, on AMX
+    outputs: int = 0  # of a Winograd tile along each axis; 0: not by Winograd's algorithm
 
     @property
     def summary(self) -> str:
-        """What matters of it, for readers."""
+        """A short description for users."""
         unit = "columns" if self.dots else "tiles" if self.matrix else "vectors"
         parts = [f"tile {self.tile}x{self.vectors} {unit}", f"piece {self.block}x{self.panels}"]
         named = {"split": self.split, "a": self.copy_a, "b": self.copy_b}
@@ -65,8 +65,8 @@ class Schedule:
 
 
 @dataclass(frozen=True)
-class Setting:
-    """A form, the target, and facts about the form that decisions need."""
+class Problem:
+    """A contraction to schedule for a target, and facts about it."""
 
     form: Form
     target: CpuTarget
@@ -83,7 +83,7 @@ class Setting:
 
     @cached_property
     def row_extents(self) -> list[int]:
-        """The extents of the rows (a guess where they are dynamic), at least 1."""
+        """The extents of the rows, at least 1; hints where they are dynamic."""
         return [max(1, int(v.extent)) for v in self.form.rows]
 
     @cached_property
@@ -103,143 +103,145 @@ class Setting:
 
     @cached_property
     def depth(self) -> int:
-        """How many products a sum has."""
+        """How many terms a sum has."""
         return prod(self.reduced_extents)
 
     @cached_property
     def outer(self) -> int:
-        """How many contractions of rows and columns there are."""
+        """How many iterations the outer loops have."""
         return prod(max(1, int(v.extent)) for v in self.form.outer)
 
     @cached_property
     def is_plain_a(self) -> bool:
-        """Whether the rows' factor is an element of its own type at an affine place."""
-        return is_plain(self.form.kernel.a, self.form.kernel.dtype)
+        """Whether `a` is a plain load."""
+        return is_plain_load(self.form.kernel.a, self.form.kernel.dtype)
 
     @cached_property
     def costs(self) -> dict[Schedule, float]:
-        """What schedules cost, as far as they have been looked at."""
+        """The memoized costs of schedules."""
         return {}
 
     @cached_property
     def _packings(self) -> dict[tuple[str, int, int], Packing | None]:
         return {}
 
-    def packing_of_a(self, made: Schedule) -> Packing | None:
-        """The layout of the packed rows' factor, if it is packed."""
-        if not made.copy_a:
+    def packing_of_a(self, schedule: Schedule) -> Packing | None:
+        """The layout of packed `a`, if it is packed (memoized)."""
+        if not schedule.copy_a:
             return None
-        key = made.copy_a, made.tile_at, made.tile
+        key = schedule.copy_a, schedule.tile_at, schedule.tile
         if key not in self._packings:
-            self._packings[key] = packing_of_a(self.form, made)
+            self._packings[key] = packing_of_a(self.form, schedule)
         return self._packings[key]
 
-    def width(self, made: Schedule) -> int:
-        """How many columns a tile has."""
-        return made.vectors if made.dots else made.vectors * self.lanes
+    def width(self, schedule: Schedule) -> int:
+        """The columns of a tile."""
+        return schedule.vectors if schedule.dots else schedule.vectors * self.lanes
 
-    def panels(self, made: Schedule) -> int:
-        """How many tiles are side by side."""
-        return ceil(self.columns / self.width(made))
+    def panels(self, schedule: Schedule) -> int:
+        """How many tiles wide the result is."""
+        return ceil(self.columns / self.width(schedule))
 
 
 # What a schedule spans
 
 
-def spans_of_rows(form: Form, made: Schedule) -> dict[Variable, int]:
+def spans_of_rows(form: Form, schedule: Schedule) -> dict[Variable, int]:
     """How many values of each row variable a piece of work spans."""
     if not form.rows:
         return {}
-    at = made.block_at
-    return {form.rows[at]: made.block, **{v: int(v.extent) for v in form.rows[at + 1 :]}}
+    at = schedule.block_at
+    return {form.rows[at]: schedule.block, **{v: int(v.extent) for v in form.rows[at + 1 :]}}
 
 
-def spans_of_sum(form: Form, made: Schedule) -> dict[Variable, int]:
-    """How many values of each reduced variable are summed at a time."""
-    at, reduced = made.split_at, form.reduced
-    if not made.split:
+def spans_of_sum(form: Form, schedule: Schedule) -> dict[Variable, int]:
+    """How many values of each reduced variable a block of the sum spans."""
+    at, reduced = schedule.split_at, form.reduced
+    if not schedule.split:
         return {v: int(v.extent) for v in reduced}
-    return {reduced[at]: made.split, **{v: int(v.extent) for v in reduced[at + 1 :]}}
+    return {reduced[at]: schedule.split, **{v: int(v.extent) for v in reduced[at + 1 :]}}
 
 
-def spans_of_a(setting: Setting, made: Schedule) -> dict[Variable, int]:
-    """What a copy of the rows' factor spans."""
-    form = setting.form
-    lane = {form.lane: made.panels * setting.width(made)} if form.depthwise else {}
-    return {**spans_of_rows(form, made), **spans_of_sum(form, made), **lane}
+def spans_of_a(problem: Problem, schedule: Schedule) -> dict[Variable, int]:
+    """How many values of each variable a packed copy of `a` spans."""
+    form = problem.form
+    lane = {form.lane: schedule.panels * problem.width(schedule)} if form.depthwise else {}
+    return {**spans_of_rows(form, schedule), **spans_of_sum(form, schedule), **lane}
 
 
-def spans_of_b(setting: Setting, made: Schedule) -> dict[Variable, int]:
-    """What packed panels span: everything where they are shared, else those of a piece of work."""
-    whole = {v: int(v.extent) for v in setting.form.reduced}
-    reduced = whole if made.copy_b == "shared" else spans_of_sum(setting.form, made)
-    panels = setting.panels(made) if made.copy_b == "shared" else made.panels
-    return {**reduced, setting.form.lane: panels * setting.width(made)}
+def spans_of_b(problem: Problem, schedule: Schedule) -> dict[Variable, int]:
+    """How many values of each variable packed panels of `b` span: all if they are shared, else
+    those of a piece of work."""
+    whole = {v: int(v.extent) for v in problem.form.reduced}
+    reduced = whole if schedule.copy_b == "shared" else spans_of_sum(problem.form, schedule)
+    panels = problem.panels(schedule) if schedule.copy_b == "shared" else schedule.panels
+    return {**reduced, problem.form.lane: panels * problem.width(schedule)}
 
 
 def last_dynamic(variables: Sequence[Variable]) -> int:
-    """The number of the last variable whose extent is not known, or 0."""
+    """The position of the last variable of dynamic extent, or 0."""
     return max((i for i, v in enumerate(variables) if not is_static(v.extent)), default=0)
 
 
-def even(count: int, parts: int) -> int:
-    """The size of about so many equal parts of a count."""
+def even_part(count: int, parts: int) -> int:
+    """The size of each of about `parts` equal parts of a count."""
     return ceil(count / min(parts, count))
 
 
-# How factors are read
+# Access to factors
 
 
-def uses(access: Access) -> set[Variable]:
-    """The variables that a factor depends on."""
-    places = [load.offset for load in loads_of(access.value)]
-    places += [offset for _, offset, _ in access.bounds]
-    return {v for o in places for v in o.strides} | set(pinned_in(access.value))
+def variables_of(access: Access) -> set[Variable]:
+    """The variables that a factor depends on, computed offsets aside."""
+    offsets = [load.offset for load in loads_of(access.value)]
+    offsets += [offset for _, offset, _ in access.bounds]
+    return {v for o in offsets for v in o.strides} | set(pinned_in(access.value))
 
 
-def packing_of_a(form: Form, made: Schedule) -> Packing | None:
-    """The layout of the packed rows' factor."""
+def packing_of_a(form: Form, schedule: Schedule) -> Packing | None:
+    """The layout of packed `a`; None where a schedule's kind of copy is not possible."""
     access = form.kernel.a
     inner = [*form.rows, *form.reduced, *([form.lane] if form.depthwise else [])]
-    used = _used_in(access)
+    used = _all_variables_of(access)
     variables = [v for v in inner if v in used]
-    if made.copy_a == "dense":
+    if schedule.copy_a == "dense":
         return dense(access, variables)
     packing = windowed(access, variables)
-    if made.copy_a != "tiles" or packing is None:
+    if schedule.copy_a != "tiles" or packing is None:
         return packing
-    rows = form.rows[made.tile_at]
+    rows = form.rows[schedule.tile_at]
     alone = any(axis.coordinate is rows for axis in packing.axes)
-    return tiled(packing, rows, made.tile) if alone and is_static(rows.extent) else None
+    return tiled(packing, rows, schedule.tile) if alone and is_static(rows.extent) else None
 
 
-def packing_of_b(setting: Setting, made: Schedule) -> Packing:
-    """Panels of the columns' factor, zero beyond the last column."""
-    form, access = setting.form, setting.form.kernel.b
-    used = _used_in(access)
+def packing_of_b(problem: Problem, schedule: Schedule) -> Packing:
+    """The layout of packed `b`: panels, zero-padded past the last column."""
+    form, access = problem.form, problem.form.kernel.b
+    used = _all_variables_of(access)
     whole = dense(access, [*(v for v in form.reduced if v in used), form.lane])
-    return tiled(whole, form.lane, setting.width(made), along_columns(setting))
+    return tiled(whole, form.lane, problem.width(schedule), has_contiguous_columns(problem))
 
 
-def _used_in(access: Access) -> set[Variable]:
-    """The variables a factor depends on, in computed places too."""
-    found = uses(access)
+def _all_variables_of(access: Access) -> set[Variable]:
+    """The variables that a factor depends on, computed offsets included."""
+    found = variables_of(access)
     for load in loads_of(access.value):
         for part in load.offset.parts:
-            found |= uses(Access(part))
+            found |= variables_of(Access(part))
     return found
 
 
-def is_plain(access: Access, dtype: Any) -> bool:
-    """Whether a factor is an element of its own type at an affine place."""
+def is_plain_load(access: Access, dtype: Any) -> bool:
+    """Whether a factor is a load of the contraction's dtype at an affine offset."""
     if not isinstance(access.value, Load):
         return False
     argument, offset = argument_of(access)
     return offset.is_plain and np.dtype(argument.dtype) == np.dtype(dtype)
 
 
-def range_of(form: Form, offset: Affine, covered: Sequence[Variable]) -> Variable | None:
-    """The one reduced variable that a bound limits, for the same range in all rows of a tile."""
+def limited_variable(form: Form, offset: Affine, covered: Sequence[Variable]) -> Variable | None:
+    """The one reduced variable that a bound limits to a range that is the same for all rows of a
+    tile; None if there is no such variable."""
     variables = list(offset.strides)
     limited = [v for v in variables if v in form.reduced]
     if len(limited) != 1 or not set(covered).isdisjoint(variables) or form.lane in variables:
@@ -249,53 +251,54 @@ def range_of(form: Form, offset: Affine, covered: Sequence[Variable]) -> Variabl
     return limited[0]
 
 
-def direct_a(form: Form, made: Schedule) -> bool:
-    """Whether the rows' factor can be read where it lies."""
+def reads_a_in_place(form: Form, schedule: Schedule) -> bool:
+    """Whether `a` can be read in place, without packing."""
     access = form.kernel.a
-    if not is_plain(access, form.kernel.dtype):
+    if not is_plain_load(access, form.kernel.dtype):
         return False
     if argument_of(access)[1].factor(form.lane) != int(form.depthwise):
         return False
-    alone = made.tile == 1 and made.tile_at == len(form.rows) - 1
-    covered = () if alone else form.rows[made.tile_at :]
-    limited = [range_of(form, offset, covered) for _, offset, _ in access.bounds]
+    alone = schedule.tile == 1 and schedule.tile_at == len(form.rows) - 1
+    covered = () if alone else form.rows[schedule.tile_at :]
+    limited = [limited_variable(form, offset, covered) for _, offset, _ in access.bounds]
     return None not in limited and len(set(limited)) == len(limited)
 
 
-def direct_b(setting: Setting) -> bool:
-    form = setting.form
+def reads_b_in_place(problem: Problem) -> bool:
+    """Whether `b` can be read in place, without packing."""
+    form = problem.form
     access = form.kernel.b
-    masked = setting.columns % setting.lanes or not is_static(form.lane.extent)
-    if not is_plain(access, form.kernel.dtype) or access.bounds:
+    masked = problem.columns % problem.lanes or not is_static(form.lane.extent)
+    if not is_plain_load(access, form.kernel.dtype) or access.bounds:
         return False
     if argument_of(access)[1].factor(form.lane) != 1:
         return False
-    return not masked or setting.target.has_masks
+    return not masked or problem.target.has_masks
 
 
-def along_columns(setting: Setting) -> bool:
-    """Whether columns lie side by side in their factor."""
-    loads = loads_of(setting.form.kernel.b.value)
-    return all(load.offset.factor(setting.form.lane) == 1 for load in loads)
+def has_contiguous_columns(problem: Problem) -> bool:
+    """Whether `b` is contiguous along columns."""
+    loads = loads_of(problem.form.kernel.b.value)
+    return all(load.offset.factor(problem.form.lane) == 1 for load in loads)
 
 
-def tile_height(setting: Setting, made: Schedule) -> int:
+def tile_height(problem: Problem, schedule: Schedule) -> int:
     """How many rows a tile has."""
-    return made.tile * prod(setting.row_extents[made.tile_at + 1 :])
+    return schedule.tile * prod(problem.row_extents[schedule.tile_at + 1 :])
 
 
-def tile_cost(setting: Setting, made: Schedule) -> float:
-    """The cycles of all tiles: multiplications, loads or latency, whichever is slowest."""
-    extents = setting.row_extents
-    before = prod(extents[: made.tile_at])
-    along = extents[made.tile_at] if extents else 1
-    inner = prod(extents[made.tile_at + 1 :])
-    whole, rest = divmod(along, made.tile)
-    heights = [(whole, made.tile * inner), (1 if rest else 0, rest * inner)]
-    vectors = ceil(setting.columns / setting.lanes)
-    widths = [(vectors // made.vectors, made.vectors), (1, vectors % made.vectors)]
+def tile_cost(problem: Problem, schedule: Schedule) -> float:
+    """The cycles of all tiles, bound by multiplications, loads or latency."""
+    extents = problem.row_extents
+    before = prod(extents[: schedule.tile_at])
+    along = extents[schedule.tile_at] if extents else 1
+    inner = prod(extents[schedule.tile_at + 1 :])
+    whole, rest = divmod(along, schedule.tile)
+    heights = [(whole, schedule.tile * inner), (1 if rest else 0, rest * inner)]
+    vectors = ceil(problem.columns / problem.lanes)
+    widths = [(vectors // schedule.vectors, schedule.vectors), (1, vectors % schedule.vectors)]
     total = sum(
-        rows * columns * _tile_cycles(setting, height, width)
+        rows * columns * _tile_cycles(problem, height, width)
         for rows, height in heights
         for columns, width in widths
         if height and width
@@ -303,220 +306,227 @@ def tile_cost(setting: Setting, made: Schedule) -> float:
     return before * total
 
 
-def _tile_cycles(setting: Setting, height: int, width: int) -> float:
-    """A step multiplies, loads, waits for sums, or for columns that come from the second cache."""
+def _tile_cycles(problem: Problem, height: int, width: int) -> float:
+    """The cycles of a tile; a step is bound by products, loads, latency or L2 bandwidth."""
     products = height * width
-    loads = width + (products if setting.form.depthwise else height)
-    panel = setting.depth * width * setting.target.vector_bytes
-    distant = width * 2.5 if panel > setting.target.l1 / 2 else 0
+    loads = width + (products if problem.form.depthwise else height)
+    panel = problem.depth * width * problem.target.vector_bytes
+    distant = width * 2.5 if panel > problem.target.l1 / 2 else 0
     step = max(products / 2, loads * 0.6, distant, 4 if products < 8 else 0) + distant / 8
     conflicts = (
-        1.25 if height > (8 if width > 1 else 9) and crowded(setting, setting.form.rows[-1:]) else 1
+        1.25
+        if height > (8 if width > 1 else 9) and conflicts_in_a(problem, problem.form.rows[-1:])
+        else 1
     )
-    return setting.depth * step * conflicts + 10 + 3 * height + 2 * products
+    return problem.depth * step * conflicts + 10 + 3 * height + 2 * products
 
 
-def crowded(setting: Setting, variables: Sequence[Variable]) -> bool:
-    """Whether elements along a variable of `a` fall into the same few lines of the first cache."""
-    return _crowds(setting, setting.form.kernel.a, variables)
+def conflicts_in_a(problem: Problem, variables: Sequence[Variable]) -> bool:
+    """Whether elements of `a` along a variable fall into few sets of L1."""
+    return _has_set_conflicts(problem, problem.form.kernel.a, variables)
 
 
-def crowded_columns(setting: Setting) -> bool:
-    """Whether the rows of `b` fall into the same few lines of the first cache."""
-    return _crowds(setting, setting.form.kernel.b, setting.form.reduced[-1:])
+def conflicts_in_b(problem: Problem) -> bool:
+    """Whether the rows of `b` fall into few sets of L1."""
+    return _has_set_conflicts(problem, problem.form.kernel.b, problem.form.reduced[-1:])
 
 
-def _crowds(setting: Setting, access: Access, variables: Sequence[Variable]) -> bool:
-    if not is_plain(access, setting.form.kernel.dtype):
+def _has_set_conflicts(problem: Problem, access: Access, variables: Sequence[Variable]) -> bool:
+    if not is_plain_load(access, problem.form.kernel.dtype):
         return False
     factors = [int(argument_of(access)[1].factor(variable)) for variable in variables]
-    return any(factor and factor * setting.itemsize % 4096 == 0 for factor in factors)
+    return any(factor and factor * problem.itemsize % 4096 == 0 for factor in factors)
 
 
-# What it costs, in cycles: per element copied in order or transposed; bytes per cycle from the
-# second cache, from beyond it in order, and from beyond it a few lines at a time. What is packed
-# comes in time for the products that need it, or nearly.
+# Cycles per element, copied in order or transposed; bytes per cycle from L2, from beyond in order,
+# and from beyond it a few lines at a time; the same for packed factors, which are prefetched well.
 _COPY, _TRANSPOSE, _NEAR, _FAR, _SCATTERED = 0.5, 1.5, 32.0, 5.0, 1.5
 _PACKED, _SHARED = 40.0, 10.0
 
 
 @dataclass(eq=False)
-class Work:
-    """The numbers of a schedule that its cost depends on."""
+class CostModel:
+    """The cost of a schedule in cycles, and the quantities that determine it."""
 
-    setting: Setting
-    made: Schedule
+    problem: Problem
+    schedule: Schedule
 
     def __post_init__(self) -> None:
-        setting, made = self.setting, self.made
-        rows, products = spans_of_rows(setting.form, made), spans_of_sum(setting.form, made)
-        #: rows and columns of a piece of work
-        self.rows = min(setting.height, prod(rows.values()))
-        self.columns = min(setting.columns, made.panels * setting.width(made))
-        #: products that are summed at a time, and how often sums go on
-        self.depth = min(setting.depth, prod(products.values()))
-        self.blocks = ceil(setting.depth / max(self.depth, 1))
-        across = ceil(setting.columns / self.columns)
-        self.pieces = setting.outer * ceil(setting.height / self.rows) * across
+        problem, schedule = self.problem, self.schedule
+        rows, products = spans_of_rows(problem.form, schedule), spans_of_sum(problem.form, schedule)
+        #: rows and columns of a piece
+        self.rows = min(problem.height, prod(rows.values()))
+        self.columns = min(problem.columns, schedule.panels * problem.width(schedule))
+        #: terms in a block of the sum, and the number of blocks
+        self.depth = min(problem.depth, prod(products.values()))
+        self.blocks = ceil(problem.depth / max(self.depth, 1))
+        across = ceil(problem.columns / self.columns)
+        self.pieces = problem.outer * ceil(problem.height / self.rows) * across
 
     @cached_property
     def bytes_a(self) -> int:
-        """What a block of the sum reads of the rows' factor."""
-        setting, made = self.setting, self.made
-        packing = setting.packing_of_a(made if made.copy_a else replace(made, copy_a="window"))
+        """The bytes of `a` that a block of the sum reads."""
+        problem, schedule = self.problem, self.schedule
+        packing = problem.packing_of_a(
+            schedule if schedule.copy_a else replace(schedule, copy_a="window")
+        )
         if packing is None:
-            return self.rows * self.depth * setting.itemsize
-        spans = spans_of_a(setting, made)
-        if not made.copy_a and _strided(setting, made):  # whole lines, and few sets of a cache
-            rows = setting.form.rows[made.tile_at]
+            return self.rows * self.depth * problem.itemsize
+        spans = spans_of_a(problem, schedule)
+        if not schedule.copy_a and _strided(
+            problem, schedule
+        ):  # whole lines, and few sets of a cache
+            rows = problem.form.rows[schedule.tile_at]
             spans[rows] = max(int(rows.extent), spans.get(rows, 1))
-        return packing.size(spans) * setting.itemsize
+        return packing.size(spans) * problem.itemsize
 
     @property
     def strided_b(self) -> bool:
-        """Whether the rows of a panel lie apart."""
-        return not self.made.copy_b and self.setting.columns > self.setting.width(self.made)
+        """Whether the rows of a panel of `b` are strided."""
+        return not self.schedule.copy_b and self.problem.columns > self.problem.width(self.schedule)
 
     @cached_property
     def panel_b(self) -> int:
-        """What a panel occupies of the caches: that of neighbours too, if rows lie apart."""
-        width = self.setting.columns if self.strided_b else self.setting.width(self.made)
-        return self.depth * width * self.setting.itemsize
+        """The cache footprint of a panel of `b`: if its rows are strided, that of all columns."""
+        width = self.problem.columns if self.strided_b else self.problem.width(self.schedule)
+        return self.depth * width * self.problem.itemsize
 
     @cached_property
     def bytes_b(self) -> int:
-        """What lies in the second cache while a block of the sum is computed."""
-        if self.made.copy_b != "block":
+        """The bytes of `b` in L2 while a block of the sum is computed."""
+        if self.schedule.copy_b != "block":
             return self.panel_b
-        return self.depth * self.columns * self.setting.itemsize
+        return self.depth * self.columns * self.problem.itemsize
 
     def cost(self) -> float:
-        """The cycles of the whole kernel, as far as blocks decide about them."""
-        setting = self.setting
-        sums = setting.outer * setting.height * setting.columns
-        products = sums * setting.depth / (2 * setting.lanes)
+        """The cycles of the whole kernel, without what only the register tile determines."""
+        problem = self.problem
+        sums = problem.outer * problem.height * problem.columns
+        products = sums * problem.depth / (2 * problem.lanes)
         copies, reads = self._copies(), self._reads_a() + self._reads_b()
         writes = max(0.0, self._writes(sums) - products / 2)
-        every = products * (1 + self._waits()) + copies + reads + self._partials(sums) + writes
+        every = products * (1 + self._stalls()) + copies + reads + self._partials(sums) + writes
         return every * self.imbalance + 300 * self.pieces * self.blocks
 
     @cached_property
     def imbalance(self) -> float:
-        """How much longer the busiest thread works than the average: of two, or of all cores."""
-        weights = self._weights()
-        return (2 * imbalance_of(weights, 2) + imbalance_of(weights, self.setting.target.cores)) / 3
+        """The load of the busiest thread over the average, for two threads and for all cores."""
+        weights = self._piece_sizes()
+        return (2 * imbalance_of(weights, 2) + imbalance_of(weights, self.problem.target.cores)) / 3
 
-    def _weights(self) -> list[int]:
-        """The work in every piece, in order; of many pieces, in as many equal ones."""
-        setting, made = self.setting, self.made
-        if self.pieces > 32 * setting.target.cores:
+    def _piece_sizes(self) -> list[int]:
+        """The size of every piece in order; many pieces count as equal."""
+        problem, schedule = self.problem, self.schedule
+        if self.pieces > 32 * problem.target.cores:
             return [1] * self.pieces
         rows = [1]
-        if setting.row_extents:
-            rows = chunks(setting.row_extents[made.block_at], made.block)
-        across = chunks(setting.columns, made.panels * setting.width(made))
-        again = setting.outer * prod(setting.row_extents[: made.block_at])
+        if problem.row_extents:
+            rows = chunk_sizes(problem.row_extents[schedule.block_at], schedule.block)
+        across = chunk_sizes(problem.columns, schedule.panels * problem.width(schedule))
+        again = problem.outer * prod(problem.row_extents[: schedule.block_at])
         return [height * width for height in rows for width in across] * again
 
     def _copies(self) -> float:
-        setting, made, cycles = self.setting, self.made, 0.0
-        if made.copy_a:
-            each = _COPY if made.copy_a != "tiles" or _strided(setting, made) else _TRANSPOSE
+        problem, schedule, cycles = self.problem, self.schedule, 0.0
+        if schedule.copy_a:
+            each = (
+                _COPY if schedule.copy_a != "tiles" or _strided(problem, schedule) else _TRANSPOSE
+            )
             size = self.pieces * self.blocks * self.bytes_a
-            far = 1.5 if self.bytes_a > 0.7 * setting.target.l2 else 1.0
-            cycles += size * (each / setting.itemsize + far * (made.copy_a == "tiles") / _FAR)
-        if made.copy_b:
-            each = _COPY if along_columns(setting) else _TRANSPOSE
-            again = self.pieces if made.copy_b == "block" else 1
-            columns = self.columns if made.copy_b == "block" else setting.columns
-            cycles += each * again * columns * setting.depth
-            cycles += self._far_b() if made.copy_b == "shared" else 0.0
+            far = 1.5 if self.bytes_a > 0.7 * problem.target.l2 else 1.0
+            cycles += size * (each / problem.itemsize + far * (schedule.copy_a == "tiles") / _FAR)
+        if schedule.copy_b:
+            each = _COPY if has_contiguous_columns(problem) else _TRANSPOSE
+            again = self.pieces if schedule.copy_b == "block" else 1
+            columns = self.columns if schedule.copy_b == "block" else problem.columns
+            cycles += each * again * columns * problem.depth
+            cycles += self._memory_traffic_b() if schedule.copy_b == "shared" else 0.0
         return cycles
 
-    def _far_b(self) -> float:
-        """What it takes to get the columns' factor from afar, and packed back there."""
-        size = self.setting.columns * self.setting.depth * self.setting.itemsize
-        return 0.0 if size < self.setting.target.l2 / 2 else 0.8 * size / _FAR
+    def _memory_traffic_b(self) -> float:
+        """The cycles to read `b` from memory and write it back packed."""
+        size = self.problem.columns * self.problem.depth * self.problem.itemsize
+        return 0.0 if size < self.problem.target.l2 / 2 else 0.8 * size / _FAR
 
     def _reads_a(self) -> float:
-        """Each panel, and each row that shares elements, reads it again: nearby if all fits."""
-        setting, made = self.setting, self.made
-        width = setting.width(made) * setting.itemsize
+        """The cycles to read `a`: once if all fits L2, else again for each panel."""
+        problem, schedule = self.problem, self.schedule
+        width = problem.width(schedule) * problem.itemsize
         partial = self.rows * width if self.blocks > 1 else 0
-        if self.bytes_a + self.bytes_b + partial < 0.7 * setting.target.l2:
+        if self.bytes_a + self.bytes_b + partial < 0.7 * problem.target.l2:
             return self.pieces * self.blocks * self.bytes_a / _FAR
-        rate = _SCATTERED if not made.copy_a and _strided(setting, made) else _FAR
-        rate = _PACKED if made.copy_a == "tiles" else rate
-        panels = ceil(self.columns / setting.width(made))
-        return self.pieces * self.rows * setting.depth * setting.itemsize * panels / rate
+        rate = _SCATTERED if not schedule.copy_a and _strided(problem, schedule) else _FAR
+        rate = _PACKED if schedule.copy_a == "tiles" else rate
+        panels = ceil(self.columns / problem.width(schedule))
+        return self.pieces * self.rows * problem.depth * problem.itemsize * panels / rate
 
     def _reads_b(self) -> float:
-        """Each piece of work reads it from afar, each tile of rows again."""
-        setting, size = self.setting, self.setting.itemsize
-        small = setting.columns * setting.depth * size < setting.target.l2 / 2
-        prefetched = self.made.prefetch_steps > 0
+        """The cycles to read `b`: once per piece, and per tile of rows if panels do not fit."""
+        problem, size = self.problem, self.problem.itemsize
+        small = problem.columns * problem.depth * size < problem.target.l2 / 2
+        prefetched = self.schedule.prefetch_steps > 0
         rate = _SCATTERED if self.strided_b and self.depth > 96 and not prefetched else _FAR
-        rate = _SHARED if self.made.copy_b == "shared" else rate
-        bytes_of_pieces = self.pieces * self.columns * setting.depth * size
-        tiles = ceil(self.rows / max(1, tile_height(setting, self.made)))
-        fits = self.panel_b < (0.8 if self.strided_b else 0.4) * setting.target.l2
+        rate = _SHARED if self.schedule.copy_b == "shared" else rate
+        bytes_of_pieces = self.pieces * self.columns * problem.depth * size
+        tiles = ceil(self.rows / max(1, tile_height(problem, self.schedule)))
+        fits = self.panel_b < (0.8 if self.strided_b else 0.4) * problem.target.l2
         again = 0.0 if fits else bytes_of_pieces * (tiles - 1) / _FAR
         return bytes_of_pieces / (_NEAR if small else rate) + again
 
-    def _waits(self) -> float:
-        """How much longer products take where the first cache does not hold what they use."""
-        setting, made, lines = self.setting, self.made, 0.0
-        height, first = tile_height(setting, made), 0.7 * setting.target.l1
-        width = setting.width(made) * setting.itemsize
+    def _stalls(self) -> float:
+        """The fraction by which L1 misses slow down products."""
+        problem, schedule, lines = self.problem, self.schedule, 0.0
+        height, first = tile_height(problem, schedule), 0.7 * problem.target.l1
+        width = problem.width(schedule) * problem.itemsize
         far_b = self.panel_b > first and self.rows > height
-        strided = not made.copy_a and _strided(setting, made)
+        strided = not schedule.copy_a and _strided(problem, schedule)
         lines += width if far_b else 0
-        lines += 64 * ceil(height * setting.itemsize / 64 + 0.5) if strided else height * 4
-        step = height * made.vectors / 2
+        lines += 64 * ceil(height * problem.itemsize / 64 + 0.5) if strided else height * 4
+        step = height * schedule.vectors / 2
         waits = max(0.0, lines / 24 - step) / step + 0.05 * far_b + 0.04 * self.strided_b
-        return waits + (self._jumps() if strided else 0.0)
+        return waits + (self._stride_stalls() if strided else 0.0)
 
-    def _jumps(self) -> float:
-        """How long products wait where every step of a sum needs other lines, far apart."""
-        setting = self.setting
-        argument, offset = argument_of(setting.form.kernel.a)
-        step = int(offset.factor(setting.form.reduced[-1])) if setting.form.reduced else 0
-        near = int(argument.size) * setting.itemsize <= setting.target.l2 / 2
-        if near or abs(step) * setting.itemsize < 1024:
+    def _stride_stalls(self) -> float:
+        """The same where every step of a sum touches other, distant lines of `a`."""
+        problem = self.problem
+        argument, offset = argument_of(problem.form.kernel.a)
+        step = int(offset.factor(problem.form.reduced[-1])) if problem.form.reduced else 0
+        near = int(argument.size) * problem.itemsize <= problem.target.l2 / 2
+        if near or abs(step) * problem.itemsize < 1024:
             return 0.0
-        return 0.45 * max(0.0, self.depth * 128 / setting.target.l1 - 0.45)
+        return 0.45 * max(0.0, self.depth * 128 / problem.target.l1 - 0.45)
 
     def _writes(self, sums: int) -> float:
-        """A large result is written in order only if few rows are in the making at a time."""
-        setting, size = self.setting, self.setting.itemsize
-        if sums * size < setting.target.l2:
+        """The cycles to write a large result, in order only if few rows are computed at a time."""
+        problem, size = self.problem, self.problem.itemsize
+        if sums * size < problem.target.l2:
             return 0.0
-        few = self.rows <= 2 * tile_height(setting, self.made) or setting.columns * size <= 4096
+        few = self.rows <= 2 * tile_height(problem, self.schedule) or problem.columns * size <= 4096
         return sums * size / (_FAR if few else _SCATTERED)
 
     def _partials(self, sums: int) -> float:
         if self.blocks == 1:
             return 0.0
-        size = self.setting.itemsize
-        fits = self.rows * self.columns * size < self.setting.target.l2 / 2
+        size = self.problem.itemsize
+        fits = self.rows * self.columns * size < self.problem.target.l2 / 2
         return 2 * sums * self.blocks * size / (_NEAR if fits else _FAR)
 
 
-def _strided(setting: Setting, made: Schedule) -> bool:
-    """Whether rows lie side by side, so that sums jump from line to line."""
-    form = setting.form
-    if not form.rows or not setting.is_plain_a:
+def _strided(problem: Problem, schedule: Schedule) -> bool:
+    """Whether `a` is contiguous along rows, so that the sum strides from line to line."""
+    form = problem.form
+    if not form.rows or not problem.is_plain_a:
         return False
-    return argument_of(form.kernel.a)[1].factor(form.rows[made.tile_at]) == 1
+    return argument_of(form.kernel.a)[1].factor(form.rows[schedule.tile_at]) == 1
 
 
-def chunks(extent: int, size: int) -> list[int]:
+def chunk_sizes(extent: int, size: int) -> list[int]:
     """The lengths of the chunks of a size that cover an extent."""
     return [min(size, extent - start) for start in range(0, extent, size)]
 
 
 def imbalance_of(weights: Sequence[int], threads: int) -> float:
-    """How much longer the busiest of some threads works than the average."""
+    """The load of the busiest of some threads over the average."""
     ends = [len(weights) * thread // threads for thread in range(threads + 1)]
     shares = [sum(weights[start:end]) for start, end in pairwise(ends)]
     return max(shares) * threads / max(sum(weights), 1)

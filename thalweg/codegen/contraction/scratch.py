@@ -1,7 +1,7 @@
-"""The scratch memory of a contraction: packed panels that all threads share, then a part for each.
+"""The layout of a contraction's scratch memory: shared packed panels, then a part per thread.
 
-What comes in is a schedule; what goes out are sizes, and the addresses of the parts. Nothing here
-grows with an extent that is not known until run time: such factors are copied piece by piece.
+A schedule comes in; sizes and addresses go out. No size depends on a dynamic extent: factors of
+dynamic extent are packed piece by piece.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from math import ceil, prod
 
 from thalweg.codegen.contraction.form import Form
 from thalweg.codegen.contraction.schedule import (
+    Problem,
     Schedule,
-    Setting,
     packing_of_b,
     spans_of_a,
     spans_of_b,
     spans_of_rows,
-    uses,
+    variables_of,
 )
 from thalweg.codegen.frame import Frame
 from thalweg.codegen.llvm.builder import Value
@@ -28,102 +28,100 @@ from thalweg.codegen.math.conversion import register_type
 from thalweg.ir.dynamic import is_static
 from thalweg.ir.loop import Variable
 
-GROUP = 128  # blocks of a sum that are added before the rest is: few, for the sake of rounding
+GROUP = 128  # blocks of a sum whose partial sums are added up first: few, to limit rounding
 
 
 class Scratch:
-    """The copies and partial sums of a contraction under a schedule."""
+    """The packed copies and partial sums of a contraction under a schedule."""
 
-    def __init__(self, setting: Setting, made: Schedule) -> None:
-        self.setting, self.made, self.form = setting, made, setting.form
-        self.width, self.dtype = setting.width(made), setting.form.kernel.dtype
+    def __init__(self, problem: Problem, schedule: Schedule) -> None:
+        self.problem, self.schedule, self.form = problem, schedule, problem.form
+        self.width, self.dtype = problem.width(schedule), problem.form.kernel.dtype
         self.scalar = register_type(self.dtype).scalar
-        self.packed_a = setting.packing_of_a(made)
-        self.packed_b = packing_of_b(setting, made) if made.copy_b else None
-        self.spans_a, self.spans_b = spans_of_a(setting, made), spans_of_b(setting, made)
+        self.packed_a = problem.packing_of_a(schedule)
+        self.packed_b = packing_of_b(problem, schedule) if schedule.copy_b else None
+        self.spans_a, self.spans_b = spans_of_a(problem, schedule), spans_of_b(problem, schedule)
 
     @property
     def size(self) -> int:
-        """All of it, in bytes."""
-        return (self._shared + SLOTS * sum(self._parts)) * self.setting.itemsize
+        """The total size in bytes."""
+        return (self._shared_size + SLOTS * sum(self._thread_sizes)) * self.problem.itemsize
 
     @cached_property
     def outer(self) -> list[Variable]:
-        """The outer variables that the columns' factor depends on: each value has its panels."""
-        used = uses(self.form.kernel.b)
+        """The outer variables that `b` depends on: each value has its own panels."""
+        used = variables_of(self.form.kernel.b)
         return [v for v in self.form.outer if v in used]
 
     @cached_property
-    def _panels(self) -> int:
+    def _panels_size(self) -> int:
         return self.packed_b.size(self.spans_b) if self.packed_b else 0
 
     @cached_property
-    def _shared(self) -> int:
-        if self.made.copy_b != "shared":
+    def _shared_size(self) -> int:
+        if self.schedule.copy_b != "shared":
             return 0
-        return _rounded(prod(int(v.extent) for v in self.outer) * self._panels)
+        return _whole_lines(prod(int(v.extent) for v in self.outer) * self._panels_size)
 
     @cached_property
-    def _parts(self) -> tuple[int, int, int, int]:
-        """The elements that each thread has for either copy and for unfinished sums, those of some
-        blocks and those of all before."""
+    def _thread_sizes(self) -> tuple[int, int, int, int]:
+        """A thread's elements for packed `a`, packed `b`, the partial sums of a group of blocks,
+        and the totals of all groups before."""
         a = self.packed_a.size(self.spans_a) if self.packed_a else 0
-        b = self._panels if self.made.copy_b == "block" else 0
-        partial = _rounded(self.partial)
-        return _rounded(a), _rounded(b), partial, partial if self.many_blocks else 0
+        b = self._panels_size if self.schedule.copy_b == "block" else 0
+        partial = _whole_lines(self.partial)
+        return _whole_lines(a), _whole_lines(b), partial, partial if self.many_blocks else 0
 
     @cached_property
     def partial(self) -> int:
-        """How many sums of a piece of work may be unfinished."""
-        if not self.made.split:
+        """The number of partial sums of a piece of work."""
+        if not self.schedule.split:
             return 0
-        rows = prod(spans_of_rows(self.form, self.made).values())
-        return rows * self.made.panels * self.width
+        rows = prod(spans_of_rows(self.form, self.schedule).values())
+        return rows * self.schedule.panels * self.width
 
     @cached_property
     def many_blocks(self) -> bool:
-        """Whether a sum has, or may have, so many blocks that they are added in groups."""
-        if not self.made.split:
+        """Whether a sum has, or may have, so many blocks that they are summed in groups."""
+        if not self.schedule.split:
             return False
-        *outer, first = self.form.reduced[: self.made.split_at + 1]
+        *outer, first = self.form.reduced[: self.schedule.split_at + 1]
         if not all(is_static(v.extent) for v in (*outer, first)):
             return True
-        blocks = ceil(first.extent / self.made.split)
+        blocks = ceil(first.extent / self.schedule.split)
         return blocks * prod(int(v.extent) for v in outer) > 2 * GROUP
 
-    def parts(self, frame: Frame) -> list[Value]:
-        """Where a thread keeps its copy of `a`, its copy of `b`, and unfinished sums: those of the
-        last blocks, and those of all groups of blocks before."""
-        place = frame.add(self._shared, frame.multiply(frame.thread, sum(self._parts)))
-        starts = [sum(self._parts[:number]) for number in range(4)]
-        places = [frame.add(place, start) for start in starts]
-        return [frame.b.element(frame.scratch, self.scalar, each) for each in places]
+    def thread_addresses(self, frame: Frame) -> list[Value]:
+        """The addresses of a thread's packed `a`, packed `b`, partial sums and totals."""
+        start = frame.add(self._shared_size, frame.multiply(frame.thread, sum(self._thread_sizes)))
+        offsets = [frame.add(start, sum(self._thread_sizes[:number])) for number in range(4)]
+        return [frame.b.element(frame.scratch, self.scalar, offset) for offset in offsets]
 
     def panels_at(self, frame: Frame, at: Mapping[Variable, Value]) -> Value:
-        """Where the shared panels start that belong to these values of the outer variables."""
+        """The address of the shared panels for these values of the outer variables."""
         number = frame.integer(0)
         for variable in self.outer:
             number = frame.add(frame.multiply(number, variable.extent), at[variable])
-        place = frame.multiply(number, self._panels)
-        return frame.b.element(frame.scratch, self.scalar, place)
+        offset = frame.multiply(number, self._panels_size)
+        return frame.b.element(frame.scratch, self.scalar, offset)
 
 
 @contextmanager
 def pieces(
-    frame: Frame, form: Form, made: Schedule, width: int
+    frame: Frame, form: Form, schedule: Schedule, width: int
 ) -> Generator[tuple[dict[Variable, Value], Value, Value]]:
-    """A loop over this thread's pieces of work, by tiles of a width: gives the values of the
-    variables outside, and the numbers of the block of rows and of the part of the columns."""
-    around = (*form.outer, *form.rows[: made.block_at])
+    """A loop over this thread's pieces of work, for tiles of a width. Yields the values of the
+    enclosing variables, the number of the block of rows, and that of the block of columns."""
+    outer = (*form.outer, *form.rows[: schedule.block_at])
     blocks = frame.integer(1)
     if form.rows:
-        blocks = frame.chunks(form.rows[made.block_at].extent, made.block)
-    columns = frame.chunks(form.lane.extent, made.panels * width)
-    extents = [*(frame.integer(v.extent) for v in around), blocks, columns]
-    with frame.shared(extents, SLOTS) as (*places, block, part):
-        yield dict(zip(around, places, strict=True)), block, part
+        blocks = frame.ceil_div(form.rows[schedule.block_at].extent, schedule.block)
+    columns = frame.ceil_div(form.lane.extent, schedule.panels * width)
+    extents = [*(frame.integer(v.extent) for v in outer), blocks, columns]
+    with frame.thread_loop(extents, SLOTS) as (*indices, block, column):
+        yield dict(zip(outer, indices, strict=True)), block, column
 
 
-def _rounded(count: int) -> int:
-    """A number of elements that keeps what follows aligned to a cache line."""
+def _whole_lines(count: int) -> int:
+    """A number of elements rounded up to whole cache lines."""
     return -(-count // 16) * 16

@@ -1,7 +1,7 @@
-"""Schedules that were found best by measurement, kept in memory and beside the kernels on disk.
+"""Tuned schedules, kept in memory and beside the kernels on disk.
 
-What comes in is the key of a kernel and its winner; what goes out, in this process and later ones,
-is that winner. A file that is damaged, or that other generators wrote, counts as not there.
+The key of a kernel and its fastest schedule, the winner, come in; the winner goes out, in this
+process and later ones. A file that is damaged, or that other generators wrote, is ignored.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ Kept = TypeVar("Kept", bound="DataclassInstance")
 
 
 class Winners:
-    """The best schedules by the keys of their kernels."""
+    """The fastest measured schedules, by the keys of their kernels."""
 
     def __init__(self, disk: Disk | None) -> None:
         self._disk = disk
         self._known = Bounded[str, Any]("schedules that won", 1 << 13)
-        self._state: str | None = None  # not looked up yet
+        self._state: str | None = None  # not read yet
 
     def find(self, key: str, target: Target) -> Schedule | None:
-        """The schedule that was kept for a kernel of a processor, if any."""
+        """The winner of a kernel on a CPU target, if any."""
         return self.find_like(key, target, _sample())
 
     def find_like(self, key: str, target: Target, sample: Kept) -> Kept | None:
-        """The schedule that was kept for a kernel, if it is one of the sample's type."""
+        """The winner of a kernel, if any; schedules are of the sample's type."""
         name = _name(key, target)
         if name not in self._known:
             content = self._disk.read(name) if self._disk else None
@@ -49,14 +49,14 @@ class Winners:
 
     @property
     def state(self) -> str:
-        """A word for all that was kept so far: another one after every winner."""
+        """A token that changes with every winner that is kept."""
         if self._state is None:
             content = self._disk.read(_STATE) if self._disk else None
             self._state = (content or b"").hex()
         return self._state
 
     def keep(self, key: str, target: Target, schedule: DataclassInstance) -> None:
-        """Use a schedule for a kernel from now on."""
+        """Make a schedule the winner of a kernel."""
         name = _name(key, target)
         self._known[name] = schedule
         self._state = token_hex(8)
@@ -66,26 +66,21 @@ class Winners:
 
 
 def winners() -> Winners:
-    """The winners that this process knows."""
+    """The winners of this process."""
     return _process.get("winners") or _process.setdefault("winners", Winners(disk_of_environment()))
 
 
 _process: dict[str, Winners] = {}
 
 
-def parsed(content: bytes) -> Schedule | None:
-    """The schedule for a processor in the content of a file, if it is one."""
-    return parsed_like(content, _sample())
-
-
 def _sample() -> Schedule:
-    # The compiler's: not before it is needed.
+    # Imported late: a process that finds its programs on disk needs no compiler.
     compiler = importlib.import_module("thalweg.codegen.contraction.schedule")
     return compiler.Schedule(1, 0, 1)
 
 
 def parsed_like(content: bytes, sample: Kept) -> Kept | None:
-    """The schedule of the sample's type in the content of a file, if it is one."""
+    """The schedule of the sample's type in the content of a file; None if it is not one."""
     try:
         made = type(sample)(**json.loads(content))
     except (TypeError, ValueError):
@@ -96,6 +91,6 @@ def parsed_like(content: bytes, sample: Kept) -> Kept | None:
 
 
 def _name(key: str, target: Target) -> str:
-    """The file of a kernel's winner; the sizes of caches decide about it too."""
+    """The file of a kernel's winner, which also depends on the cache sizes."""
     sizes = f"{target.l1} {target.l2} {target.l3}"
     return sha256(f"schedule\0{target.key}\0{sizes}\0{key}".encode()).hexdigest()

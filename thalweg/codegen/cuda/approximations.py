@@ -20,8 +20,8 @@ from thalweg.ir.functions.exponential import (
     SINGLE,
     Scaled,
     clamped,
-    grown,
     hyperbolic_tangent,
+    reduced_exponential,
 )
 from thalweg.ir.functions.register import Register
 
@@ -46,7 +46,7 @@ def _power(x: Register) -> Register:
     near = clamped(x, -200.0, 200.0)
     whole = near.rounded()
     fraction = (near - whole) * math.log(2)
-    return Scaled(grown(fraction) + 1.0, whole.convert("fptosi", "i32")).joined()
+    return Scaled(reduced_exponential(fraction) + 1.0, whole.convert("fptosi", "i32")).joined()
 
 
 def _normal_power(x: Register) -> Register:

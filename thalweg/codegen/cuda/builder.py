@@ -52,12 +52,12 @@ class GridBuilder(Builder):
 
     def binary(self, operation: str, a: Value, b: Operand) -> Value:
         if operation in ("and", "or", "xor") and a.type.lanes > 1 and a.type.scalar == "i1":
-            one, other = self.one_lane(a), self.one_lane(operand(a.type, b))
+            one, other = self.uniform_value(a), self.uniform_value(operand(a.type, b))
             if one is not None and other is not None:
                 return self.splat(super().binary(operation, one, other), a.type.lanes)
         return super().binary(operation, a, b)
 
-    def one_lane(self, mask: Value) -> Value | None:
+    def uniform_value(self, mask: Value) -> Value | None:
         """The number that a vector has in all lanes, if it is known to have one."""
         if mask.type.lanes == 1:
             return mask
@@ -76,7 +76,7 @@ class GridBuilder(Builder):
     ) -> Value:
         if mask is None:
             return self._whole_load(kind, address, aligned)
-        one = self.one_lane(mask)
+        one = self.uniform_value(mask)
         if one is None and aligned >= kind.lanes:
             one = self._any_lane(mask)  # an aligned vector lies in memory as a whole or not at all
         if one is not None:
@@ -108,7 +108,7 @@ class GridBuilder(Builder):
             align = self.claim_alignment(value.type, address, aligned)
             self.line(f"store {value}, {address}, align {align}")
             return
-        one = self.one_lane(mask)
+        one = self.uniform_value(mask)
         if one is not None:
             with self.when(one):
                 self.store(value, address, None, aligned)
@@ -122,7 +122,7 @@ class GridBuilder(Builder):
         def element(lane: int) -> Value:
             return self.load(kind.of(1), self.extract(addresses, lane))
 
-        one = None if mask is None else self.one_lane(mask)
+        one = None if mask is None else self.uniform_value(mask)
         if mask is not None and one is None:
             return self._each_lane(kind, mask, element)
         if one is not None:
@@ -142,7 +142,7 @@ class GridBuilder(Builder):
         if mask is None:
             yield
             return
-        one = self.one_lane(mask)
+        one = self.uniform_value(mask)
         with self.when(self.extract(mask, lane) if one is None else one):
             yield
 

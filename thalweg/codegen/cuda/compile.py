@@ -28,13 +28,13 @@ from thalweg.codegen.cuda.emulation import STACK_BYTES, Slot, state_words
 from thalweg.codegen.cuda.launch import Extent3
 from thalweg.codegen.cuda.target import CudaTarget
 from thalweg.codegen.llvm.compile import (
-    emitted,
-    inside,
-    module_of,
+    llvm_lock,
+    machine_code,
     new_machine,
+    parsed_module,
     place,
     run_over_module,
-    tools_for,
+    toolchain_for,
 )
 from thalweg.codegen.machine import CpuTarget, llvm, named
 from thalweg.platform.caches import memoized
@@ -49,14 +49,16 @@ _TIME_LIMIT = 120  # seconds: `ptxas` has taken minutes for kernels that were to
 def to_ptx(text: str, target: CudaTarget) -> str:
     """The PTX of a module."""
     with (
-        tools_for(target) as tools,
-        inside.kept(),
-        module_of(text, target.triple, _layout(target)) as module,
+        toolchain_for(target) as tools,
+        llvm_lock.held(),
+        parsed_module(text, target.triple, _layout(target)) as module,
     ):
         # Made for each module: what passes learnt of one is remembered by its address.
         builder, whole = _passes(tools.machine)
         run_over_module(whole, module, builder)
-        return _ABS16.sub(_EXACT_ABS16, emitted(tools.machine, module, is_object=False).decode())
+        return _ABS16.sub(
+            _EXACT_ABS16, machine_code(tools.machine, module, is_object=False).decode()
+        )
 
 
 def _passes(machine: Any) -> tuple[Any, Any]:
@@ -163,8 +165,8 @@ def host_code(text: str) -> bytes:
     """The object file of a module for the emulated grid."""
     machine = _host_machine()
     layout = str(machine.target_data)
-    with inside.kept(), module_of(text, named("native").triple, layout) as module:
-        return emitted(machine, module, is_object=True)
+    with llvm_lock.held(), parsed_module(text, named("native").triple, layout) as module:
+        return machine_code(machine, module, is_object=True)
 
 
 def load_host(code: bytes, entries: Sequence[str]) -> HostModule:

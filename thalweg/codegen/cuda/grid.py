@@ -96,7 +96,7 @@ class GridModule(Module):
         else:
             parts.append(nvptx.definitions(self._used))
             parts += [
-                nvptx.entry(name, words, body.marks, threads, maps, self.min_blocks)
+                nvptx.entry(name, words, body.parameter_attributes, threads, maps, self.min_blocks)
                 for name, words, body, threads, maps in self._entries
             ]
         return "".join(parts)

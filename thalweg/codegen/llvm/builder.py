@@ -1,8 +1,8 @@
-"""Writing LLVM: typed values, instructions, and structured loops and branches.
+"""LLVM text: typed values, instructions, structured loops and branches.
 
-A `Builder` is one function in the making. Instructions are methods that take and give `Value`s;
-scalars and vectors differ in their type alone, so code that is written for one lane works
-for sixteen. `Module.text` is what LLVM reads.
+A `Builder` emits one function. Instructions are methods that take and return `Value`s; scalars and
+vectors differ in their type alone, so code written for one lane works for sixteen. `Module.text` is
+what LLVM parses.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class Type:
         return self.text
 
     def of(self, lanes: int) -> Type:
-        """The same element in another number of lanes."""
+        """The type of the same element in another number of lanes."""
         return _type(self.scalar, lanes)
 
     def like(self, scalar: str) -> Type:
-        """Another element in the same number of lanes."""
+        """The type of another element in the same number of lanes."""
         return _type(scalar, self.lanes)
 
     @cached_property
@@ -60,7 +60,7 @@ class Type:
 
 @memoized(1_000)
 def _type(scalar: str, lanes: int) -> Type:
-    """The one object of a type that code asks for again and again."""
+    """A shared object per type, with its properties cached."""
     return Type(scalar, lanes)
 
 
@@ -73,40 +73,39 @@ HALF, BFLOAT, FLOAT, DOUBLE = (Type(name) for name in _FLOAT_BITS)
 POINTER, VOID = Type("ptr"), Type("void")
 
 
-# What emitted text claims of memory and numbers, and why that holds. LLVM believes all of it, so
-# nothing may be claimed besides; `tests/codegen/test_claims.py` holds kernels to this list.
+# The promises that emitted text makes to LLVM, and why they hold. LLVM relies on all of them, so no
+# others are allowed; `tests/codegen/test_claims.py` checks kernels against this list.
 #
-# align     That of an element, whatever the vector: `alignment` below decides for all accesses.
-#           CUDA kernels whose buffers all begin at multiples of 16 bytes, which the device promises
-#           for each launch, claim that of a whole vector where every other term of its place is a
-#           multiple of the lanes (`codegen/loops/scope.py`); shared memory begins at 1024 bytes.
-# noalias   Of the buffers of a kernel, in `codegen/loops/kernel.py`, which says why.
-# readonly  Of CUDA kernels' buffers that no store of the kernel names: no other kernel that runs at
-#           the same time writes them either, or the two would not have been put on two streams.
-# range     Of the numbers of CUDA threads and blocks, which the hardware limits.
-# nsw, nuw  On scalar i64 alone, of indices, extents, strides and places in a buffer. A buffer has
-#           less than 2^47 bytes and a kernel no more iterations than it can take, so that none of
-#           them comes near 2^63. What was loaded as data may be any number: indices made of it, in
-#           `codegen/loops/scope.py`, wrap.
-# exact     Of the start of a box of tiles, in `codegen/contraction/packing.py`: a box begins at a
-#           tile.
+# align     That of one element, for vectors too: `alignment` below decides for all accesses. CUDA
+#           kernels whose buffers are all 16-byte aligned, as the device guarantees per launch,
+#           promise that of a vector where all other terms of its offset are multiples of the lanes
+#           (`codegen/loops/scope.py`); shared memory is 1024-byte aligned.
+# noalias   The buffers of a kernel; `codegen/loops/kernel.py` says why.
+# readonly  Buffers of CUDA kernels that the kernel does not store to. No concurrent kernel writes
+#           them either, or the two would not be on different streams.
+# range     The indices of CUDA threads and blocks, which the hardware limits.
+# nsw, nuw  Only on scalar i64: indices, extents, strides and offsets. A buffer has less than 2^47
+#           bytes and a kernel no more iterations than that allows, so none comes near 2^63.
+#           Loaded data may be any number: indices computed from it, in `codegen/loops/scope.py`,
+#           wrap.
+# exact     The start of a box of tiles, in `codegen/contraction/packing.py`: a multiple of a tile.
 # inbounds, nontemporal, dereferenceable and the like: never.
 
 
 def alignment(kind: Type) -> int:
-    """The alignment that accesses to a type claim: that of one element, never of a vector.
+    """The alignment that accesses to a type promise: that of one element, never of a vector.
 
-    A feed may begin at any element; one whose elements are not aligned is copied before a kernel
-    sees it, and so are constants (`np.require` in `program.py`, `program_template.py` and
-    `control_program.py` of `device/cpu/`). The buffers of variables are made aligned
-    (`ops/core/context.py`), results are NumPy's own, words, arena, scratch and stack begin at 8
-    bytes or more. Places in all of them are counted in elements.
+    A feed may begin at any element. Feeds and constants whose elements are not aligned are copied
+    first (`np.require` in `program.py`, `program_template.py` and `control_program.py` of
+    `device/cpu/`). Buffers of variables are allocated aligned (`ops/core/context.py`), results are
+    NumPy's own; argument words, arena, scratch and stack are 8-byte aligned or better. Offsets in
+    all of them count elements.
     """
     return max(kind.bits // 8, 1)
 
 
 class Value(NamedTuple):
-    """Something an instruction may take: a register or a constant."""
+    """An operand of instructions: a register or a constant."""
 
     type: Type
     text: str
@@ -115,7 +114,7 @@ class Value(NamedTuple):
         return f"{self.type.text} {self.text}"
 
 
-#: A number stands for the constant of the type that its place wants.
+#: A Python number stands for a constant of the type that the instruction needs.
 Operand = Value | float
 
 
@@ -128,7 +127,7 @@ def constant(kind: Type, number: Any) -> Value:
 
 
 def operand(kind: Type, given: Operand) -> Value:
-    """An operand of a type."""
+    """An operand as a value of a type."""
     return given if isinstance(given, Value) else constant(kind, given)
 
 
@@ -149,14 +148,12 @@ def _literal(scalar: str, number: Any) -> str:
 class Module:
     """Functions and the declarations they need, as one LLVM text.
 
-    `native_fp16` and `native_bf16` say whether the target itself converts these, and `fma` whether
-    it multiplies and adds in one instruction; elsewhere LLVM would call a library. `nan_extremes`
-    says whether it has a maximum and a minimum that are NaN if either number is, `saturates`
-    whether a float that is no integer of a type becomes the nearest one: x86 gives the least.
-    One that `packs_words` has two neighbours of 16 bits in one register. `contracts` lets products
-    and sums that allow it become one instruction; `approximations` are its instructions that come
-    close to a function (`Register.approximated`). One that `checks_alignment` stops where an
-    address is not as aligned as an access claims.
+    Flags describe the target. `native_fp16`, `native_bf16`: it converts these by instructions; if
+    not, LLVM would call a library. `fma`: it has a fused multiply-add. `nan_extremes`: its maximum
+    and minimum propagate NaN. `saturates`: float to integer conversions saturate; x86 gives the
+    least integer. `packs_words`: a register holds two 16-bit elements. `contracts`: products and
+    sums that allow it are contracted. `approximations`: its approximate instructions
+    (`Register.approximated`). `checks_alignment`: a misaligned access traps.
     """
 
     contracts = False
@@ -180,29 +177,29 @@ class Module:
     def function(
         self, name: str, parameters: Sequence[Type], result: Type = VOID, attributes: str = ""
     ) -> Builder:
-        """A function to be written. `attributes` follow its parameter list (`noinline`, ...)."""
+        """Add a function to emit into. `attributes` follow its parameters (`noinline`, …)."""
         made = self._builder(name, parameters, result, attributes)
         self._functions.append(made)
         return made
 
     def has_function(self, name: str) -> bool:
-        """Whether a function of that name is being written, or was."""
+        """Whether the module has a function of that name."""
         return any(function.name == name for function in self._functions)
 
     def _builder(
         self, name: str, parameters: Sequence[Type], result: Type, attributes: str
     ) -> Builder:
-        """What writes a function for the machine that the module is for."""
+        """The builder of a function; targets may have their own."""
         return Builder(self, name, parameters, result, attributes)
 
     def declare(self, name: str, result: Type, parameters: Sequence[Type]) -> None:
-        """Note a function that is used and defined elsewhere (an intrinsic)."""
+        """Declare a function that is defined elsewhere (an intrinsic), once."""
         if name not in self._declarations:
             given = ", ".join(map(str, parameters))
             self._declarations[name] = f"declare {result} @{name}({given})"
 
     def table(self, name: str, kind: Type, numbers: Sequence[float]) -> Value:
-        """The address of constant numbers."""
+        """Define a constant array; returns its address."""
         listed = ", ".join(str(constant(kind, number)) for number in numbers)
         form = f"[{len(numbers)} x {kind}]"
         self._declarations[name] = f"@{name} = private unnamed_addr constant {form} [{listed}]"
@@ -210,13 +207,13 @@ class Module:
 
     @property
     def text(self) -> str:
-        """The module as LLVM reads it."""
+        """The module as LLVM parses it."""
         return "\n".join([*self._declarations.values(), *(f.text for f in self._functions)]) + "\n"
 
 
 @dataclass
 class Loop:
-    """A loop being written: its index, the values carried round it, and what they are next."""
+    """A loop being emitted: its index, loop-carried values, and their next values."""
 
     index: Value
     carried: list[Value]
@@ -229,7 +226,7 @@ class Loop:
 
 
 class Builder:
-    """One function being written."""
+    """Emits one function."""
 
     def __init__(
         self, module: Module, name: str, parameters: Sequence[Type], result: Type, attributes: str
@@ -237,22 +234,23 @@ class Builder:
         self.module = module
         self.name = name
         self.parameters = [Value(kind, f"%p{i}") for i, kind in enumerate(parameters)]
-        #: how a parameter is marked, e.g. "noalias"
-        self.marks: dict[int, str] = {}
+        #: attributes by parameter number, e.g. "noalias"
+        self.parameter_attributes: dict[int, str] = {}
         self._result, self._attributes = result, attributes
         self._lines: list[str] = ["entry:"]
         self._stack: list[str] = []
         self._block = "entry"
-        self._known: dict[str, Value] = {}  # what instructions of this block come to
+        self._available: dict[str, Value] = {}  # pure instructions of this block and their results
         self._count = 0
 
     @property
     def text(self) -> str:
-        """The function as LLVM reads it."""
+        """The function as LLVM parses it."""
         given = ", ".join(
-            f"{p.type} {self.marks.get(i, '')} {p.text}" for i, p in enumerate(self.parameters)
+            f"{p.type} {self.parameter_attributes.get(i, '')} {p.text}"
+            for i, p in enumerate(self.parameters)
         )
-        # What is put into its callers is not to be compiled by itself as well.
+        # An inlined function needs no code of its own.
         linkage = "internal " if "alwaysinline" in self._attributes else ""
         head = f"define {linkage}{self._result} @{self.name}({given}) {self._attributes} {{"
         entry, *others = self._lines
@@ -260,32 +258,32 @@ class Builder:
 
     @property
     def current(self) -> str:
-        """The name of the block that is being written."""
+        """The name of the current block."""
         return self._block
 
     def uses(self, value: Value) -> bool:
-        """Whether an instruction so far takes a value."""
+        """Whether any instruction so far uses a value."""
         whole = re.compile(rf"{re.escape(value.text)}\b")
         return any(map(whole.search, self._lines))
 
     # Instructions
 
     def emit(self, kind: Type, instruction: str) -> Value:
-        """Any instruction with a result."""
+        """Emit an instruction with a result."""
         self._count += 1
         name = f"%v{self._count}"
         self._lines.append(f"  {name} = {instruction}")
         return Value(kind, name)
 
     def pure(self, kind: Type, instruction: str) -> Value:
-        """An instruction whose result its operands decide: a block need not have it twice."""
-        known = self._known.get(instruction)
+        """Emit an instruction without side effects, unless this block has it already (CSE)."""
+        known = self._available.get(instruction)
         if known is None:
-            known = self._known[instruction] = self.emit(kind, instruction)
+            known = self._available[instruction] = self.emit(kind, instruction)
         return known
 
     def line(self, instruction: str) -> None:
-        """Any instruction without a result."""
+        """Emit an instruction without a result."""
         self._lines.append(f"  {instruction}")
 
     def binary(self, operation: str, a: Value, b: Operand) -> Value:
@@ -313,7 +311,7 @@ class Builder:
         return self.pure(kind, f"{operation} {value} to {kind}")
 
     def call(self, name: str, result: Type, *arguments: Value, flags: str = "") -> Value:
-        """A call of an intrinsic or a function of another module; declared on the way."""
+        """Call an intrinsic or an external function, which is declared if needed."""
         self.module.declare(name, result, [a.type for a in arguments])
         given = ", ".join(map(str, arguments))
         if result == VOID:
@@ -327,13 +325,13 @@ class Builder:
         return self.call(f"llvm.{name}.{suffix(kind)}", kind, *arguments, flags=flags)
 
     def multiply_add(self, a: Value, b: Value, c: Value) -> Value:
-        """a · b + c, rounded once where the processor can."""
+        """a · b + c, rounded once if the target has a fused multiply-add."""
         if self.module.fma:
             return self.intrinsic("fma", a, b, c)
         return self.binary("fadd", c, self.binary("fmul", a, b))
 
-    def one_lane(self, mask: Value) -> Value | None:
-        """The number that a vector has in all lanes, if it is known to have one."""
+    def uniform_value(self, mask: Value) -> Value | None:
+        """The scalar that all lanes of a value have, if it is known to be uniform."""
         return mask if mask.type.lanes == 1 else None
 
     def any(self, mask: Value) -> Value:
@@ -343,7 +341,7 @@ class Builder:
         return self.call(f"llvm.vector.reduce.or.{suffix(mask.type)}", I1, mask)
 
     def shuffle(self, first: Value, second: Value | None, lanes: Sequence[int]) -> Value:
-        """Some lanes of one vector, or of two that follow one another."""
+        """Select lanes of one vector, or of two concatenated."""
         other = Value(first.type, "poison") if second is None else second
         numbers = ", ".join(f"i32 {lane}" for lane in lanes)
         mask = f"<{len(lanes)} x i32> <{numbers}>"
@@ -371,14 +369,14 @@ class Builder:
     def element(self, base: Value, scalar: str, index: Value | int) -> Value:
         """The address of element `index` (of a scalar type) from a base address.
 
-        Not `inbounds`: of a window that reaches over an edge the address lies outside of the buffer
-        where a mask or a guard keeps it from being used, and no kernel is other code for the word.
+        Not `inbounds`: a window across an edge has addresses outside the buffer, which a mask or a
+        guard keeps from being used. `inbounds` changed the code of no kernel.
         """
         at = operand(I64, index)
         return self.pure(POINTER.of(at.type.lanes), f"getelementptr {scalar}, {base}, {at}")
 
     def stack(self, kind: Type, count: int) -> Value:
-        """The address of memory for some elements that is there as long as the function runs."""
+        """Allocate an array on the stack of the function; returns its address."""
         self._count += 1
         self._stack.append(f"  %v{self._count} = alloca [{count} x {kind}], align 64")
         return Value(POINTER, f"%v{self._count}")
@@ -386,9 +384,9 @@ class Builder:
     def load(
         self, kind: Type, address: Value, mask: Value | None = None, aligned: int = 1
     ) -> Value:
-        """What lies at an address; of a vector, the lanes that the mask allows: others are zero.
+        """Load from an address; of a vector, the lanes of the mask, and zero elsewhere.
 
-        The address is that of a multiple of `aligned` elements.
+        The address is aligned to `aligned` elements.
         """
         align = aligned * alignment(kind)
         if mask is None:
@@ -402,22 +400,22 @@ class Builder:
     def store(
         self, value: Value, address: Value, mask: Value | None = None, aligned: int = 1
     ) -> None:
-        """Put a value at an address; of a vector, the lanes that the mask allows.
+        """Store to an address; of a vector, the lanes of the mask.
 
-        The address is that of a multiple of `aligned` elements.
+        The address is aligned to `aligned` elements.
         """
         kind, align = value.type, aligned * alignment(value.type)
         if mask is None:
             self.line(f"store {value}, {address}, align {align}")
             return
-        mask = self._hidden(mask) if kind.bits < 32 else mask
+        mask = self._opaque_mask(mask) if kind.bits < 32 else mask
         name = f"llvm.masked.store.{suffix(kind)}.p0"
         self.module.declare(name, VOID, [kind, POINTER, mask.type])
         self.line(f"call void @{name}({value}, ptr align {align} {address.text}, {mask})")
 
-    def _hidden(self, mask: Value) -> Value:
-        """A mask that LLVM cannot know: where it sees that one lane of a truncated vector is
-        stored, LLVM 22 stores the whole untruncated element, beyond the buffer's end."""
+    def _opaque_mask(self, mask: Value) -> Value:
+        """A mask that LLVM cannot see through. Of a truncated vector with one known lane to store,
+        LLVM 22 stores the whole untruncated element, past the end of the buffer."""
         lanes = mask.type.lanes
         packed = self.emit(Type(f"i{lanes}"), f"bitcast {mask} to i{lanes}")
         wide = packed if lanes == 64 else self.emit(I64, f"zext {packed} to i64")
@@ -426,7 +424,7 @@ class Builder:
         return self.emit(mask.type, f"bitcast {narrow} to {mask.type}")
 
     def gather(self, kind: Type, addresses: Value, mask: Value | None) -> Value:
-        """The elements at a vector of addresses, where the mask allows; the others are zero."""
+        """Load from a vector of addresses, in the lanes of the mask; others are zero."""
         mask = mask or constant(kind.like("i1"), True)
         name = f"llvm.masked.gather.{suffix(kind)}.v{kind.lanes}p0"
         zero = Value(kind, "zeroinitializer")
@@ -438,7 +436,7 @@ class Builder:
         )
 
     def scatter(self, value: Value, addresses: Value, mask: Value | None) -> None:
-        """Put lanes at a vector of addresses, in the order of the lanes, where the mask allows."""
+        """Store to a vector of addresses, in lane order, in the lanes of the mask."""
         kind, mask = value.type, mask or constant(value.type.like("i1"), True)
         name = f"llvm.masked.scatter.{suffix(kind)}.v{kind.lanes}p0"
         align = alignment(kind)
@@ -447,12 +445,12 @@ class Builder:
             f"call void @{name}({value}, {addresses.type} align {align} {addresses.text}, {mask})"
         )
 
-    # Control
+    # Control flow
 
     def label(self, name: str) -> None:
         """Begin a block."""
         self._lines.append(f"{name}:")
-        self._block, self._known = name, {}
+        self._block, self._available = name, {}
 
     def fresh_label(self, hint: str) -> str:
         """A block name not used before."""
@@ -460,22 +458,22 @@ class Builder:
         return f"{hint}{self._count}"
 
     def jump(self, label: str) -> None:
-        """Go on at a block."""
+        """Branch to a block."""
         self.line(f"br label %{label}")
 
-    def fork(self, condition: Value, then: str, otherwise: str) -> None:
-        """Go on at one of two blocks."""
+    def branch(self, condition: Value, then: str, otherwise: str) -> None:
+        """Branch to one of two blocks."""
         self.line(f"br {condition}, label %{then}, label %{otherwise}")
 
     def ret(self, value: Value | None = None) -> None:
-        """Leave the function."""
+        """Return from the function."""
         self.line("ret void" if value is None else f"ret {value}")
 
     @contextmanager
     def loop(
         self, first: Operand, last: Operand, step: Operand = 1, carried: Sequence[Value] = ()
     ) -> Generator[Loop]:
-        """`for index in range(first, last, step)` with values carried round it.
+        """`for index in range(first, last, step)` with loop-carried values.
 
         The body sets `loop.next`; after the block, `loop.results` are the carried values.
         """
@@ -488,7 +486,7 @@ class Builder:
         values = [self._phi(value.type) for value in carried]
         first = len(self._lines) - 1 - len(values)
         body, after = f"{head}.body", f"{head}.end"
-        self.fork(self.compare("slt", index, stop), body, after)
+        self.branch(self.compare("slt", index, stop), body, after)
         self.label(body)
         made = Loop(index, values)
         yield made
@@ -505,9 +503,9 @@ class Builder:
 
     @contextmanager
     def when(self, condition: Value) -> Generator[None]:
-        """Code that runs only where a (scalar) condition holds."""
+        """Emit code that runs only if a scalar condition holds."""
         then, after = self.fresh_label("then"), self.fresh_label("after")
-        self.fork(condition, then, after)
+        self.branch(condition, then, after)
         self.label(then)
         yield
         self.jump(after)
@@ -516,7 +514,7 @@ class Builder:
     def choose(
         self, condition: Value, then: Callable[[], Value], otherwise: Callable[[], Value]
     ) -> Value:
-        """The value of one of two pieces of code; the other one does not run."""
+        """`if condition: then() else: otherwise()`, and the value of the side that ran."""
         return self.choose_all(condition, lambda: [then()], lambda: [otherwise()])[0]
 
     def choose_all(
@@ -525,9 +523,9 @@ class Builder:
         then: Callable[[], Sequence[Value]],
         otherwise: Callable[[], Sequence[Value]],
     ) -> list[Value]:
-        """The values of one of two pieces of code; the other one does not run."""
+        """The same for several values."""
         yes, no, after = (self.fresh_label(name) for name in ("yes", "no", "join"))
-        self.fork(condition, yes, no)
+        self.branch(condition, yes, no)
         self.label(yes)
         first, left = then(), self._block
         self.jump(after)
@@ -542,7 +540,7 @@ class Builder:
 
 
 def suffix(kind: Type) -> str:
-    """How an intrinsic's name spells a type: v16f32, i64, v8bf16."""
+    """The suffix of a type in the names of intrinsics: v16f32, i64, v8bf16."""
     letters = {"half": "f16", "bfloat": "bf16", "float": "f32", "double": "f64", "ptr": "p0"}
     name = letters.get(kind.scalar, kind.scalar)
     return name if kind.lanes == 1 else f"v{kind.lanes}{name}"

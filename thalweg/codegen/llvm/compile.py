@@ -1,11 +1,11 @@
 """LLVM text to machine code, on several threads at once, and machine code into memory.
 
-What comes in is the text of a module and the target; what goes out is an object file, its
-assembly for the reader, or the addresses of an object's functions in this process.
+The text of a module and a target come in. An object file goes out, or its assembly, or the
+addresses of an object's functions in this process.
 
-LLVM itself allows several threads where each has a context and a target machine of its own; options
-are the process's. llvmlite lets one thread in at a time: these calls go to its library directly,
-those that take long without Python's lock, the others with it.
+LLVM is thread-safe if each thread has its own context and target machine; options are global.
+llvmlite serializes all calls, so calls here go to its library directly: long ones without the GIL,
+short ones with it.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from thalweg.codegen.machine import CpuTarget, llvm, named, runs_here
 from thalweg.platform.caches import memoized
 from thalweg.platform.executable import executable
 
-#: Options that code may be made with, and how each is taken back.
+#: Global LLVM options that code may be compiled with, and how each is reset.
 Option = Literal["", "-disable-lsr=true", "-scev-cheap-expansion-budget=32"]
-_BACK = {
+_RESET_OPTIONS = {
     "-disable-lsr=true": "-disable-lsr=false",
     "-scev-cheap-expansion-budget=32": "-scev-cheap-expansion-budget=4",
 }
 
 
-class Inside:
-    """The threads that are inside LLVM: all at once, as long as they want the same option.
+class LlvmLock:
+    """A shared lock around LLVM: any number of threads hold it that need the same option.
 
-    A fork waits until the other threads are outside, so that the child does not inherit LLVM half
-    way through something.
+    A fork waits until no other thread holds it, so that the child does not inherit LLVM in the
+    middle of a call.
     """
 
     def __init__(self) -> None:
@@ -50,11 +50,11 @@ class Inside:
         self._forking = 0
 
     @contextmanager
-    def kept(self, option: Option | None = None) -> Generator[None]:
-        """Be inside, with an option, or any.
+    def held(self, option: Option | None = None) -> Generator[None]:
+        """Hold the lock, with an option set, or any option if None.
 
-        Python may do something else on a thread that is inside already (finalizers): that takes
-        the option as it is, since the code is right with any.
+        It is reentrant, since finalizers may run on a thread that holds it; they get the current
+        option, with any of which code is correct.
         """
         with self._changed:
             if get_ident() not in self._threads:
@@ -75,44 +75,44 @@ class Inside:
         if option == self._option:
             return
         if self._option:
-            llvm().set_option("", _BACK[self._option])
+            llvm().set_option("", _RESET_OPTIONS[self._option])
         if option:
             llvm().set_option("", option)
         self._option = option
 
     def before_fork(self) -> None:
-        """Wait until no other thread is inside, and let none in."""
+        """Wait until no other thread holds the lock, and keep all out."""
         self._changed.acquire()
         self._forking += 1
         self._changed.wait_for(lambda: all(thread == get_ident() for thread in self._threads))
 
     def after_fork(self) -> None:
-        """Let threads in again."""
+        """Admit threads again."""
         self._forking -= 1
         self._changed.notify_all()
         self._changed.release()
 
     def reset_in_child(self) -> None:
-        """In the child: of the parent's threads, the one that forked is all there is."""
+        """In the child: forget the parent's threads but the one that forked."""
         self._threads = [thread for thread in self._threads if thread == get_ident()]
-        self._forking = 1  # its own: another one's fork was to come
+        self._forking = 1  # its own fork; others were pending in the parent
         self.after_fork()
 
 
-inside = Inside()
+llvm_lock = LlvmLock()
 os.register_at_fork(
-    before=inside.before_fork,
-    after_in_parent=inside.after_fork,
-    after_in_child=inside.reset_in_child,
+    before=llvm_lock.before_fork,
+    after_in_parent=llvm_lock.after_fork,
+    after_in_child=llvm_lock.reset_in_child,
 )
 
 
 class Machine(Protocol):
-    """What LLVM must know of a target."""
+    """What LLVM needs to know about a target."""
 
     @property
     def triple(self) -> str:
-        """The machine, as LLVM names it."""
+        """The target triple."""
         ...
 
     @property
@@ -122,46 +122,46 @@ class Machine(Protocol):
 
     @property
     def features(self) -> str:
-        """Parts of the instruction set that are there or not: "+avx2,-avx512f"."""
+        """Instruction set extensions, on or off: "+avx2,-avx512f"."""
         ...
 
 
 @dataclass(frozen=True)
-class Tools:
-    """What one thread at a time works with: a target machine, and sets of passes for it."""
+class Toolchain:
+    """A target machine and its pass managers, used by one thread at a time."""
 
     machine: Any
     passes: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
 @contextmanager
-def tools_for(target: Machine) -> Generator[Tools]:
-    """Tools that no other thread uses meanwhile."""
-    resting = _resting(target)
+def toolchain_for(target: Machine) -> Generator[Toolchain]:
+    """Borrow a toolchain that no other thread uses meanwhile."""
+    resting = _idle_toolchains(target)
     try:
         tools = resting.pop()
     except IndexError:
-        with inside.kept():
-            tools = Tools(new_machine(target))
+        with llvm_lock.held():
+            tools = Toolchain(new_machine(target))
     try:
         yield tools
     finally:
         resting.append(tools)
 
 
-def release_tools(target: Machine) -> None:
-    """Let go of the tools that nobody uses, but for one set: each takes most of a MiB."""
-    with inside.kept():
-        del _resting(target)[1:]
+def release_toolchains(target: Machine) -> None:
+    """Free all idle toolchains but one: each takes most of a MiB."""
+    with llvm_lock.held():
+        del _idle_toolchains(target)[1:]
 
 
 @memoized(16)
-def _resting(target: Machine) -> list[Tools]:
+def _idle_toolchains(target: Machine) -> list[Toolchain]:
     return []
 
 
 def new_machine(target: Machine, level: int = 2) -> Any:
-    """A target machine, which spends more time on better code at higher levels."""
+    """A target machine of an optimization level."""
     # Position-independent code in the small model reaches its constants relative to itself.
     return (
         llvm()
@@ -177,8 +177,8 @@ def new_machine(target: Machine, level: int = 2) -> Any:
 
 
 @contextmanager
-def module_of(text: str, triple: str, layout: str) -> Generator[Any]:
-    """A module of LLVM text for a target, in a context of its own, as long as it is needed."""
+def parsed_module(text: str, triple: str, layout: str) -> Generator[Any]:
+    """Parse LLVM text into a module for a target, in a context of its own; freed on exit."""
     context = _holding_gil("LLVMPY_ContextCreate")()
     module: Any = None
     try:
@@ -190,7 +190,7 @@ def module_of(text: str, triple: str, layout: str) -> Generator[Any]:
         _holding_gil("LLVMPY_SetTarget")(module, triple.encode())
         _holding_gil("LLVMPY_SetDataLayout")(module, layout.encode())
         yield module
-    finally:  # here, where no fork can come in between
+    finally:  # under the lock, so that no fork comes in between
         if module is not None:
             _holding_gil("LLVMPY_DisposeModule")(module)
             module.detach()
@@ -207,7 +207,7 @@ def run_over_function(passes: Any, function: Any, builder: Any) -> None:
     _releasing_gil("LLVMPY_RunNewFunctionPassManager")(passes, function, builder)
 
 
-def emitted(machine: Any, module: Any, is_object: bool) -> bytes:
+def machine_code(machine: Any, module: Any, is_object: bool) -> bytes:
     """The machine code of a module, as an object file or as assembly."""
     with _bindings().OutputString(owned=False) as error:
         memory = _releasing_gil("LLVMPY_TargetMachineEmitToMemory")(
@@ -229,14 +229,14 @@ def _bindings() -> Any:
 
 @memoized(100)
 def _releasing_gil(name: str) -> Any:
-    """A function that takes long, without Python's lock and without llvmlite's."""
+    """An LLVM function, called without the GIL and without llvmlite's lock."""
     return _function(name, ctypes.CDLL)
 
 
 @memoized(100)
 def _holding_gil(name: str) -> Any:
-    """A function that keeps Python's lock, since it takes less time than to get that back: a thread
-    that wants it waits for the switch interval of others, which is some milliseconds."""
+    """An LLVM function, called with the GIL held: it is shorter than the wait to get the GIL back,
+    which is the switch interval of other threads, some milliseconds."""
     return _function(name, ctypes.PyDLL)
 
 
@@ -251,22 +251,22 @@ def _function(name: str, kind: type[ctypes.CDLL]) -> Any:
     return function
 
 
-#: How often all passes run over iterations: no loop is to be left where its last values follow from
-#: its first ones. The first round finds the trip count (the least of two, more arithmetic than LLVM
-#: would spend without the option for it), the second finds that nothing else is done.
+#: How often the function pipeline runs over "iterations", to replace loops by their final values
+#: where these follow from the initial ones. The first round finds the trip count, a minimum of two
+#: (more arithmetic than LLVM's default expansion budget allows); the second finds the loop dead.
 _ROUNDS = 2
-#: Adding a library takes a linker time in proportion to those that it has already.
+#: A linker takes time per added library in proportion to those it already has.
 _LIBRARIES_PER_LINKER = 256
 _LINKING = threading.RLock()
 _libraries = itertools.count()
-_linkers: list[Any] = []  # the one that takes the next library
+_linkers: list[Any] = []  # the current one, if any
 
 Result = TypeVar("Result")
 
 
 def object_code(text: str, target: CpuTarget, passes: Passes = "loops") -> bytes:
-    """The object file of a module, which needs nothing but itself and the C library's memory."""
-    code = _finished(text, target, passes, partial(emitted, is_object=True))
+    """Compile a module to an object file whose only undefined symbols are `EXTERNAL`."""
+    code = _optimize_and(text, target, passes, partial(machine_code, is_object=True))
     missing = set(ObjectFile(code).undefined()) - EXTERNAL
     if missing:
         raise RuntimeError(f"A kernel calls what no kernel may call: {', '.join(sorted(missing))}.")
@@ -274,17 +274,17 @@ def object_code(text: str, target: CpuTarget, passes: Passes = "loops") -> bytes
 
 
 def assembly(text: str, target: CpuTarget, passes: Passes = "loops") -> str:
-    """The instructions of a module, as the processor's maker writes them."""
-    return _finished(text, target, passes, partial(emitted, is_object=False)).decode()
+    """The assembly of a module, in the syntax of the processor's manufacturer."""
+    return _optimize_and(text, target, passes, partial(machine_code, is_object=False)).decode()
 
 
 def optimised(text: str, target: CpuTarget, passes: Passes = "loops") -> str:
     """The text of a module after LLVM's passes."""
-    return _finished(text, target, passes, lambda machine, module: str(module))
+    return _optimize_and(text, target, passes, lambda machine, module: str(module))
 
 
 def place(code: bytes, functions: Sequence[str], target: CpuTarget) -> tuple[int, ...]:
-    """Put an object into executable memory for good; the addresses of its functions."""
+    """Load an object into executable memory, never to be unloaded; its functions' addresses."""
     if not runs_here(target):
         raise RuntimeError(f"This processor cannot run code for {target.name} ({target.cpu}).")
     flat = ObjectFile(code).flat(functions)
@@ -292,46 +292,46 @@ def place(code: bytes, functions: Sequence[str], target: CpuTarget) -> tuple[int
         content, offsets = flat
         start = executable(content)
         return tuple([start + offset for offset in offsets])
-    return _linked(code, functions)
+    return _link(code, functions)
 
 
-def _linked(code: bytes, functions: Sequence[str]) -> tuple[int, ...]:
-    """What takes a linker, by LLVM's: some 0.2 ms for each object, ten times as long as without."""
-    with inside.kept(), _LINKING:
-        # Its own library for each object: names of functions need not differ between kernels.
+def _link(code: bytes, functions: Sequence[str]) -> tuple[int, ...]:
+    """Load an object by LLVM's linker: some 0.2 ms each, ten times as long as without."""
+    with llvm_lock.held(), _LINKING:
+        # A library per object: kernels may have functions of the same names.
         library = llvm().JITLibraryBuilder().add_object_img(code)
         for name in functions:
             library.export_symbol(name)
         number = next(_libraries)
-        placed = library.link(_linker_of(number), f"kernel{number}")
+        placed = library.link(_linker(number), f"kernel{number}")
         placed.detach()  # never unloaded: a thread may be in the code when Python shuts down
         return tuple(placed[name] for name in functions)
 
 
-def _finished(
+def _optimize_and(
     text: str, target: CpuTarget, passes: Passes, finish: Callable[[Any, Any], Result]
 ) -> Result:
-    """What `finish` makes of a module after the passes that pay for it.
+    """Parse a module, run the passes that pay for it, and return `finish(machine, module)`.
 
-    For code of explicit vectors and simple loops those are two: loops are rotated, instructions
-    combined; without them kernels are up to a fifth slower. All passes of LLVM's first level take
-    three times as long and made no kernel faster; they run over iterations, which are to vanish.
-    For tiles none pays: passes cost two thirds more time, for about a hundredth of speed. Nor do
-    tiles gain by the reduction of strength in loops, without which they take a fifth less.
+    For explicit vectors in simple loops two passes pay, loop rotation and instruction combining:
+    without them kernels are up to 20% slower. The whole O1 pipeline takes three times as long and
+    made no kernel faster; it runs over "iterations" to remove their loops. For "tiles" none pays:
+    passes take 67% more time for 1% of speed. Without loop strength reduction, which gains tiles
+    nothing either, they compile 20% faster.
     """
     option: Option = "-disable-lsr=true" if passes == "tiles" else "-scev-cheap-expansion-budget=32"
     layout = _layout(target)
     with (
-        tools_for(target) as tools,
-        inside.kept(option),
-        module_of(text, target.triple, layout) as module,
+        toolchain_for(target) as tools,
+        llvm_lock.held(option),
+        parsed_module(text, target.triple, layout) as module,
     ):
         if passes != "tiles":
             _simplify(module, tools, passes)
         return finish(tools.machine, module)
 
 
-def _simplify(module: Any, tools: Tools, wanted: Passes) -> None:
+def _simplify(module: Any, tools: Toolchain, wanted: Passes) -> None:
     if wanted not in tools.passes:
         tools.passes[wanted] = _passes(tools.machine, wanted)
     builder, whole, single, rounds = tools.passes[wanted]
@@ -343,7 +343,7 @@ def _simplify(module: Any, tools: Tools, wanted: Passes) -> None:
 
 
 def _passes(machine: Any, wanted: Passes) -> tuple[Any, Any, Any, int]:
-    """What runs passes, those over a module and over a function, and how often the latter run."""
+    """The pass builder, the module passes, the function passes, and how often the latter run."""
     options = llvm().create_pipeline_tuning_options(speed_level=1)
     options.loop_vectorization = options.slp_vectorization = False
     options.loop_unrolling = options.loop_interleaving = False
@@ -364,8 +364,8 @@ def _layout(target: CpuTarget) -> str:
     return str(new_machine(target).target_data)
 
 
-def _linker_of(number: int) -> Any:
-    """What links a library. A linker that has enough of them is let go of, but not its code."""
+def _linker(number: int) -> Any:
+    """The linker for library `number`. A full linker is dropped; its code stays."""
     if number % _LIBRARIES_PER_LINKER == 0:
         machine = new_machine(named("native"))
         for full in _linkers:

@@ -1,5 +1,4 @@
-"""What a code generator gives, LLVM text with one function for each phase of a kernel, and the
-order for it: the kernel's key, and how to make it."""
+"""Emitted kernels, LLVM text with one function per phase, and requests for them."""
 
 from __future__ import annotations
 
@@ -7,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-#: What a module wants of LLVM before machine code is made of it. "loops" are simple, and brought
-#: into the form that machine code is best made of. "iterations" run again and again: what all of
-#: them together come to may be found, too. "tiles" are written as they are to run.
+#: The LLVM passes that a module needs. "loops": loop rotation and instruction combining.
+#: "iterations": the full function pipeline, which may replace whole loops by their results.
+#: "tiles": none, the text is already scheduled.
 Passes = Literal["loops", "iterations", "tiles"]
 
 
@@ -17,8 +16,8 @@ Passes = Literal["loops", "iterations", "tiles"]
 class Emitted:
     """A kernel as LLVM text.
 
-    `functions` run one after the other on all threads, with a barrier between; `scratch` is the
-    memory in bytes that a call needs besides its arguments.
+    `functions` are its phases: each runs on all threads, with a barrier between phases. `scratch`
+    is the memory in bytes that a call needs besides its arguments.
     """
 
     functions: tuple[str, ...]
@@ -27,21 +26,16 @@ class Emitted:
     passes: Passes = "loops"
 
 
-def unexplained(error: Exception) -> Exception:
-    """An error as it is."""
-    return error
-
-
 @dataclass(frozen=True)
 class Request:
-    """A kernel that is wanted: a key that stands for its code, and how to make it.
+    """A request for a kernel: a key that determines its code, and how to emit it.
 
-    `cost` is about what making and compiling it takes, in seconds, and `passes` what it will want
-    of LLVM; `explain` gives the error that the user sees for one of `make`.
+    `cost` estimates the seconds to emit and compile it, `passes` are those of its module. `explain`
+    turns an error of `make` into the one that the user sees.
     """
 
     key: str
     make: Callable[[], Emitted]
     cost: float = 0.01
     passes: Passes = "loops"
-    explain: Callable[[Exception], Exception] = unexplained
+    explain: Callable[[Exception], Exception] = lambda error: error

@@ -1,9 +1,8 @@
-"""Object files as LLVM makes them of kernels: what they need from outside, whether one is whole.
+"""ELF object files of kernels: undefined symbols, validation, and loading without a linker.
 
-What comes in are the bytes of an object (ELF, 64 bits). The loader trusts what stands in it: an
-offset beyond the end of a section is memory of ours that it reads or writes. So what comes from a
-disk is checked first: every table lies inside the file, every reference inside what it refers to,
-and there is nothing that a kernel has no use for.
+The bytes of a 64-bit ELF object come in. A loader trusts them: an offset past the end of a section
+makes it read or write our memory. So an object from disk is validated first: every table is inside
+the file, every reference inside what it refers to, and nothing is there that kernels do not need.
 """
 
 from __future__ import annotations
@@ -14,10 +13,10 @@ from functools import cached_property
 
 from thalweg.platform.collector import gc_paused
 
-#: What LLVM may call though no text says so.
+#: Symbols that LLVM may reference though the text does not.
 EXTERNAL = frozenset({"memset", "memcpy", "memmove", "_GLOBAL_OFFSET_TABLE_"})
 
-_IDENT = b"\x7fELF\x02\x01\x01"  # 64 bits, the lowest byte first
+_IDENT = b"\x7fELF\x02\x01\x01"  # 64 bits, little-endian
 _IDENT_BYTES = 16
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
@@ -25,7 +24,7 @@ _SYMBOL = struct.Struct("<IBBHQQ")
 _RELOCATION = struct.Struct("<QIIq")
 _RELOCATABLE = 1
 _BITS, _SYMBOLS, _STRINGS, _RELOCATIONS, _ZEROS = 1, 2, 3, 4, 8
-_UNWIND = 0x70000001  # how to leave a function that calls others, on x86-64
+_UNWIND = 0x70000001  # unwind tables of x86-64
 _KINDS = frozenset((_BITS, _SYMBOLS, _STRINGS, _RELOCATIONS, _ZEROS, _UNWIND))
 _WRITABLE, _ALLOC, _EXECUTABLE = 1, 2, 4
 _FLAGS = _WRITABLE | _ALLOC | _EXECUTABLE | 16 | 32 | 64  # mergeable, strings, info is a section
@@ -36,12 +35,12 @@ _FILE = 4
 _SYMBOL_KINDS = frozenset((0, 1, 2, 3, _FILE))  # besides it, an object, function, section
 _GLOBAL_FUNCTION = 1 << 4 | 2
 _MACHINES = {"x86_64": 62, "aarch64": 183}
-#: How many bytes a relocation changes, by its type, for those that kernels have.
+#: How many bytes a relocation patches, for the types that occur in kernels.
 _X86 = {1: 8, 24: 8, **dict.fromkeys((2, 4, 9, 10, 11, 41, 42), 4)}
 _ARM_WORDS = (258, 261, 273, 274, 275, 277, 278, 280, 282, 283, 284, 285, 286, 299, 311, 312)
 _ARM = {257: 8, 260: 8, **dict.fromkeys(_ARM_WORDS, 4)}
 _CHANGED = {"x86_64": _X86, "aarch64": _ARM}
-_DISTANCES = frozenset((2, 4))  # relocations of x86-64: how far away a symbol, or a function, is
+_DISTANCES = frozenset((2, 4))  # x86-64: PC-relative relocations, of data and of functions
 _DISTANCE = struct.Struct("<i")
 _CACHE_LINE = 64
 
@@ -53,22 +52,22 @@ _Symbol = tuple[int, int, int, int, int, int]
 
 
 class ObjectFile:
-    """An object file; its tables are read as they are asked for, without any check.
+    """An object file; tables are read on demand, unchecked until `check`.
 
-    Plain tuples and loops: of a step of sixty kernels all are checked in its first run.
+    Plain tuples and loops for speed: all kernels of a step are checked in its first run.
     """
 
     def __init__(self, code: bytes) -> None:
         self._code = code
 
     def undefined(self) -> list[str]:
-        """The names that it uses and does not define."""
+        """The undefined symbols."""
         return [self._name(name) for name, _, _, place, _, _ in self._symbols if name and not place]
 
     def check(self, functions: Sequence[str], architecture: str) -> None:
-        """Raise ValueError unless it is whole, and defines these functions."""
+        """Raise ValueError unless the object is valid and defines these functions."""
         try:
-            with gc_paused():  # what is read is dropped at once
+            with gc_paused():  # the tables are dropped at once
                 sound = all(self._conditions(functions, architecture))
         except (struct.error, LookupError, UnicodeDecodeError) as error:
             raise ValueError("This is no object file.") from error
@@ -76,9 +75,9 @@ class ObjectFile:
             raise ValueError("This is no object file that a kernel can be.")
 
     def flat(self, functions: Sequence[str]) -> tuple[bytes, list[int]] | None:
-        """Its code and constants as one piece of memory, wherever that lies, and where in it the
-        functions are; None where it takes a linker: it refers to something by its address, or to
-        something outside, or has memory of its own. Most kernels of x86-64 do not."""
+        """Code and constants as one relocated, position-independent image, and the offsets of the
+        functions in it. None where the object needs a linker: it has absolute or undefined
+        references, or writable memory. Most x86-64 kernels do not."""
         if not self._code.startswith(struct.pack("<H", _MACHINES["x86_64"]), _IDENT_BYTES + 2):
             return None
         starts, content = dict[int, int](), bytearray()
@@ -111,7 +110,7 @@ class ObjectFile:
             _DISTANCE.pack_into(content, at, starts[place] + value + addend - at)
 
     def _conditions(self, functions: Sequence[str], architecture: str) -> Iterator[bool]:
-        """In this order: each may rely on those before it."""
+        """The conditions of a valid object; each relies on those before it."""
         yield self._header_is_sound(architecture)
         yield self._sections_are_sound()
         yield self._tables_are_sound()
@@ -145,7 +144,7 @@ class ObjectFile:
         )
 
     def _tables_are_sound(self) -> bool:
-        """The names of sections, the one table of symbols and the names of those."""
+        """Whether section names, the one symbol table and its string table are valid."""
         titles = self._sections[self._table_of_sections[3]]
         _, _, _, _, _, size, link, first_global, _, entry_size = self._symbol_table
         return (
@@ -197,14 +196,14 @@ class ObjectFile:
 
     @cached_property
     def _usable(self) -> set[int]:
-        """The symbols that code may refer to: those of what is loaded, and those from outside."""
+        """The symbols that relocations may use: those in loaded sections, and undefined ones."""
         loaded = {place for place, section in enumerate(self._sections) if section[2] & _ALLOC}
         loaded.add(0)
         return {number for number, symbol in enumerate(self._symbols) if symbol[3] in loaded}
 
     @cached_property
     def _table_of_sections(self) -> tuple[int, int, int, int]:
-        """Where it starts, the size of an entry, their number, which one has the names."""
+        """Its offset, the size of an entry, their number, the section of the names."""
         *_, start, _, _, _, _, size, count, titles = _HEADER.unpack_from(self._code)
         return start, size, count, titles
 

@@ -1,8 +1,8 @@
-"""Evaluation of a loop kernel's expressions, hoisted out of all loops they do not depend on.
+"""Emission of a loop kernel's expressions, hoisted out of all loops that they are invariant in.
 
-What comes in are expressions and the scope to evaluate them in; what goes out are instructions, and
-scopes that hold the values. Independent reductions over the same variables share one loop; what
-they compute at length and others need again is spilled to memory.
+Expressions and a scope come in; instructions go out, and the scope then holds the values.
+Independent reductions over the same variables share one loop. Long expressions of a reduction that
+are needed again are spilled to memory.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from typing import Any
 
 from thalweg.codegen.llvm.builder import I64, Builder, Loop, Value, constant
 from thalweg.codegen.loops.lanes import (
-    Body,
-    Cut,
-    Lanes,
+    BlockSplit,
+    BlockTotals,
+    LoopBody,
     Slots,
     Span,
-    Totals,
-    cut_of,
-    each_state,
-    flat,
-    like,
+    VectorLoop,
+    block_split,
+    flatten,
+    initial_states,
+    map_states,
     split_states,
-    start_states,
+    unflatten,
 )
 from thalweg.codegen.loops.plan import BLOCK, Plan, is_long
-from thalweg.codegen.loops.scope import Frame, LaneScope, Scope, Spill
-from thalweg.codegen.loops.simplify import extent_of, outside_reductions
+from thalweg.codegen.loops.scope import KernelContext, LaneScope, Scope, Spill
+from thalweg.codegen.loops.simplify import outside_reductions, static_extent
 from thalweg.codegen.math.conversion import register_type
 from thalweg.codegen.math.elements import Accumulator, State, accumulator_of
 from thalweg.ir.dynamic import factors_of, is_static
@@ -38,74 +38,75 @@ from thalweg.ir.expr import Const, Expr, Reduce, Select
 from thalweg.ir.loop import Variable
 from thalweg.ir.rewrite import free_variables, postorder
 
-_MAX_SPILLED, _PADDED = 1 << 13, 64  # in the first cache; whole vectors
-_REDUCED_COPIES = 4  # accumulators side by side: an addition takes four cycles
-_REDUCED_PARTS = 32  # partial sums, at least: narrow vectors round no worse than wide ones
-# Terms of a block of a sum: fewer cost time in the first cache.
+_MAX_SPILLED, _PADDED = 1 << 13, 64  # elements: in L1; whole vectors
+_REDUCED_COPIES = 4  # interleaved accumulators: an addition has a latency of four cycles
+_REDUCED_PARTS = 32  # least partial sums: narrow vectors round no worse than wide ones
+# Terms of a block of a sum, vectorized along it or not: shorter blocks are slower in L1.
 _LANE_BLOCK, _COLUMN_BLOCK = 128, 256
 
 
 @dataclass(frozen=True)
-class Nest:
-    """The loops of reductions, outermost first: the innermost in lanes, if it is. `inside` takes
-    the elements of an iteration."""
+class ReductionNest:
+    """The loops of a group of reductions, outermost first. `inside` accumulates the elements of an
+    iteration; the innermost loop is vectorized if `lanes` is given."""
 
     variables: tuple[Variable, ...]
     group: Sequence[Reduce]
-    inside: Body
-    lanes: Lanes | None = None
+    inside: LoopBody
+    lanes: VectorLoop | None = None
 
     @property
     def bodies(self) -> list[Expr]:
-        """What is reduced."""
+        """The reduced expressions."""
         return bodies_of(self.group)
 
     @property
     def iterations(self) -> list[int | None]:
-        """How many iterations each loop has, where that is known."""
-        counts = enumerate(map(extent_of, self.variables))
+        """The static trip count of each loop, or None."""
+        counts = enumerate(map(static_extent, self.variables))
         return [count if count is None else -(-count // self.unit(n)) for n, count in counts]
 
     def unit(self, number: int) -> int:
-        """How many values of the variable of that number one iteration takes."""
+        """How many values of variable `number` one iteration covers."""
         is_last = number == len(self.variables) - 1
         return self.lanes.block if self.lanes is not None and is_last else 1
 
 
-class Computation:
-    """Writes the values of a kernel's expressions."""
+class ExpressionEmitter:
+    """Emits the expressions of a kernel."""
 
-    def __init__(self, plan: Plan, builder: Builder, frame: Frame) -> None:
-        self._plan, self._b, self._frame, self._safe = plan, builder, frame, plan.safe
+    def __init__(self, plan: Plan, builder: Builder, context: KernelContext) -> None:
+        self._plan, self._b, self._context, self._safe = plan, builder, context, plan.speculatable
         self._reduced = plan.form.every(Reduce)
         self._outside = outside_reductions(plan.form.roots)
-        self._long = _long(plan.form.parts)
+        self._long = _long_expressions(plan.form.parts)
 
     def extent(self, variable: Variable) -> Value:
-        """How many values a variable has."""
+        """The extent of a variable."""
         for inner, blocks in self._plan.blocks.items():
             if variable is blocks:
                 above = self._b.binary("add", self.extent(inner), BLOCK - 1)
                 return self._b.binary("udiv", above, BLOCK)
-        first, *others = map(self._frame.integer, factors_of(variable.extent))
+        first, *others = map(self._context.integer, factors_of(variable.extent))
         for other in others:
             first = self._b.binary("mul", first, other)
         return first
 
-    def ready(self, scope: Scope, certain: Sequence[Expr], perhaps: Sequence[Expr] = ()) -> None:
-        """Compute all parts of expressions that depend on nothing further in."""
-        found = self._independent(scope, certain, perhaps)
-        for group in self._groups(scope, found):
+    def hoist(self, scope: Scope, certain: Sequence[Expr], perhaps: Sequence[Expr] = ()) -> None:
+        """Compute the parts of expressions that are invariant in inner loops. Those of `certain`
+        are computed in any case, those of `perhaps` only if they may be speculated."""
+        found = self._hoistable(scope, certain, perhaps)
+        for group in self._reduction_groups(scope, found):
             self._reduce(scope, group)
         for expr in found:
-            for copy in scope.copies:
-                copy.narrow(expr, copy.tail)
+            for vector in scope.vectors:
+                vector.scalar_or_vector(expr, vector.tail)
 
-    def _independent(
+    def _hoistable(
         self, scope: Scope, certain: Sequence[Expr], perhaps: Sequence[Expr]
     ) -> list[Expr]:
-        """The largest parts that can be computed in a scope and may be, whatever is selected."""
-        names, found = scope.names, dict[Expr, None]()
+        """The largest parts that are computable in a scope and safe to compute there."""
+        bound, found = scope.bound_variables, dict[Expr, None]()
         pending = [(r, True) for r in certain] + [(r, False) for r in perhaps]
         pending.reverse()
         seen = set[tuple[Expr, bool]]()
@@ -114,14 +115,14 @@ class Computation:
             if (expr, sure) in seen or isinstance(expr, Const):
                 continue
             seen.add((expr, sure))
-            if not free_variables(expr) <= names:
-                pending += reversed(_inner(expr, sure))
+            if not free_variables(expr) <= bound:
+                pending += reversed(_operands(expr, sure))
             elif sure or self._safe.of(expr):
                 found[expr] = None
         return list(found)
 
-    def _groups(self, scope: Scope, found: Sequence[Expr]) -> list[list[Reduce]]:
-        """The reductions to be done here: those that share a loop, in an order that works."""
+    def _reduction_groups(self, scope: Scope, found: Sequence[Expr]) -> list[list[Reduce]]:
+        """The reductions to compute here, grouped by the loops they share, inner ones first."""
         depths: dict[Expr, int] = {}
         groups: dict[Any, list[Reduce]] = {}
         for expr in self._reductions(scope, found):
@@ -131,223 +132,235 @@ class Computation:
         return [groups[key] for key in sorted(groups, key=lambda key: key[0])]
 
     def _reductions(self, scope: Scope, found: Sequence[Expr]) -> list[Reduce]:
-        names, wanted = scope.names, set[tuple[Expr, bool]]()
+        bound, wanted = scope.bound_variables, set[tuple[Expr, bool]]()
         pending = [(expr, True) for expr in found]
         while pending:
             expr, sure = pending.pop()
-            if (expr, sure) not in wanted and not scope.copies[0].knows(expr):
+            if (expr, sure) not in wanted and not scope.vectors[0].has_value(expr):
                 wanted.add((expr, sure))
-                pending += _inner(expr, sure)
+                pending += _operands(expr, sure)
         chosen = {
             expr
             for expr, sure in wanted
             if isinstance(expr, Reduce)
-            and free_variables(expr) <= names
+            and free_variables(expr) <= bound
             and (sure or self._safe.of(expr))
         }
         return [expr for expr in postorder(found) if isinstance(expr, Reduce) and expr in chosen]
 
     # Reductions
 
-    def alone(self, copy: LaneScope, expr: Reduce, mask: Value | None) -> Value:
-        """A reduction that is wanted only in some lanes."""
-        inner = copy.inside({}, mask)
+    def reduce_masked(self, vector: LaneScope, expr: Reduce, mask: Value | None) -> Value:
+        """The value of a reduction in the lanes of a mask."""
+        inner = vector.nested({}, mask)
         self._reduce(Scope((inner,)), [expr])
-        return inner.narrow(expr, mask)
+        return inner.scalar_or_vector(expr, mask)
 
     def _reduce(self, scope: Scope, group: Sequence[Reduce]) -> None:
-        """Do reductions over the same variables in one loop; the copies then know their values."""
+        """Compute reductions over the same variables in one loop nest and define their values."""
         variables = group[0].variables
-        self.ready(scope, bodies_of(group))
-        lane = self._plan.lanes.get(variables) if scope.is_scalar else None
-        spilled = self._to_spill(scope, group)
+        self.hoist(scope, bodies_of(group))
+        lane = self._plan.reduction_lanes.get(variables) if scope.is_scalar else None
+        spilled = self._allocate_spills(scope, group)
 
-        def take(inner: Scope, slots: Slots) -> Slots:
-            return self._take(inner, group, slots, spilled)
+        def accumulate(inner: Scope, slots: Slots) -> Slots:
+            return self._accumulate(inner, group, slots, spilled)
 
         if lane is None or (is_static(lane.extent) and lane.extent < 4):
-            start = [start_states(group, copy.lanes) for copy in scope.copies]
-            slots = self._summed(scope, Nest(variables, group, take), start, _COLUMN_BLOCK)
+            start = [initial_states(group, vector.lanes) for vector in scope.vectors]
+            slots = self._reduce_nest(
+                scope, ReductionNest(variables, group, accumulate), start, _COLUMN_BLOCK
+            )
         else:
-            slots = self._reduce_in_lanes(scope, group, lane, take)
-        for copy, slot in zip(scope.copies, slots, strict=True):
+            slots = self._reduce_in_lanes(scope, group, lane, accumulate)
+        for vector, slot in zip(scope.vectors, slots, strict=True):
             for expr, state in split_states(group, slot):
-                copy.remember(expr, accumulator_of(expr).result(self._b, state))
-        for copy, memory in zip(scope.copies, spilled, strict=True):
-            copy.spilled |= memory
+                vector.define(expr, accumulator_of(expr).result(self._b, state))
+        for vector, memory in zip(scope.vectors, spilled, strict=True):
+            vector.spilled |= memory
 
-    def _to_spill(self, scope: Scope, group: Sequence[Reduce]) -> list[dict[Expr, Spill]]:
-        """Memory, for each copy, for what a reduction computes at length and others need again."""
+    def _allocate_spills(self, scope: Scope, group: Sequence[Reduce]) -> list[dict[Expr, Spill]]:
+        """Allocate a stack slot, per lane scope, for each long expression that is reused."""
         variable, *others = group[0].variables
-        count = extent_of(variable)
+        count = static_extent(variable)
         if not self._long or others or count is None or count * scope.lanes > _MAX_SPILLED:
-            return [{} for _ in scope.copies]
-        chosen = self._reused(group, variable, scope.names | {variable})
+            return [{} for _ in scope.vectors]
+        chosen = self._reused_expressions(group, variable, scope.bound_variables | {variable})
         return [
-            {expr: self._memory(expr, variable, count, copy) for expr in chosen}
-            for copy in scope.copies
+            {expr: self._spill_slot(expr, variable, count, vector.lanes) for expr in chosen}
+            for vector in scope.vectors
         ]
 
-    def _reused(
-        self, group: Sequence[Reduce], variable: Variable, names: frozenset[Variable]
+    def _reused_expressions(
+        self, group: Sequence[Reduce], variable: Variable, bound: frozenset[Variable]
     ) -> list[Expr]:
-        """The largest long parts of a group of reductions that are computed elsewhere too."""
+        """The largest long expressions of a group of reductions that are needed elsewhere too."""
         others = [expr for expr in self._reduced if expr not in group]
         again = (self._outside | set(postorder(bodies_of(others)))) & self._long
         pending, found = bodies_of(group), dict[Expr, None]()
         while pending:
             expr = pending.pop()
             free = free_variables(expr)
-            if expr in again and variable in free and free <= names and _is_number(expr):
+            if expr in again and variable in free and free <= bound and _is_number(expr):
                 found[expr] = None
             elif expr in self._long and not isinstance(expr, Reduce):
                 pending += expr.parts
         return list(found)
 
-    def _memory(self, expr: Expr, variable: Variable, count: int, copy: LaneScope) -> Spill:
-        kind = register_type(expr.dtype, copy.lanes)
+    def _spill_slot(self, expr: Expr, variable: Variable, count: int, lanes: int) -> Spill:
+        kind = register_type(expr.dtype, lanes)
         return Spill(self._b.stack(kind, -(-count // _PADDED) * _PADDED), variable, kind)
 
-    def _summed(self, scope: Scope, nest: Nest, start: Slots, block: int) -> Slots:
-        """The states after all loops of a nest, in blocks where sums are long."""
-        totals = Totals(self._b, nest.group)
-        cut = cut_of(nest.iterations, block) if totals.rounds else None
-        if cut is None:
-            return self._joined(nest, self._nest(scope, nest, start))
-        if not cut.certain:
-            return self._perhaps_in_blocks(scope, nest, start, cut)
-        inside = replace(nest, variables=nest.variables[cut.position :])
+    def _reduce_nest(self, scope: Scope, nest: ReductionNest, start: Slots, block: int) -> Slots:
+        """The final states of a nest, summed in blocks where sums are long."""
+        totals = BlockTotals(self._b, nest.group)
+        split = block_split(nest.iterations, block) if totals.is_compensated else None
+        if split is None:
+            return self._merge_vectors(nest, self._loop_nest(scope, nest, start))
+        if not split.is_certain:
+            return self._reduce_perhaps_blocked(scope, nest, start, split)
+        inside = replace(nest, variables=nest.variables[split.position :])
 
         def at_cut(inner: Scope, kept: Slots) -> Slots:
-            with self._blocks(nest, cut, flat(kept)) as (loop, span):
-                states = self._nest(inner, inside, start, span)
-                taken = totals.take(like(kept, loop.carried), self._joined(nest, states))
-                loop.next = flat(taken)
-            return like(kept, loop.results)
+            with self._block_loop(nest, split, flatten(kept)) as (loop, span):
+                states = self._loop_nest(inner, inside, start, span)
+                taken = totals.add_block(
+                    unflatten(kept, loop.carried), self._merge_vectors(nest, states)
+                )
+                loop.next = flatten(taken)
+            return unflatten(kept, loop.results)
 
-        outside = Nest(nest.variables[: cut.position], nest.group, at_cut)
-        kept = totals.start(_joined_like(nest, start))
-        return totals.states(self._nest(scope, outside, kept))
+        outside = ReductionNest(nest.variables[: split.position], nest.group, at_cut)
+        kept = totals.start(_merged_slots(nest, start))
+        return totals.states(self._loop_nest(scope, outside, kept))
 
-    def _perhaps_in_blocks(self, scope: Scope, nest: Nest, start: Slots, cut: Cut) -> Slots:
-        """The same where there may be but one block, which then costs no more than ever."""
-        b, totals = self._b, Totals(self._b, nest.group)
-        none = totals.start(_joined_like(nest, start))
+    def _reduce_perhaps_blocked(
+        self, scope: Scope, nest: ReductionNest, start: Slots, split: BlockSplit
+    ) -> Slots:
+        """The same where there may be a single block at run time, which then needs no totals."""
+        b, totals = self._b, BlockTotals(self._b, nest.group)
+        none = totals.start(_merged_slots(nest, start))
         count = self.extent(nest.variables[0])
-        with self._blocks(nest, cut, [*flat(none), *flat(start)]) as (loop, span):
-            kept, _ = _apart(loop.carried, none, start)
-            after = self._nest(scope, nest, start, span)
+        with self._block_loop(nest, split, [*flatten(none), *flatten(start)]) as (loop, span):
+            kept, _ = _split_values(loop.carried, none, start)
+            after = self._loop_nest(scope, nest, start, span)
             taken = b.choose_all(
                 b.compare("slt", span[1], count),
-                lambda: flat(totals.take(kept, self._joined(nest, after))),
-                lambda: flat(kept),
+                lambda: flatten(totals.add_block(kept, self._merge_vectors(nest, after))),
+                lambda: flatten(kept),
             )
-            loop.next = [*taken, *flat(after)]
-        kept, last = _apart(loop.results, none, start)
-        joined = self._joined(nest, last)
-        several = b.compare("sgt", count, cut.size * nest.unit(cut.position))
+            loop.next = [*taken, *flatten(after)]
+        kept, last = _split_values(loop.results, none, start)
+        joined = self._merge_vectors(nest, last)
+        several = b.compare("sgt", count, split.size * nest.unit(split.position))
         values = b.choose_all(
             several,
-            lambda: flat(totals.states(totals.take(kept, joined))),
-            lambda: flat(joined),
+            lambda: flatten(totals.states(totals.add_block(kept, joined))),
+            lambda: flatten(joined),
         )
-        return like(joined, values)
+        return unflatten(joined, values)
 
     @contextmanager
-    def _blocks(
-        self, nest: Nest, cut: Cut, carried: Sequence[Value]
+    def _block_loop(
+        self, nest: ReductionNest, split: BlockSplit, carried: Sequence[Value]
     ) -> Generator[tuple[Loop, Span]]:
-        """A loop over the blocks of a nest; a block is a range of iterations."""
+        """A loop over the blocks of a nest; yields it and the span of a block."""
         b, zero = self._b, constant(I64, 0)
-        count = self.extent(nest.variables[cut.position])
-        size = constant(I64, cut.size * nest.unit(cut.position))
+        count = self.extent(nest.variables[split.position])
+        size = constant(I64, split.size * nest.unit(split.position))
         with b.loop(zero, count, size, carried) as loop:
             after = b.binary("add nsw", loop.index, size)
             yield loop, (loop.index, b.call("llvm.smin.i64", I64, after, count))
 
-    def _nest(self, scope: Scope, nest: Nest, slots: Slots, span: Span | None = None) -> Slots:
-        """Loops over variables, outermost first, that carry values; the first over a span."""
+    def _loop_nest(
+        self, scope: Scope, nest: ReductionNest, slots: Slots, span: Span | None = None
+    ) -> Slots:
+        """Emit a loop nest that carries values, its outermost loop over `span`."""
         if not nest.variables:
             return nest.inside(scope, slots)
         first = nest.variables[0]
         span = span or (constant(I64, 0), self.extent(first))
         if nest.lanes is not None and len(nest.variables) == 1:
             return nest.lanes.run(scope, span, nest.inside, slots)
-        with self._b.loop(*span, 1, flat(slots)) as loop:
+        with self._b.loop(*span, 1, flatten(slots)) as loop:
             inner = scope.bind({first: loop.index})
-            self.ready(inner, nest.bodies)
-            carried = like(slots, loop.carried)
+            self.hoist(inner, nest.bodies)
+            carried = unflatten(slots, loop.carried)
             others = replace(nest, variables=nest.variables[1:])
-            loop.next = flat(self._nest(inner, others, carried))
-        return like(slots, loop.results)
+            loop.next = flatten(self._loop_nest(inner, others, carried))
+        return unflatten(slots, loop.results)
 
-    def _take(
+    def _accumulate(
         self,
         scope: Scope,
         group: Sequence[Reduce],
         slots: Slots,
         spilled: Sequence[dict[Expr, Spill]],
     ) -> Slots:
-        """Take the elements of one iteration into the states."""
-        self.ready(scope, bodies_of(group))
-        for copy, memory in zip(scope.copies, cycle(spilled), strict=False):
+        """Accumulate the elements of one iteration into the states."""
+        self.hoist(scope, bodies_of(group))
+        for vector, memory in zip(scope.vectors, cycle(spilled), strict=False):
             for expr, place in memory.items():
-                copy.spill(expr, place)
+                vector.spill(expr, place)
         return [
-            [v for expr, state in split_states(group, slot) for v in self._taken(copy, expr, state)]
-            for copy, slot in zip(scope.copies, slots, strict=True)
+            [
+                v
+                for expr, state in split_states(group, slot)
+                for v in self._accumulated(vector, expr, state)
+            ]
+            for vector, slot in zip(scope.vectors, slots, strict=True)
         ]
 
-    def _taken(self, copy: LaneScope, expr: Reduce, state: State) -> State:
+    def _accumulated(self, vector: LaneScope, expr: Reduce, state: State) -> State:
         variables = expr.variables
         b, accumulator = self._b, accumulator_of(expr)
-        element = copy.value_as(expr.body, accumulator.dtype, copy.tail)
+        element = vector.value_as(expr.body, accumulator.dtype, vector.tail)
         position = element
         if accumulator.row.gives_position:
-            position = b.splat(copy.index(variables[0]), copy.lanes)
-        after = accumulator.take(b, state, element, position)
-        if copy.tail is None or copy.vector not in variables:
+            position = b.splat(vector.index(variables[0]), vector.lanes)
+        after = accumulator.accumulate(b, state, element, position)
+        if vector.tail is None or vector.vector not in variables:
             return after
-        return [b.select(copy.tail, new, old) for new, old in zip(after, state, strict=True)]
+        return [b.select(vector.tail, new, old) for new, old in zip(after, state, strict=True)]
 
     def _reduce_in_lanes(
-        self, scope: Scope, group: Sequence[Reduce], lane: Variable, take: Body
+        self, scope: Scope, group: Sequence[Reduce], lane: Variable, body: LoopBody
     ) -> Slots:
-        """Partial states in lanes, of several vectors side by side, combined in a fixed order."""
-        width, copies = self._lane_width(lane), self._lane_copies(lane, group)
-        loop = Lanes(self._b, lane, width, copies, self._plan.masked)
+        """Reduce in interleaved vectors, then merge the partial states in a fixed order."""
+        width, copies = self._lane_width(lane), self._lane_interleave(lane, group)
+        loop = VectorLoop(self._b, lane, width, copies, self._plan.masks_tails)
         others = [v for v in group[0].variables if v is not lane]
-        start = [start_states(group, lanes) for lanes in loop.kept]
-        nest = Nest((*others, lane), group, take, loop)
-        return [self._merged(group, self._summed(scope, nest, start, _LANE_BLOCK))]
+        start = [initial_states(group, lanes) for lanes in loop.slot_lanes]
+        nest = ReductionNest((*others, lane), group, body, loop)
+        return [self._merge_lanes(group, self._reduce_nest(scope, nest, start, _LANE_BLOCK))]
 
-    def _joined(self, nest: Nest, slots: Slots) -> Slots:
-        """The vectors side by side as one, where they have parts of the same reductions."""
+    def _merge_vectors(self, nest: ReductionNest, slots: Slots) -> Slots:
+        """Merge the slots of interleaved vectors into one; a scalar slot stays."""
         vectors = [slot for slot in slots if slot[0].type.lanes > 1]
         if nest.lanes is None or not vectors:
             return slots
         single = [slot for slot in slots if slot[0].type.lanes == 1]
-        return [self._one_of(nest.group, vectors), *single]
+        return [self._merge_slots(nest.group, vectors), *single]
 
-    def _one_of(self, group: Sequence[Reduce], slots: Slots) -> list[Value]:
-        """The states of several slots in one."""
+    def _merge_slots(self, group: Sequence[Reduce], slots: Slots) -> list[Value]:
+        """Merge the states of several slots."""
         columns = zip(*(split_states(group, slot) for slot in slots), strict=True)
         return [
             value
             for column in columns
-            for value in self._pairwise(accumulator_of(column[0][0]), [s for _, s in column])
+            for value in self._merge_tree(accumulator_of(column[0][0]), [s for _, s in column])
         ]
 
-    def _merged(self, group: Sequence[Reduce], slots: Slots) -> list[Value]:
-        """The states of slots and all their lanes in one."""
+    def _merge_lanes(self, group: Sequence[Reduce], slots: Slots) -> list[Value]:
+        """Merge the states of all slots and of all their lanes."""
 
         def across(accumulator: Accumulator, state: State) -> State:
-            return accumulator.across(self._b, state)
+            return accumulator.reduce_lanes(self._b, state)
 
-        return self._one_of(group, [each_state(group, slot, across) for slot in slots])
+        return self._merge_slots(group, [map_states(group, slot, across) for slot in slots])
 
-    def _pairwise(self, accumulator: Accumulator, states: list[State]) -> State:
-        """States merged as a tree."""
+    def _merge_tree(self, accumulator: Accumulator, states: list[State]) -> State:
+        """Merge states pairwise, as a tree."""
         while len(states) > 1:
             odd: list[State] = states[-1:] if len(states) % 2 else []
             pairs = zip(states[::2], states[1::2], strict=False)
@@ -355,18 +368,18 @@ class Computation:
         return states[0]
 
     def _lane_width(self, lane: Variable) -> int:
-        count, lanes = extent_of(lane), self._plan.target.lanes
+        count, lanes = static_extent(lane), self._plan.target.lanes
         return lanes if count is None else min(lanes, 1 << (count - 1).bit_length())
 
-    def _lane_copies(self, lane: Variable, group: Sequence[Reduce]) -> int:
-        count, width = extent_of(lane), self._lane_width(lane)
+    def _lane_interleave(self, lane: Variable, group: Sequence[Reduce]) -> int:
+        count, width = static_extent(lane), self._lane_width(lane)
         side_by_side = max(_REDUCED_COPIES, _REDUCED_PARTS // self._plan.target.lanes)
         most = max(side_by_side // len(group), 1)
         return most if count is None else max(min(most, count // width), 1)
 
 
-def _inner(expr: Expr, sure: bool) -> list[tuple[Expr, bool]]:
-    """The parts of an expression, and whether they are computed in any case."""
+def _operands(expr: Expr, sure: bool) -> list[tuple[Expr, bool]]:
+    """The parts of an expression, and whether each is computed in any case."""
     if not isinstance(expr, Select):
         return [(part, sure) for part in expr.parts]
     known = sure and isinstance(expr.condition, Const)
@@ -377,8 +390,8 @@ def bodies_of(group: Sequence[Reduce]) -> list[Expr]:
     return [expr.body for expr in group]
 
 
-def _long(exprs: Sequence[Expr]) -> set[Expr]:
-    """Those of some expressions (parts first) that take many instructions."""
+def _long_expressions(exprs: Sequence[Expr]) -> set[Expr]:
+    """The expressions, given parts first, that contain a long one."""
     found = set[Expr]()
     for expr in exprs:
         if is_long(expr) or not found.isdisjoint(expr.parts):
@@ -390,15 +403,15 @@ def _is_number(expr: Expr) -> bool:
     return expr.dtype.kind != "b"
 
 
-def _joined_like(nest: Nest, slots: Slots) -> Slots:
-    """Slots of which there are as many as of joined ones."""
+def _merged_slots(nest: ReductionNest, slots: Slots) -> Slots:
+    """Initial slots in the shape of merged ones."""
     if nest.lanes is None:
         return slots
     vectors = [slot for slot in slots if slot[0].type.lanes > 1]
     return [*vectors[:1], *(slot for slot in slots if slot[0].type.lanes == 1)]
 
 
-def _apart(values: Sequence[Value], first: Slots, second: Slots) -> tuple[Slots, Slots]:
-    """Values of slots like the first ones, and of slots like the second."""
-    count = len(flat(first))
-    return like(first, values[:count]), like(second, values[count:])
+def _split_values(values: Sequence[Value], first: Slots, second: Slots) -> tuple[Slots, Slots]:
+    """Split values into slots like `first` and slots like `second`."""
+    count = len(flatten(first))
+    return unflatten(first, values[:count]), unflatten(second, values[count:])

@@ -1,4 +1,4 @@
-"""Kernels that repeat themselves, as a generator is asked for them."""
+"""Loop bodies made of several kernels, as they are given to the generator."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from thalweg.ir.kernel import Loops
 
 @dataclass(frozen=True)
 class Iteration:
-    """Kernels that are one iteration of a loop: they run again as long as a byte that one of them
-    wrote is not zero, but not more often than `most` times in one call.
+    """Kernels that together are one iteration of a loop. They repeat while a byte that one of them
+    writes is not zero, at most `max_iterations` times in one call.
 
-    Their argument words lie one after the other. An argument is known by its memory, which several
-    of them may have in common.
+    Their argument words are concatenated. Arguments are identified by the number of their memory,
+    which several kernels may share.
     """
 
     kernels: tuple[Loops, ...]
-    starts: tuple[int, ...]  # the place of each kernel's words among all
-    memory: tuple[tuple[int, ...], ...]  # the numbers of each kernel's arguments
-    overlapping: frozenset[int]  # memory that other memory may be part of
-    deciding: int  # the memory with the byte
-    most: int
+    word_starts: tuple[int, ...]  # where each kernel's words begin
+    memory: tuple[tuple[int, ...], ...]  # of each kernel's arguments
+    overlapping: frozenset[int]  # memory that may alias other memory
+    condition: int  # the memory whose first byte is the loop condition
+    max_iterations: int

@@ -1,9 +1,8 @@
-"""How a loop kernel is run: the order of its loops, its vectors, and what threads share.
+"""The schedule of a loop kernel: loop order, vectorization, and which loops threads share.
 
-What comes in is a kernel in its simplest form; what goes out is a `Plan`. Iterations that may meet
-at one element run in order on one thread; of the others, one variable may go into the lanes of
-vectors and an outer one is split over the threads. The choice of the vector is by a rough count of
-instructions.
+A kernel in canonical form comes in, a `Plan` goes out. Loops whose iterations may store to the same
+element run in order on one thread. Of the others, one may be vectorized, chosen by a rough count of
+instructions, and outer ones are shared by threads.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ from itertools import pairwise
 import numpy as np
 
 from thalweg.codegen.loops.simplify import (
-    extent_of,
     outside_reductions,
-    safety,
+    speculation_safety,
+    static_extent,
     stride,
     without_scans,
 )
@@ -33,64 +32,64 @@ from thalweg.ir.rewrite import Fold, free_variables, postorder
 from thalweg.ir.target import Target
 
 _LONG_COST, _PLAIN_COST = 12.0, 1.0
-_GATHER_COST, _SCATTER_COST = 0.8, 5.0  # of a lane
-_ACROSS_COST = 12.0  # to combine the lanes of a vector
+_GATHER_COST, _SCATTER_COST = 0.8, 5.0  # per lane
+_ACROSS_COST = 12.0  # of a reduction across the lanes of a vector
 _LANES_PER_ITERATION = 16
-BLOCK = 16  # values of a variable that runs inside the vector
-_MIN_SHARED = 64  # iterations of an outer loop that is split over threads by itself
+BLOCK = 16  # iterations of a loop that is blocked inside the vector loop
+_MIN_THREADED = 64  # iterations that suffice to share one loop among threads
 
 
 Variables = tuple[Variable, ...]
-ReducedLanes = dict[Variables, Variable]
+ReductionLanes = dict[Variables, Variable]
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """The decisions about a kernel.
+    """The schedule of a kernel.
 
-    `split` are the levels (first, last) that threads share as one loop, if any. `lanes` maps the
-    variables of reductions to the one among them that goes into lanes. `blocks` maps a variable
-    that runs inside the vector, block by block, to that which counts its blocks.
+    `threaded_levels` are the loops (first, last) that threads share as one collapsed loop, if any.
+    `reduction_lanes` maps the variables of a reduction to the one that is vectorized. `blocks` maps
+    a variable that is blocked inside the vector loop to the variable that counts its blocks.
     """
 
     form: Loops
     target: Target
     variables: Variables
     vector: Variable | None
-    width: int  # lanes of the vector variable
-    copies: int  # vectors side by side
-    split: tuple[int, int] | None
+    width: int  # lanes of a vector
+    interleave: int  # vectors per iteration
+    threaded_levels: tuple[int, int] | None
     backward: frozenset[Variable]
-    lanes: ReducedLanes
+    reduction_lanes: ReductionLanes
     blocks: dict[Variable, Variable]
-    masked: bool  # the ends of loops are done in vectors with a mask
+    masks_tails: bool  # remainders of vector loops are masked vectors, not scalars
 
-    def depth(self, work: Store | Check) -> int:
-        """How many loops are around a store or check."""
-        count = len(work.variables)
+    def depth(self, statement: Store | Check) -> int:
+        """How many loops enclose a store or check."""
+        count = len(statement.variables)
         return len(self.variables) if count == len(self.form.variables) else count
 
     @cached_property
-    def safe(self) -> Fold[bool]:
-        """Which expressions may be computed where they are not wanted."""
-        return safety()
+    def speculatable(self) -> Fold[bool]:
+        """Which expressions may be executed speculatively."""
+        return speculation_safety()
 
 
-def _masked(form: Loops, target: CpuTarget) -> bool:
-    """Whether the ends of loops are done in vectors with a mask."""
+def _masks_tails(form: Loops, target: CpuTarget) -> bool:
+    """Whether remainders of vector loops are masked vectors."""
     sizes = [np.dtype(argument.dtype).itemsize for argument in form.arguments]
     return target.has_masks or (target.has("avx2") and min(sizes, default=4) >= 4)
 
 
 def plan(form: Loops, target: CpuTarget) -> Plan:
-    """Decide how a kernel runs."""
-    ordered = ordered_variables(form)
-    lanes = _reduced_lanes(form, target.lanes)
-    vector = _vector(form, ordered, lanes, target.lanes)
+    """The schedule of a kernel in canonical form."""
+    sequential = sequential_variables(form)
+    lanes = _reduction_lanes(form, target.lanes)
+    vector = _vector(form, sequential, lanes, target.lanes)
     variables = _order(form, vector)
-    form, backward = scans_in_order(form, variables, ordered)
-    blocks = _blocks(form, variables, vector, ordered)
-    # The blocks of some in their places, and these innermost.
+    form, backward = scans_in_order(form, variables)
+    blocks = _blocks(form, variables, vector, sequential)
+    # Block counters replace the blocked variables, which become innermost.
     variables = tuple(blocks.get(v, v) for v in variables) + tuple(blocks)
     width = _width(vector, target.lanes)
     return Plan(
@@ -99,41 +98,40 @@ def plan(form: Loops, target: CpuTarget) -> Plan:
         variables,
         vector,
         width,
-        _copies(form, vector, width, target),
-        _split(form, variables, ordered, vector),
+        _interleave(form, vector, width, target),
+        _threaded_levels(form, variables, sequential, vector),
         backward,
         lanes,
         blocks,
-        _masked(form, target),
+        _masks_tails(form, target),
     )
 
 
-# Which iterations must stay in order
+# Loops that must run in order
 
 
-def ordered_variables(form: Loops) -> frozenset[Variable]:
-    """The variables whose iterations may meet at one element, or were said to be serial."""
+def sequential_variables(form: Loops) -> frozenset[Variable]:
+    """The loops whose iterations may store to one element, or that are declared serial."""
     found = set(form.serial)
     for store in form.stores:
-        found |= meeting_variables(store)
+        found |= colliding_variables(store)
     return frozenset(found)
 
 
-def meeting_variables(store: Store) -> set[Variable]:
-    """The variables of a store that do not lead to places of their own."""
+def colliding_variables(store: Store) -> set[Variable]:
+    """The variables of a store of which two values may store to the same element."""
     offset = store.offset
     computed = frozenset[Variable]().union(*map(free_variables, offset.parts))
-    apart = offset.variables - computed
-    meeting = {v for v in store.variables if v not in apart} | (apart & _overlapping(store))
-    return meeting - store.distinct
+    injective = offset.variables - computed
+    aliasing = injective & _aliasing_variables(store)
+    return ({v for v in store.variables if v not in injective} | aliasing) - store.distinct
 
 
-def _overlapping(store: Store) -> set[Variable]:
-    """The plain variables of a place that may come to the same element as another term does.
+def _aliasing_variables(store: Store) -> set[Variable]:
+    """The variables of an offset that may reach the same element as another term.
 
-    Terms in order of their factors: each must step beyond all that the smaller ones reach. What is
-    known only at run time is taken to be the row-major layout it almost always is, unless elements
-    are combined.
+    In order of its stride, each term must step over all that the smaller ones reach. Strides known
+    only at run time are assumed to be those of a row-major layout, unless the store combines.
     """
     terms = [(f, t) for t, f in store.offset.terms.items() if not isinstance(f, Dynamic)]
     terms.sort(key=lambda pair: abs(pair[0]))
@@ -145,26 +143,28 @@ def _overlapping(store: Store) -> set[Variable]:
             found |= {*below, *([term] if isinstance(term, Variable) else [])}
         if isinstance(term, Variable):
             below.append(term)
-            reach = _extended(reach, factor, extent_of(term), store.combine == "set")
+            reach = _extended_reach(reach, factor, static_extent(term), store.combine == "set")
     return found
 
 
-def _extended(reach: int | None, factor: int, count: int | None, trusting: bool) -> int | None:
+def _extended_reach(
+    reach: int | None, factor: int, count: int | None, trusting: bool
+) -> int | None:
     if reach is None or (count is None and not trusting):
         return None
     return reach if count is None else reach + abs(factor) * max(count - 1, 0)
 
 
-# What goes into lanes
+# Vectorization
 
 
-def _reduced_lanes(form: Loops, lanes: int) -> ReducedLanes:
-    """For each group of reduced variables, the one whose loads are best in lanes."""
+def _reduction_lanes(form: Loops, lanes: int) -> ReductionLanes:
+    """For the variables of each reduction, the one whose loads vectorize best."""
     bodies: dict[Variables, list[Expr]] = {}
     for expr in form.every(Reduce):
         if expr.variables:
             bodies.setdefault(expr.variables, []).append(expr.body)
-    chosen: ReducedLanes = {}
+    chosen: ReductionLanes = {}
     for variables, roots in bodies.items():
         costs = {v: _load_cost(roots, v, lanes) for v in variables if int(v.extent) > 2}
         if costs:
@@ -176,29 +176,29 @@ def _reduced_lanes(form: Loops, lanes: int) -> ReducedLanes:
 
 def _load_cost(roots: Sequence[Expr], variable: Variable, lanes: int) -> float:
     loads = [part for part in postorder(roots) if isinstance(part, Load)]
-    return sum([_place_cost(one.offset, variable, lanes) for one in loads]) / max(len(roots), 1)
+    return sum([_access_cost(one.offset, variable, lanes) for one in loads]) / max(len(roots), 1)
 
 
 def is_long(expr: Expr) -> bool:
-    """Whether an expression by itself takes many instructions."""
+    """Whether an expression by itself is many instructions."""
     return isinstance(expr, Call) and FUNCTIONS[expr.function].is_long
 
 
-def _place_cost(offset: Affine, variable: Variable, lanes: int) -> float:
-    """What it costs to reach `lanes` elements along a variable."""
+def _access_cost(offset: Affine, variable: Variable, lanes: int) -> float:
+    """The cost of accessing `lanes` elements along a variable."""
     if any(variable in free_variables(part) for part in offset.parts):
         return _GATHER_COST * lanes
     return 1.0 if stride(offset, variable) in (0, 1) else _GATHER_COST * lanes
 
 
 def _vector(
-    form: Loops, ordered: frozenset[Variable], lanes: ReducedLanes, width: int
+    form: Loops, sequential: frozenset[Variable], lanes: ReductionLanes, width: int
 ) -> Variable | None:
-    """The variable of the kernel that goes into lanes, if that pays."""
+    """The loop of the kernel to vectorize, if that pays."""
     costs = _Costs(form, lanes, width)
     best, least = None, costs.total(None)
     for variable in reversed(form.variables):
-        if variable not in ordered and int(variable.extent) > 1:
+        if variable not in sequential and int(variable.extent) > 1:
             cost = costs.total(variable)
             if cost < 0.9 * least:
                 best, least = variable, cost
@@ -206,19 +206,19 @@ def _vector(
 
 
 class _Costs:
-    """Instructions of a kernel, roughly, for one or the other variable in lanes."""
+    """The rough instruction count of a kernel, by which loop is vectorized."""
 
-    def __init__(self, form: Loops, lanes: ReducedLanes, width: int) -> None:
+    def __init__(self, form: Loops, lanes: ReductionLanes, width: int) -> None:
         self._form, self._width, self._lanes = form, width, lanes
         self._outer = list(outside_reductions(form.roots))
         self._inner = list(postorder(expr.body for expr in form.every(Reduce)))
         self._reduced = tuple(dict.fromkeys(lanes.values()))
 
     def total(self, vector: Variable | None) -> float:
-        """The cost of the kernel with a variable in lanes."""
+        """The cost of the kernel with one loop vectorized, or none."""
         total = sum([self._cost(expr, vector, ()) for expr in self._outer])
         total += sum([self._cost(expr, vector, self._reduced) for expr in self._inner])
-        return total + sum([self._stored(store, vector) for store in self._form.stores])
+        return total + sum([self._store_cost(store, vector) for store in self._form.stores])
 
     def _cost(self, expr: Expr, vector: Variable | None, reduced: Variables) -> float:
         free = free_variables(expr)
@@ -226,7 +226,7 @@ class _Costs:
         iterations = _iterations(free, lane, self._width)
         match expr:
             case Load() if lane is not None:
-                return iterations * _place_cost(expr.offset, lane, self._width)
+                return iterations * _access_cost(expr.offset, lane, self._width)
             case Reduce():
                 across = vector not in free and expr.variables in self._lanes
                 return iterations * (_ACROSS_COST if across else 1.0)
@@ -235,7 +235,7 @@ class _Costs:
             case _:
                 return iterations * (_LONG_COST if is_long(expr) else _PLAIN_COST)
 
-    def _stored(self, store: Store, vector: Variable | None) -> float:
+    def _store_cost(self, store: Store, vector: Variable | None) -> float:
         lane = vector if vector in store.variables else None
         iterations = _iterations(store.variables, lane, self._width)
         contiguous = lane is None or stride(store.offset, lane) == 1
@@ -243,20 +243,20 @@ class _Costs:
 
 
 def _iterations(variables: Iterable[Variable], lane: Variable | None, width: int) -> float:
-    """How often something that depends on variables is computed."""
+    """How often a value that depends on these variables is computed."""
     counts = [max(int(v.extent), 1) for v in variables if v is not lane]
     vectors = 1 if lane is None else max(math.ceil(int(lane.extent) / width), 1)
     return float(math.prod(counts) * vectors)
 
 
 def _width(vector: Variable | None, lanes: int) -> int:
-    """No more lanes than there are values."""
-    count = None if vector is None else extent_of(vector)
+    """The lanes of a vector: no more than the variable has values, as a power of two."""
+    count = None if vector is None else static_extent(vector)
     return lanes if count is None else min(lanes, 1 << max(count - 1, 1).bit_length())
 
 
-def _copies(form: Loops, vector: Variable | None, width: int, target: CpuTarget) -> int:
-    """How many vectors side by side: enough to keep the processor busy, few where code is long."""
+def _interleave(form: Loops, vector: Variable | None, width: int, target: CpuTarget) -> int:
+    """The interleave count: enough to hide latency, small where the body is long."""
     if vector is None:
         return 1
     size, reduces = 0, False
@@ -267,22 +267,22 @@ def _copies(form: Loops, vector: Variable | None, width: int, target: CpuTarget)
     copies = 4 if size <= 12 else 2 if size <= 30 else 1
     if reduces and size <= 6 and target.registers >= 32:
         copies = 8
-    count = extent_of(vector)
+    count = static_extent(vector)
     return copies if count is None else max(min(copies, count // width), 1)
 
 
-# The order of loops
+# Loop order
 
 
 def _order(form: Loops, vector: Variable | None) -> Variables:
-    """The variables with the vector innermost among those it may change places with.
+    """The loops, with the vector loop innermost among those it may be interchanged with.
 
-    Loops of scans go inside it, so that each lane has a scan of its own. A variable may move as
-    long as that of every store and check remain the outer ones.
+    Loops of scans go inside it, so that each lane has a scan of its own. Loops may be interchanged
+    only between the depths of stores and checks, whose variables stay a prefix.
     """
     scanned = {scan.variable for scan in form.every(Scan)}
     borders = {0, len(form.variables)}
-    borders |= {len(work.variables) for work in (*form.stores, *form.checks)}
+    borders |= {len(statement.variables) for statement in (*form.stores, *form.checks)}
     found = list[Variable]()
     for first, last in pairwise(sorted(borders)):
         segment = form.variables[first:last]
@@ -290,81 +290,79 @@ def _order(form: Loops, vector: Variable | None) -> Variables:
     return tuple(found)
 
 
-def scans_in_order(
-    form: Loops, variables: Variables, ordered: frozenset[Variable]
-) -> tuple[Loops, frozenset[Variable]]:
-    """Which serial loops run backward. Scans that no single pass can do become reductions."""
+def scans_in_order(form: Loops, variables: Variables) -> tuple[Loops, frozenset[Variable]]:
+    """The serial loops that run backward; scans that no single pass can do become reductions."""
     scans = form.every(Scan)
     if not scans:
         return form, frozenset()
     backward = {v for v in variables if _all_backward(v, scans, form)}
-    slow = {scan for scan in scans if not _in_relaxed(scan, variables, backward)}
+    slow = {scan for scan in scans if not _is_single_pass(scan, variables, backward)}
     return (without_scans(form, slow) if slow else form), frozenset(backward)
 
 
 def _all_backward(variable: Variable, scans: Sequence[Scan], form: Loops) -> bool:
     directions = {scan.reverse for scan in scans if scan.variable is variable}
-    free = all(variable not in meeting_variables(store) for store in form.stores)
+    free = all(variable not in colliding_variables(store) for store in form.stores)
     return directions == {True} and free
 
 
-def _in_relaxed(scan: Scan, variables: Variables, backward: set[Variable]) -> bool:
+def _is_single_pass(scan: Scan, variables: Variables, backward: set[Variable]) -> bool:
     outer = frozenset(variables[: variables.index(scan.variable) + 1])
     return scan.reverse == (scan.variable in backward) and free_variables(scan) <= outer
 
 
 def _blocks(
-    form: Loops, variables: Variables, vector: Variable | None, ordered: frozenset[Variable]
+    form: Loops, variables: Variables, vector: Variable | None, sequential: frozenset[Variable]
 ) -> dict[Variable, Variable]:
-    """A variable along which loads are contiguous that jump from lane to lane, as in a transpose.
-
-    It runs inside the vector, in blocks small enough for what is loaded to stay in the cache.
+    """The loop to block inside the vector loop: loads are contiguous along it and strided along
+    the vector, as in a transpose. A block is small enough for loaded lines to stay in the cache.
     """
-    works = {len(work.variables) for work in (*form.stores, *form.checks)}
-    if vector is None or works != {len(variables)} or variables[-1] is not vector:
+    depths = {len(statement.variables) for statement in (*form.stores, *form.checks)}
+    if vector is None or depths != {len(variables)} or variables[-1] is not vector:
         return {}
     found = list[Variable]()
     for load in form.every(Load):
         if stride(load.offset, vector) not in (0, 1):
             found += [v for v in variables if stride(load.offset, v) == 1]
     for variable in found:
-        if variable not in ordered and int(variable.extent) >= 2 * BLOCK:
+        if variable not in sequential and int(variable.extent) >= 2 * BLOCK:
             count = -(-int(variable.extent) // BLOCK)
-            static = extent_of(variable) is not None
+            static = static_extent(variable) is not None
             return {variable: Variable(count if static else Dynamic(count), "block")}
     return {}
 
 
-# Threads
+# Sharing by threads
 
 
-def _split(
-    form: Loops, variables: Variables, ordered: frozenset[Variable], vector: Variable | None
+def _threaded_levels(
+    form: Loops, variables: Variables, sequential: frozenset[Variable], vector: Variable | None
 ) -> tuple[int, int] | None:
-    """The levels whose iterations threads share: the outermost that are many enough together."""
+    """The loops that threads share: the outermost with enough iterations together."""
     best, most = None, 0
-    for first, last in _ranges(form, variables, ordered, vector):
+    for first, last in _shareable_levels(form, variables, sequential, vector):
         count = math.prod(int(v.extent) for v in variables[first : last + 1])
         count //= _LANES_PER_ITERATION if variables[first] is vector else 1
-        if count >= _MIN_SHARED:
+        if count >= _MIN_THREADED:
             return first, last
         if best is None or count > most:
             best, most = (first, last), count
     return best
 
 
-def _ranges(
-    form: Loops, variables: Variables, ordered: frozenset[Variable], vector: Variable | None
+def _shareable_levels(
+    form: Loops, variables: Variables, sequential: frozenset[Variable], vector: Variable | None
 ) -> Iterator[tuple[int, int]]:
-    """The levels that threads may share, outermost first, without computing reductions again."""
+    """The ranges of loops that threads may share, outermost first, such that no reduction is
+    computed by more than one thread."""
     reduced = {
         1 + max(variables.index(v) for v in free)
         for expr in form.every(Reduce)
         if (free := free_variables(expr) & frozenset(variables))
     }
-    works = {len(work.variables) for work in (*form.stores, *form.checks)}
-    works -= {len(form.variables)}
-    shared = [v not in ordered for v in variables]
+    depths = {len(statement.variables) for statement in (*form.stores, *form.checks)}
+    depths -= {len(form.variables)}
+    shared = [v not in sequential for v in variables]
     outermost = True
     for first in range(len(variables)):
         if not shared[first] or (not outermost and any(level <= first for level in reduced)):
@@ -374,6 +372,6 @@ def _ranges(
         for last in range(first + 1, len(variables)):
             if not shared[last] or variables[last] is vector or variables[first] is vector:
                 break
-            if last in works or last in reduced:
+            if last in depths or last in reduced:
                 break
             yield first, last

@@ -1,8 +1,8 @@
-"""The scopes in which a loop kernel's values are computed: bound variables, lanes, known values.
+"""Scopes for a loop kernel's values: bound variables, lanes, values computed so far.
 
-A `LaneScope` evaluates expressions in one iteration of the loops around it, in some lanes of the
-vector variable; values that do not depend on the variables it binds are those of its parent scope,
-computed before the loop. A `Scope` is the lane scopes that are unrolled side by side.
+A `LaneScope` evaluates expressions in one iteration of the enclosing loops, for one vector of the
+vector variable. A value that does not depend on the variables it binds is its parent's, computed
+before the loop. A `Scope` is the lane scopes of the vectors that are interleaved.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any, cast
 import numpy as np
 
 from thalweg.codegen.llvm.builder import I32, I64, Builder, Type, Value, constant
-from thalweg.codegen.loops.simplify import harmless
+from thalweg.codegen.loops.simplify import is_speculatable
 from thalweg.codegen.math.conversion import converted, from_memory, storage_type, to_memory
-from thalweg.codegen.math.elements import Evaluator, sensitivity
+from thalweg.codegen.math.elements import Evaluator, mask_sensitivity
 from thalweg.ir.dynamic import Dynamic, is_static
 from thalweg.ir.expr import (
     COMPARISONS,
@@ -35,50 +35,51 @@ from thalweg.ir.expr import (
     Variable,
     Word,
 )
-from thalweg.ir.functions.dtypes import BOOL, Dtype
+from thalweg.ir.functions.dtypes import BOOL, INT64, Dtype
 from thalweg.ir.index import Affine, Term, term_expression
 from thalweg.ir.kernel import Argument
 from thalweg.ir.rewrite import Fold, free_variables, postorder
 from thalweg.platform.dtype_traits import is_narrow_float
 
-_NARROW = 1 << 31
-_FORKING_LOADS = 3  # that a selection has, of which all lanes take one
-_MAX_FORKS = 16  # inside one another
-_INT64: Any = np.dtype(np.int64)
+_NARROW = 1 << 31  # offsets below it fit i32
+_MIN_BRANCH_LOADS = 3  # of a uniform select that becomes a branch
+_MAX_BRANCH_DEPTH = 16
 _INT32: Any = np.dtype(np.int32)
 
 
 @dataclass(eq=False)
-class Frame:
-    """What all copies of a kernel share: the function, its buffers, and how it faults."""
+class KernelContext:
+    """What all scopes of a kernel share: the function, its buffers, and how it faults."""
 
     builder: Builder
     pointers: dict[Argument, Value]
     words: dict[int, Value]
-    safe: Fold[bool]
+    speculatable: Fold[bool]
     fault: Callable[[Builder, Value], None]
-    reduce: Callable[[LaneScope, Reduce, Value | None], Value]
-    is_aligned: bool = False  # buffers begin at multiples of any vector
-    is_threaded: bool = False  # lanes are of one thread, whose masks are branches
-    #: calls, rounded to these
+    reduce_masked: Callable[[LaneScope, Reduce, Value | None], Value]
+    is_aligned: bool = False  # buffers are aligned for any vector
+    is_simt: bool = False  # lanes are of one GPU thread, whose masks are branches
+    #: calls whose results are rounded to these dtypes at once, so that approximations suffice
     hidden: Mapping[Expr, Dtype] = field(default_factory=dict[Expr, Dtype])
 
     @cached_property
-    def sensitive(self) -> Fold[bool]:
-        """The expressions of which it matters in which lanes they are computed."""
-        return sensitivity(self._reads_or_faults)
+    def mask_sensitive(self) -> Fold[bool]:
+        """Whether the mask matters under which an expression is computed."""
+        return mask_sensitivity(self._reads_or_faults)
 
     def _reads_or_faults(self, expr: Expr) -> bool:
-        return not (self.safe.of(expr) if isinstance(expr, Reduce | Scan) else harmless(expr))
+        return not (
+            self.speculatable.of(expr) if isinstance(expr, Reduce | Scan) else is_speculatable(expr)
+        )
 
     def integer(self, number: int) -> Value:
-        """An integer as a value, be it known now or at run time."""
+        """An integer as an i64 value, a dynamic one from the argument words."""
         return self.words[number.word] if isinstance(number, Dynamic) else constant(I64, number)
 
 
 @dataclass(frozen=True)
 class Spill:
-    """Values of an expression in memory: one of a `kind` for each value of a variable."""
+    """A spilled expression: an array with a value of type `kind` per value of a variable."""
 
     address: Value
     variable: Variable
@@ -87,9 +88,9 @@ class Spill:
 
 @dataclass(frozen=True)
 class Address:
-    """The place of an element or of a lane each: a sum of a scalar and perhaps a vector part.
+    """An element offset, of one element or per lane: a scalar `base` plus an optional vector.
 
-    `contiguous` lanes follow each other from the scalar part, which is a multiple of `aligned`.
+    `contiguous` lanes follow each other from `base`, which is a multiple of `aligned` elements.
     """
 
     base: Value
@@ -99,68 +100,69 @@ class Address:
 
 
 class LaneScope(Evaluator):
-    """An evaluator in one iteration of the loops around it.
+    """An evaluator in one iteration of the enclosing loops.
 
-    `tail` masks the lanes that are within the loop, where not all are.
+    `tail` masks the lanes within the loop's bounds; None if all are.
     """
 
     def __init__(
         self,
-        frame: Frame,
+        context: KernelContext,
         lanes: int = 1,
         parent: LaneScope | None = None,
         bound: dict[Variable, Value] | None = None,
         vector: Variable | None = None,
         tail: Value | None = None,
     ) -> None:
-        super().__init__(frame.builder, lanes, self._leaf_value, frame.fault, frame.sensitive)
-        self.frame, self.parent, self.vector, self.tail = frame, parent, vector, tail
+        super().__init__(
+            context.builder, lanes, self._leaf_value, context.fault, context.mask_sensitive
+        )
+        self.context, self.parent, self.vector, self.tail = context, parent, vector, tail
         self._bound = bound or {}
-        self.names: frozenset[Variable] = frozenset(self._bound)
+        self.bound_variables: frozenset[Variable] = frozenset(self._bound)
         if parent is not None:
-            self.names |= parent.names
+            self.bound_variables |= parent.bound_variables
         self._loaded: dict[Any, Value] = {}
         self.spilled: dict[Expr, Spill] = {}
-        self._forked = 0  # sides of selections that this code is inside of
+        self._branch_depth = 0  # enclosing branches of selects
 
-    def _loop_of(self, expr: Call) -> tuple[Dtype, ...]:
-        """A GPU compares numbers of 64 bits by two instructions."""
-        is_wide = expr.function in COMPARISONS and expr.loop[0] == _INT64
-        if self.frame.is_threaded and is_wide and all(map(_is_narrow, expr.arguments)):
+    def _call_dtypes(self, expr: Call) -> tuple[Dtype, ...]:
+        """Narrows 64-bit comparisons to 32 bits on GPUs, where they take two instructions."""
+        is_wide = expr.function in COMPARISONS and expr.loop[0] == INT64
+        if self.context.is_simt and is_wide and all(map(_is_narrow, expr.arguments)):
             return _INT32, _INT32, BOOL
         return expr.loop
 
-    def _exactness(self, expr: Call, dtypes: tuple[Dtype, ...]) -> tuple[Dtype, ...]:
-        rounded = self.frame.hidden.get(expr)
+    def _rounding_dtypes(self, expr: Call, dtypes: tuple[Dtype, ...]) -> tuple[Dtype, ...]:
+        rounded = self.context.hidden.get(expr)
         return dtypes if rounded is None else (rounded,) * len(dtypes)
 
-    def inside(self, bound: dict[Variable, Value], tail: Value | None) -> LaneScope:
-        """A scope further in, in the same lanes, unless a reduction there binds the vector's
-        variable again."""
+    def nested(self, bound: dict[Variable, Value], tail: Value | None) -> LaneScope:
+        """A nested scope in the same lanes, unless it binds the vector variable again."""
         vector = None if self.vector in bound else self.vector
-        return LaneScope(self.frame, self.lanes, self, bound, vector, tail)
+        return LaneScope(self.context, self.lanes, self, bound, vector, tail)
 
-    # What is known
+    # Available values
 
-    def _found(self, expr: Expr, mask: Value | None) -> Value | None:
-        found = super()._found(expr, mask)
+    def _lookup(self, expr: Expr, mask: Value | None) -> Value | None:
+        found = super()._lookup(expr, mask)
         if found is not None or self.parent is None:
             return found
         if free_variables(expr) & self._bound.keys():
-            return self._reloaded(expr)
-        return self.parent._found(expr, self.parent.tail)
+            return self._reload(expr)
+        return self.parent._lookup(expr, self.parent.tail)
 
-    def _reloaded(self, expr: Expr) -> Value | None:
-        """A value that an earlier loop over a variable that is bound here put into memory."""
-        copy = self.parent
-        while copy is not None and expr not in copy.spilled:
-            copy = copy.parent
-        if copy is None or copy.spilled[expr].variable not in self._bound:
+    def _reload(self, expr: Expr) -> Value | None:
+        """Reload a value that an earlier loop over a variable bound here has spilled."""
+        scope = self.parent
+        while scope is not None and expr not in scope.spilled:
+            scope = scope.parent
+        if scope is None or scope.spilled[expr].variable not in self._bound:
             return None
-        spilled = copy.spilled[expr]
+        spilled = scope.spilled[expr]
         kind = spilled.kind.of(self.lanes) if self.vector is spilled.variable else spilled.kind
         value = self.builder.load(kind, self._spill_address(spilled))
-        self.remember(expr, value)
+        self.define(expr, value)
         return value
 
     def _spill_address(self, spilled: Spill) -> Value:
@@ -169,63 +171,64 @@ class LaneScope(Evaluator):
         )
 
     def spill(self, expr: Expr, spilled: Spill) -> None:
-        """Put the value of an expression into memory."""
+        """Store the value of an expression to its spill slot."""
         value = self.value(expr, self.tail)
         self.builder.store(value, self._spill_address(spilled))
 
-    def knows(self, expr: Expr) -> bool:
-        """Whether a value was computed that holds in all lanes of this copy."""
-        return self._found(expr, self.tail) is not None
+    def has_value(self, expr: Expr) -> bool:
+        """Whether a value is available for all lanes of this scope."""
+        return self._lookup(expr, self.tail) is not None
 
-    def remember(self, expr: Expr, value: Value) -> None:
-        """Note the value of an expression in all lanes of this copy."""
+    def define(self, expr: Expr, value: Value) -> None:
+        """Set the value of an expression for all lanes of this scope."""
         self._values[self._key(expr, self.tail)] = value
 
-    # Selections of which only one side runs
+    # Selects as branches
 
-    def _missing(self, expr: Expr, mask: Value | None) -> list[tuple[Expr, Value | None]]:
-        if isinstance(expr, Select) and (self._forks(expr) or self._is_guarded_load(expr, mask)):
+    def _missing_operands(self, expr: Expr, mask: Value | None) -> list[tuple[Expr, Value | None]]:
+        if isinstance(expr, Select) and (
+            self._should_branch(expr) or self._is_guarded_load(expr, mask)
+        ):
             return self._unknown([(expr.condition, mask)])
-        if isinstance(expr, Select) and (added := self._perhaps_added(expr)) is not None:
+        if isinstance(expr, Select) and (added := self._conditional_addend(expr)) is not None:
             if missing := self._unknown([(expr.condition, mask), (expr.otherwise, mask)]):
                 return missing
-            return self._unknown([(added, self._narrowed(added, expr.condition, mask, True))])
-        return super()._missing(expr, mask)
+            return self._unknown([(added, self._branch_mask(added, expr.condition, mask, True))])
+        return super()._missing_operands(expr, mask)
 
-    def _selected(self, expr: Select, mask: Value | None) -> Value:
+    def _emit_select(self, expr: Select, mask: Value | None) -> Value:
         if self._is_guarded_load(expr, mask):
             return self._guarded_load(expr, mask)
-        if (added := self._perhaps_added(expr)) is not None:
+        if (added := self._conditional_addend(expr)) is not None:
             return self._conditional_sum(expr, added, mask)
-        if not self._forks(expr):
-            return super()._selected(expr, mask)
+        if not self._should_branch(expr):
+            return super()._emit_select(expr, mask)
 
         def side(part: Expr) -> Value:
-            inner = self.inside({}, self.tail if mask is None else mask)
-            inner._forked = self._forked + 1
+            inner = self.nested({}, self.tail if mask is None else mask)
+            inner._branch_depth = self._branch_depth + 1
             return inner.value_as(part, expr.dtype, mask)
 
         truth = self._as(expr.condition, BOOL, mask)
         return self.builder.choose(truth, lambda: side(expr.chosen), lambda: side(expr.otherwise))
 
-    def _forks(self, expr: Select) -> bool:
-        """Whether a selection is one for all lanes, among so many loads that a jump costs less."""
-        if self.lanes == 1 or self._forked >= _MAX_FORKS:
+    def _should_branch(self, expr: Select) -> bool:
+        """Whether a select has a uniform condition and enough loads for a branch to cost less."""
+        if self.lanes == 1 or self._branch_depth >= _MAX_BRANCH_DEPTH:
             return False
         if isinstance(expr.condition, Const) or self.vector in free_variables(expr.condition):
             return False
-        loads = [_count_loads(side, _FORKING_LOADS) for side in (expr.chosen, expr.otherwise)]
-        return min(loads) > 0 and sum(loads) >= _FORKING_LOADS
+        loads = [_count_loads(side, _MIN_BRANCH_LOADS) for side in (expr.chosen, expr.otherwise)]
+        return min(loads) > 0 and sum(loads) >= _MIN_BRANCH_LOADS
 
-    # Loads under a guard, by threads
+    # Guarded loads on GPUs
 
     def _is_guarded_load(self, expr: Select, mask: Value | None) -> bool:
-        """Whether a selection is a load of neighbours where one condition for all lanes holds, and
-        a number elsewhere."""
+        """Whether a select under a uniform condition is a contiguous load, else a constant."""
         load, number = expr.chosen, expr.otherwise
-        if not (isinstance(load, Load) and isinstance(number, Const) and self.frame.is_threaded):
+        if not (isinstance(load, Load) and isinstance(number, Const) and self.context.is_simt):
             return False
-        if mask is not None and self.builder.one_lane(mask) is None:
+        if mask is not None and self.builder.uniform_value(mask) is None:
             return False
         if isinstance(expr.condition, Const) or self.vector in free_variables(expr.condition):
             return False
@@ -234,27 +237,27 @@ class LaneScope(Evaluator):
         return in_row and load.dtype == number.dtype == expr.dtype
 
     def _guarded_load(self, expr: Select, mask: Value | None) -> Value:
-        """The number takes the load's place as it lies in memory, before any conversion."""
+        """Branch around the load; the constant is merged in the storage format."""
         load, number, b = cast("Load", expr.chosen), cast("Const", expr.otherwise), self.builder
         truth = self._as(expr.condition, BOOL, mask)
-        outer = None if mask is None else b.one_lane(mask)
+        outer = None if mask is None else b.uniform_value(mask)
         if outer is not None:
             truth = b.binary("and", truth, outer)
-        place = self.place(load.buffer, load.offset, None)
-        kind = storage_type(load.buffer.dtype, self.lanes if place.contiguous else 1)
+        address = self.locate(load.buffer, load.offset, None)
+        kind = storage_type(load.buffer.dtype, self.lanes if address.contiguous else 1)
         raw = b.choose(
             truth,
-            lambda: b.load(kind, self.address(load.buffer, place), None, place.aligned),
-            lambda: _stored_constant(kind, number),
+            lambda: b.load(kind, self.pointer(load.buffer, address), None, address.aligned),
+            lambda: _raw_constant(kind, number),
         )
         return from_memory(b, raw, load.buffer.dtype)
 
-    # Sums to which a condition adds, by threads
+    # Conditional additions on GPUs
 
-    def _perhaps_added(self, expr: Select) -> Expr | None:
-        """What a selection between a sum and that sum with one more element adds."""
+    def _conditional_addend(self, expr: Select) -> Expr | None:
+        """The addend of `select(condition, total + addend, total)`; None for other selects."""
         total, longer = expr.otherwise, expr.chosen
-        if not self.frame.is_threaded or isinstance(expr.condition, Const):
+        if not self.context.is_simt or isinstance(expr.condition, Const):
             return None
         if not isinstance(longer, Call) or longer.function != "add" or total.dtype.kind != "f":
             return None
@@ -264,21 +267,21 @@ class LaneScope(Evaluator):
 
     def _conditional_sum(self, expr: Select, added: Expr, mask: Value | None) -> Value:
         truth = self._as(expr.condition, BOOL, mask)
-        inner = self._narrowed(added, expr.condition, mask, True)
+        inner = self._branch_mask(added, expr.condition, mask, True)
         values = [self._as(expr.otherwise, expr.dtype, mask), self._as(added, expr.dtype, inner)]
-        total, more = self._level(values)
+        total, more = self._broadcast(values)
         longer = self.builder.binary("fadd", total, more)
-        # Frozen, or LLVM selects between the element and zero, and adds in any case.
+        # Frozen, or LLVM selects between the addend and zero and always adds.
         longer = self.builder.emit(longer.type, f"freeze {longer}")
-        truth, longer, total = self._level([truth, longer, total])
+        truth, longer, total = self._broadcast([truth, longer, total])
         return self.builder.select(truth, longer, total)
 
-    def _narrowed(
+    def _branch_mask(
         self, branch: Expr, condition: Expr, mask: Value | None, holds: bool
     ) -> Value | None:
-        if self.frame.is_threaded and _loads_alike(branch, condition):
+        if self.context.is_simt and _condition_covers_loads(branch, condition):
             return mask
-        return super()._narrowed(branch, condition, mask, holds)
+        return super()._branch_mask(branch, condition, mask, holds)
 
     # Leaves
 
@@ -287,26 +290,26 @@ class LaneScope(Evaluator):
             case Index():
                 return self.index(expr.variable)
             case Word():
-                whole = self.frame.integer(expr.number)
-                return converted(self.builder, whole, _INT64, expr.dtype)
+                value = self.context.integer(expr.number)
+                return converted(self.builder, value, INT64, expr.dtype)
             case Load():
                 return self._load(expr.buffer, expr.offset, mask)
             case Reduce():
-                return self.frame.reduce(self, expr, mask)
+                return self.context.reduce_masked(self, expr, mask)
             case _:
                 raise ValueError(f"a {type(expr).__name__} where no loop carries it")
 
     def at(self, variable: Variable) -> Value:
-        """The value of a variable, in the first lane if it is the vector variable."""
-        copy: LaneScope | None = self
-        while copy is not None:
-            if variable in copy._bound:
-                return copy._bound[variable]
-            copy = copy.parent
+        """The scalar value of a variable; of the vector variable, that of the first lane."""
+        scope: LaneScope | None = self
+        while scope is not None:
+            if variable in scope._bound:
+                return scope._bound[variable]
+            scope = scope.parent
         raise KeyError(variable.name)
 
     def index(self, variable: Variable) -> Value:
-        """The value of a variable, in all lanes if it is the vector variable."""
+        """The value of a variable; of the vector variable, in all lanes."""
         value = self.at(variable)
         if variable is not self.vector or self.lanes == 1:
             return value
@@ -316,19 +319,19 @@ class LaneScope(Evaluator):
     def _load(self, argument: Argument, offset: Affine, mask: Value | None) -> Value:
         if argument.contains(offset):
             mask = self.tail
-        place = self.place(argument, offset, mask)
-        if place.lanes is None and not place.contiguous and _same(mask, self.tail):
+        address = self.locate(argument, offset, mask)
+        if address.lanes is None and not address.contiguous and _same_mask(mask, self.tail):
             mask = None
-        key = argument, place, mask
+        key = argument, address, mask
         if key not in self._loaded:
-            self._loaded[key] = self.read(argument, place, mask)
+            self._loaded[key] = self.read(argument, address, mask)
         return self._loaded[key]
 
-    # Places
+    # Addresses
 
-    def place(self, argument: Argument, offset: Affine, mask: Value | None) -> Address:
-        """Where an element is, or an element for each lane."""
-        base, steps, vectors = self.frame.integer(offset.constant), 0, list[Value]()
+    def locate(self, argument: Argument, offset: Affine, mask: Value | None) -> Address:
+        """The offset of an element, or of one per lane."""
+        base, steps, vectors = self.context.integer(offset.constant), 0, list[Value]()
         narrow = not isinstance(argument.size, Dynamic) and argument.size < _NARROW
         kind = (I32 if narrow else I64).of(self.lanes)
         for term, factor in offset.terms.items():
@@ -352,9 +355,9 @@ class LaneScope(Evaluator):
         return Address(base, total, False)
 
     def _alignment(self, offset: Affine) -> int:
-        """Of how many elements the place of the first lane is a multiple, which itself is at a
-        multiple of the lanes."""
-        if not self.frame.is_aligned:
+        """The known alignment of the first lane's offset, in elements. The vector variable's value
+        there is a multiple of the lanes."""
+        if not self.context.is_aligned:
             return 1
         others = [factor for term, factor in offset.terms.items() if term is not self.vector]
         known = [number for number in (*others, offset.constant) if not isinstance(number, Dynamic)]
@@ -366,7 +369,7 @@ class LaneScope(Evaluator):
         if isinstance(term, Variable):
             return self.at(term)
         expr = term_expression(term)
-        return converted(self.builder, self.narrow(expr, mask), expr.dtype, _INT64)
+        return converted(self.builder, self.scalar_or_vector(expr, mask), expr.dtype, INT64)
 
     def _resized(self, value: Value, kind: Type) -> Value:
         if value.type.scalar == kind.scalar:
@@ -377,7 +380,7 @@ class LaneScope(Evaluator):
         b = self.builder
         if not isinstance(factor, Dynamic):
             return value if factor == 1 else b.binary("mul", value, factor)
-        by = self._resized(self.frame.integer(factor), value.type)
+        by = self._resized(self.context.integer(factor), value.type)
         return b.binary("mul", value, b.splat(by, value.type.lanes))
 
     def _plus(self, one: Value, other: Value) -> Value:
@@ -385,71 +388,72 @@ class LaneScope(Evaluator):
 
     # Memory
 
-    def read(self, argument: Argument, place: Address, mask: Value | None) -> Value:
-        """What is in memory, in one lane if it is the same for all; off the mask nothing."""
-        b, pointer = self.builder, self.address(argument, place)
-        is_vector = place.contiguous or place.lanes is not None
+    def read(self, argument: Argument, address: Address, mask: Value | None) -> Value:
+        """Load from an address, a scalar if it is uniform; nothing is read off the mask."""
+        b, pointer = self.builder, self.pointer(argument, address)
+        is_vector = address.contiguous or address.lanes is not None
         kind = storage_type(argument.dtype, self.lanes if is_vector else 1)
-        if place.lanes is not None:
+        if address.lanes is not None:
             raw = b.gather(kind, pointer, mask)
-        elif place.contiguous or mask is None:
-            raw = b.load(kind, pointer, mask, place.aligned)
+        elif address.contiguous or mask is None:
+            raw = b.load(kind, pointer, mask, address.aligned)
         else:
             raw = b.choose(b.any(mask), lambda: b.load(kind, pointer), lambda: constant(kind, 0))
         return from_memory(b, raw, argument.dtype)
 
-    def write(self, argument: Argument, place: Address, value: Value, mask: Value | None) -> None:
-        """Put values into memory where the mask allows."""
-        b, pointer = self.builder, self.address(argument, place)
+    def write(self, argument: Argument, address: Address, value: Value, mask: Value | None) -> None:
+        """Store to an address where the mask allows."""
+        b, pointer = self.builder, self.pointer(argument, address)
         raw = to_memory(b, value, argument.dtype)
-        if place.lanes is not None:
+        if address.lanes is not None:
             b.scatter(b.splat(raw, self.lanes), pointer, mask)
-        elif place.contiguous:
-            b.store(b.splat(raw, self.lanes), pointer, mask, place.aligned)
+        elif address.contiguous:
+            b.store(b.splat(raw, self.lanes), pointer, mask, address.aligned)
         elif mask is None:
             b.store(raw, pointer)
         else:
             with b.when(b.any(mask)):
                 b.store(raw, pointer)
 
-    def adds_at_once(self, argument: Argument) -> bool:
-        """Whether the processor adds to an element of memory in one indivisible operation."""
+    def has_atomic_add(self, argument: Argument) -> bool:
+        """Whether the processor has an atomic addition for an argument's dtype."""
         known = np.dtype(argument.dtype)
         return known.kind in "iuf" and not is_narrow_float(known)
 
-    def add(self, argument: Argument, place: Address, value: Value) -> None:
-        """Add to the one element of a counter: steps that run at once lose no update."""
+    def atomic_add(self, argument: Argument, address: Address, value: Value) -> None:
+        """Add to an element atomically, so that concurrent steps lose no update of a counter."""
         raw = to_memory(self.builder, value, argument.dtype)
         operation = "fadd" if raw.type.is_float else "add"
-        pointer = self.address(argument, place)
+        pointer = self.pointer(argument, address)
         self.builder.emit(raw.type, f"atomicrmw {operation} {pointer}, {raw} monotonic")
 
-    def address(self, argument: Argument, place: Address) -> Value:
-        """The address of an element, or of one for each lane."""
+    def pointer(self, argument: Argument, address: Address) -> Value:
+        """The pointer to an element, or a vector of pointers."""
         b, scalar = self.builder, storage_type(argument.dtype).scalar
-        pointer = b.element(self.frame.pointers[argument], scalar, place.base)
-        return pointer if place.lanes is None else b.element(pointer, scalar, place.lanes)
+        pointer = b.element(self.context.pointers[argument], scalar, address.base)
+        return pointer if address.lanes is None else b.element(pointer, scalar, address.lanes)
 
 
-def _stored_constant(kind: Type, number: Const) -> Value:
-    """A number in all lanes as it lies in memory."""
+def _raw_constant(kind: Type, number: Const) -> Value:
+    """A number in all lanes, in its storage format."""
     stored = np.asarray(number.value)
     if kind.is_float or stored.dtype.kind in "iu":
         return constant(kind, stored[()])
     return constant(kind, int(stored.view(f"u{stored.dtype.itemsize}")[()]))
 
 
-def _loads_alike(branch: Expr, condition: Expr) -> bool:
-    """Whether a branch loads only where its condition does: what that may read, it may read."""
+def _condition_covers_loads(branch: Expr, condition: Expr) -> bool:
+    """Whether a branch loads only offsets that its condition loads under the same guards, from
+    buffers at least as large: those loads are safe without the condition."""
     mine, given = _guarded_loads(branch), _guarded_loads(condition)
     if not mine or given is None:
         return False
-    return all(place in given and given[place] <= size for place, size in mine.items())
+    return all(key in given and given[key] <= size for key, size in mine.items())
 
 
 def _guarded_loads(root: Expr) -> dict[tuple[Expr | None, Affine], int] | None:
-    """The guards and offsets of the loads in an expression, and the sizes of their buffers; None
-    where it has others than those that a condition guards, or none does."""
+    """The (guard, offset) of each load in an expression, with the size of its buffer; None if the
+    expression has parts other than calls, casts, constants and such loads."""
     found = dict[tuple[Expr | None, Affine], int]()
     pending = [root]
     while pending:
@@ -468,22 +472,22 @@ def _guarded_loads(root: Expr) -> dict[tuple[Expr | None, Affine], int] | None:
                 return None
         if not is_static(load.buffer.size):
             return None
-        place = guard, load.offset
-        found[place] = min(found.get(place, load.buffer.size), load.buffer.size)
+        key = guard, load.offset
+        found[key] = min(found.get(key, load.buffer.size), load.buffer.size)
     return found
 
 
 def _count_loads(root: Expr, most: int) -> int:
-    """How many loads there are in an expression, counted up to a number."""
+    """How many loads an expression has, counting at most `most`."""
     return len(list(islice((part for part in postorder([root]) if isinstance(part, Load)), most)))
 
 
 def _is_narrow(expr: Expr) -> bool:
-    """Whether an integer is known to have 32 bits."""
+    """Whether an integer expression is known to fit 32 bits."""
     match expr:
         case Index(variable=variable):
             return not isinstance(variable.extent, Dynamic) and variable.extent < _NARROW
-        case Cast(value=inner) if expr.dtype == _INT64:
+        case Cast(value=inner) if expr.dtype == INT64:
             return inner.dtype.kind in "iu" and _is_narrow(inner)
         case Const(value=value):
             return -_NARROW <= int(value) < _NARROW
@@ -491,43 +495,43 @@ def _is_narrow(expr: Expr) -> bool:
             return expr.dtype == _INT32
 
 
-def _same(one: Value | None, other: Value | None) -> bool:
+def _same_mask(one: Value | None, other: Value | None) -> bool:
     return (one and one.text) == (other and other.text)
 
 
 @dataclass(frozen=True, eq=False)
 class Scope:
-    """Copies that run side by side, in the same loops."""
+    """The lane scopes of interleaved vectors, in the same loops."""
 
-    copies: tuple[LaneScope, ...]
+    vectors: tuple[LaneScope, ...]
 
     @property
-    def names(self) -> frozenset[Variable]:
+    def bound_variables(self) -> frozenset[Variable]:
         """The variables that are bound here."""
-        return self.copies[0].names
+        return self.vectors[0].bound_variables
 
     @property
     def lanes(self) -> int:
-        """The lanes of all copies together."""
-        return sum(copy.lanes for copy in self.copies)
+        """The lanes of all lane scopes together."""
+        return sum(vector.lanes for vector in self.vectors)
 
     @property
     def is_scalar(self) -> bool:
-        """Whether no variable is in lanes yet."""
+        """Whether no variable is vectorized yet."""
         return self.lanes == 1
 
     def bind(self, values: dict[Variable, Value]) -> Scope:
-        """This scope one loop further in."""
-        return Scope(tuple([copy.inside(values, copy.tail) for copy in self.copies]))
+        """A nested scope that binds variables."""
+        return Scope(tuple([vector.nested(values, vector.tail) for vector in self.vectors]))
 
-    def spread(
+    def vectorize(
         self, variable: Variable, lanes: int, starts: Sequence[Value], tail: Value | None = None
     ) -> Scope:
-        """A variable in lanes, a copy for each of its starts."""
-        (outer,) = self.copies
+        """A nested scope in which a variable is vectorized, a lane scope per start."""
+        (outer,) = self.vectors
         return Scope(
             tuple(
-                LaneScope(outer.frame, lanes, outer, {variable: start}, variable, tail)
+                LaneScope(outer.context, lanes, outer, {variable: start}, variable, tail)
                 for start in starts
             )
         )

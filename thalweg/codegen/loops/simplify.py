@@ -1,9 +1,9 @@
-"""Loop kernels in their simplest form, and static facts about their expressions.
+"""The canonical form of loop kernels, and static facts about their expressions.
 
-What comes in is a `Loops` kernel as it was lowered; what goes out is one that means the same:
-places are affine in the variables where they can be, equal expressions are one object (reductions
-too, whatever their variables were called), loops of one iteration are gone, and nested loops that
-read and write every buffer in order are one loop.
+A `Loops` kernel comes in as it was lowered. An equivalent one goes out: offsets are affine where
+possible, equal expressions are one object (reductions too, up to renaming of their variables),
+loops of one iteration are dropped, and nested loops that traverse every buffer contiguously are
+collapsed.
 """
 
 from __future__ import annotations
@@ -34,34 +34,34 @@ from thalweg.ir.expr import (
 )
 from thalweg.ir.functions.reductions import REDUCTIONS
 from thalweg.ir.functions.table import FUNCTIONS
-from thalweg.ir.index import WHOLE, Affine, Term, affine, compared, term_expression, total
+from thalweg.ir.index import INDEX_DTYPES, Affine, Term, affine, compared, term_expression, total
 from thalweg.ir.kernel import Check, KernelRewriter, Loops, RenameVariables, Store
 from thalweg.ir.rewrite import Fold, free_variables, postorder, walk
 
 
 def outside_reductions(roots: Iterable[Expr]) -> set[Expr]:
-    """All expressions under some roots that are not part of the body of a reduction."""
+    """All expressions under some roots that are outside the bodies of reductions."""
     return set(walk(roots, lambda part: () if isinstance(part, Reduce) else part.parts))
 
 
-def extent_of(variable: Variable) -> int | None:
-    """How many values a variable has, where that is known now."""
+def static_extent(variable: Variable) -> int | None:
+    """The extent of a variable, or None if it is known only at run time."""
     return None if isinstance(variable.extent, Dynamic) else variable.extent
 
 
 def stride(offset: Affine, variable: Variable) -> int | None:
-    """By how much a place moves with a variable by its plain terms; None if that is not known."""
+    """The stride of a variable in an offset, or None if it is known only at run time."""
     factor = offset.factor(variable)
     return None if isinstance(factor, Dynamic) else factor
 
 
-def safety() -> Fold[bool]:
-    """Whether computing an expression where it is not wanted does no harm."""
-    return Fold(lambda part, known: harmless(part) and all(known.parts(part)))
+def speculation_safety() -> Fold[bool]:
+    """Whether an expression may be executed speculatively: it neither faults nor reads outside."""
+    return Fold(lambda part, known: is_speculatable(part) and all(known.parts(part)))
 
 
-def harmless(expr: Expr) -> bool:
-    """Whether an expression by itself neither reads outside a buffer nor faults."""
+def is_speculatable(expr: Expr) -> bool:
+    """The same of an expression by itself, its parts aside."""
     if isinstance(expr, Load):
         return expr.buffer.contains(expr.offset)
     if isinstance(expr, Call) and FUNCTIONS[expr.function].divides:
@@ -69,36 +69,36 @@ def harmless(expr: Expr) -> bool:
     return True
 
 
-def simplest(kernel: Loops) -> Loops:
-    """The simplest form of a kernel."""
-    stores = tuple(store for store in kernel.stores if not _never(store))
-    checks = tuple(check for check in kernel.checks if not _never(check))
+def canonicalize(kernel: Loops) -> Loops:
+    """The canonical form of a kernel."""
+    stores = tuple(store for store in kernel.stores if not _is_empty(store))
+    checks = tuple(check for check in kernel.checks if not _is_empty(check))
     kernel = replace(kernel, stores=stores, checks=checks)
-    form = _Simplify(kernel).loops(kernel)
+    form = _Canonicalize(kernel).loops(kernel)
     checks = tuple(check for check in form.checks if check.condition is not TRUE)
-    used = {variable for work in (*form.stores, *checks) for variable in work.variables}
+    used = {variable for each in (*form.stores, *checks) for variable in each.variables}
     variables = tuple(v for v in form.variables if v in used)
     return collapse(replace(form, variables=variables, checks=checks))
 
 
-def _never(work: Store | Check) -> bool:
-    return any(extent_of(variable) == 0 for variable in work.variables)
+def _is_empty(statement: Store | Check) -> bool:
+    return any(static_extent(variable) == 0 for variable in statement.variables)
 
 
-class _Simplify(KernelRewriter):
-    """Affine places, decided comparisons, no variables of one value, shared reductions."""
+class _Canonicalize(KernelRewriter):
+    """Makes offsets affine, folds decided comparisons, drops unit loops, shares reductions."""
 
     def __init__(self, form: Loops) -> None:
         super().__init__()
         self._renamed = _shared_variables(form)
 
     def renamed(self, variable: Variable) -> Variable | None:
-        return None if extent_of(variable) == 1 else self._renamed.get(variable, variable)
+        return None if static_extent(variable) == 1 else self._renamed.get(variable, variable)
 
     def rebuilt(self, node: Expr) -> Expr:
         if not isinstance(node, Reduce) or REDUCTIONS[node.combine].gives_position:
             return super().rebuilt(node)
-        if not all(extent_of(v) == 1 for v in node.variables):
+        if not all(static_extent(v) == 1 for v in node.variables):
             return super().rebuilt(node)
         return converted(self.new(node.body), node.dtype)
 
@@ -114,7 +114,7 @@ class _Simplify(KernelRewriter):
         return replace(made, inside=None) if made.inside is TRUE else made
 
     def call(self, function: str, arguments: tuple[Expr, ...]) -> Expr:
-        if function in COMPARISONS and all(part.dtype in WHOLE for part in arguments):
+        if function in COMPARISONS and all(part.dtype in INDEX_DTYPES for part in arguments):
             decided = compared(function, *map(affine, arguments))
             if decided is not None:
                 return TRUE if decided else FALSE
@@ -130,11 +130,11 @@ class _Simplify(KernelRewriter):
 
 
 def _shared_variables(form: Loops) -> dict[Variable, Variable]:
-    """One variable for all reduced ones of the same extent that are never bound in one another.
+    """One variable for all reduced variables of the same extent that are never nested.
 
-    It is one of the kernel's own where the reductions do not depend on that, so that what they and
-    the kernel's loops compute is the same expression. A reduction's height is one more than that of
-    those inside it that use its variables.
+    It is a loop variable of the kernel if the reductions do not depend on that one, so that the
+    reductions and the loops share expressions. A reduction's height is one more than that of the
+    reductions inside it that use its variables.
     """
     heights: dict[Expr, int] = {}
     binders: dict[Variable, list[Reduce]] = {}
@@ -146,7 +146,7 @@ def _shared_variables(form: Loops) -> dict[Variable, Variable]:
     renamed: dict[Variable, Variable] = {}
     for variable, exprs in binders.items():
         height = {heights[expr] for expr in exprs}
-        if len(height) == 1 and extent_of(variable) != 1:
+        if len(height) == 1 and static_extent(variable) != 1:
             taken = {renamed.get(v) for expr in exprs for v in expr.variables}
             own = _own_variable(form, variable, exprs, taken) if height == {1} else None
             key = height.pop(), exprs[0].variables.index(variable), variable.extent
@@ -157,7 +157,7 @@ def _shared_variables(form: Loops) -> dict[Variable, Variable]:
 def _own_variable(
     form: Loops, variable: Variable, exprs: Sequence[Reduce], taken: set[Variable | None]
 ) -> Variable | None:
-    """The innermost variable of the kernel that a reduced one may be, if there is one."""
+    """The innermost loop variable of the kernel that may replace a reduced one, if any."""
     for own in reversed(form.variables):
         used = own in taken or own in form.serial or own.extent != variable.extent
         if not used and not any(own in free_variables(expr) for expr in exprs):
@@ -176,13 +176,13 @@ def _height(expr: Reduce, heights: dict[Expr, int]) -> int:
 
 
 def collapse(form: Loops) -> Loops:
-    """The kernel with one loop for neighbours that go through every buffer as one loop would."""
-    merge = _Merge(form)
+    """The kernel with adjacent loops collapsed that traverse every buffer as one loop would."""
+    merge = _MergeLoops(form)
     return merge.loops(form) if merge.find() else form
 
 
-class _Merge(KernelRewriter):
-    """Replaces the inner of two variables by one for both, and drops the outer."""
+class _MergeLoops(KernelRewriter):
+    """Replaces the inner of two variables by one over both, and drops the outer."""
 
     def __init__(self, form: Loops) -> None:
         super().__init__()
@@ -200,8 +200,8 @@ class _Merge(KernelRewriter):
         self._strides = [{v: stride(offset, v) for v in offset.strides} for offset in form.offsets]
 
     def find(self) -> bool:
-        """Whether there are variables to merge."""
-        while any(self._merge(a, b) for nest in self._nests for a, b in _neighbours(nest)):
+        """Find variables to merge; returns whether there are any."""
+        while any(self._merge(a, b) for nest in self._nests for a, b in pairwise(nest)):
             pass
         return bool(self._into)
 
@@ -214,11 +214,13 @@ class _Merge(KernelRewriter):
             if inner in strides:
                 strides[made] = strides.pop(inner)
         self._into |= {outer: None, inner: made}
-        self._nests = [_merged(nest, outer, inner, made) for nest in self._nests]
+        self._nests = [
+            tuple(made if v is inner else v for v in nest if v is not outer) for nest in self._nests
+        ]
         return True
 
     def _fits(self, outer: Variable, inner: Variable) -> bool:
-        count = extent_of(inner)
+        count = static_extent(inner)
         if count is None or {outer, inner} & self._used or not self._together(outer, inner):
             return False
         for strides in self._strides:
@@ -228,14 +230,14 @@ class _Merge(KernelRewriter):
         return True
 
     def _together(self, outer: Variable, inner: Variable) -> bool:
-        """Whether two variables are neighbours wherever they are, and no work is between them."""
+        """Whether two variables are adjacent in every nest, with no statement between them."""
         for nest in self._nests:
-            if (outer in nest or inner in nest) and (outer, inner) not in _neighbours(nest):
+            if (outer in nest or inner in nest) and (outer, inner) not in pairwise(nest):
                 return False
-        works = [work.variables for work in (*self._form.stores, *self._form.checks)]
+        statements = (*self._form.stores, *self._form.checks)
         return all(
             self._has(group, outer) == self._has(group, inner)
-            for group in (self._form.serial, *works)
+            for group in (self._form.serial, *(each.variables for each in statements))
         )
 
     def _has(self, variables: Iterable[Variable], wanted: Variable) -> bool:
@@ -248,25 +250,15 @@ class _Merge(KernelRewriter):
         return found
 
 
-def _neighbours(nest: Sequence[Variable]) -> list[tuple[Variable, Variable]]:
-    return list(pairwise(nest))
-
-
-def _merged(
-    nest: tuple[Variable, ...], outer: Variable, inner: Variable, made: Variable
-) -> tuple[Variable, ...]:
-    return tuple(made if v is inner else v for v in nest if v is not outer)
-
-
 # Scans that are not done in one pass
 
 
 def without_scans(form: Loops, slow: set[Scan]) -> Loops:
-    """Some scans as reductions over all values of their variable, of which the earlier count."""
-    return _Guard(slow).loops(form)
+    """The kernel with some scans as reductions, guarded to the elements up to each index."""
+    return _ScansToReductions(slow).loops(form)
 
 
-class _Guard(KernelRewriter):
+class _ScansToReductions(KernelRewriter):
     """Replaces scans by reductions over a guarded body."""
 
     def __init__(self, slow: set[Scan]) -> None:

@@ -1,9 +1,8 @@
 """Transposes: copies that permute axes, tile by tile.
 
-What comes in is a loop kernel that stores loaded elements in another order; what goes out is LLVM
-text. Elements that are contiguous in the source are strided in the result and the other way round,
-so a square tile is loaded as rows, transposed in registers and stored as columns: cache lines are
-read and written whole, where they are aligned.
+A loop kernel that stores loaded elements in another order comes in, LLVM text goes out. A square
+tile is loaded along the contiguous axis of the source, transposed in registers, and stored along
+the contiguous axis of the result, so that aligned cache lines are read and written whole.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from thalweg.ir.loop import Variable
 
 _PAGE = 4096
 _SIZES = (2, 4, 8)  # of elements, in bytes
-_BLOCK_TILES = 4  # in each direction: neighbouring cache lines are used soon
+_BLOCK_TILES = 4  # tiles of a block along each axis: neighbouring lines are reused soon
 
 
 @dataclass(frozen=True)
@@ -49,17 +48,17 @@ class Transpose:
 
     @property
     def step_along(self) -> int:
-        """How far apart neighbours of the result lie in the source."""
+        """The stride in the source of neighbours in the result."""
         return self.source[1].factor(self.along)
 
     @property
     def step_across(self) -> int:
-        """How far apart neighbours of the source lie in the result."""
+        """The stride in the result of neighbours in the source."""
         return self.sink[1].factor(self.across)
 
 
 def transpose_of(form: Loops, target: CpuTarget) -> Transpose | None:
-    """The transpose that a kernel is, if it does nothing else and has room for a tile."""
+    """Match a kernel that is a transpose and nothing else, large enough for a tile."""
     if len(form.stores) != 1 or form.checks or form.serial:
         return None
     (store,) = form.stores
@@ -71,7 +70,10 @@ def transpose_of(form: Loops, target: CpuTarget) -> Transpose | None:
         return None
     if not (offset.is_plain and store.offset.is_plain):
         return None
-    across, along = _beside(offset, store.offset), _beside(store.offset, offset)
+    across, along = (
+        _contiguous_variable(offset, store.offset),
+        _contiguous_variable(store.offset, offset),
+    )
     size = np.dtype(store.buffer.dtype).itemsize
     if across is None or along is None or size not in _SIZES:
         return None
@@ -79,14 +81,14 @@ def transpose_of(form: Loops, target: CpuTarget) -> Transpose | None:
     others = tuple(v for v in form.variables if v is not across and v is not along)
     if min(int(across.extent), int(along.extent)) < side:
         return None
-    if size > 2 and not _crowds(offset.factor(along), size):
+    if size > 2 and not _conflicts_in_cache(offset.factor(along), size):
         return None
     sink = store.buffer, store.offset
     return Transpose(form, (argument, offset), sink, across, along, others, side)
 
 
-def _beside(near: Affine, far: Affine) -> Variable | None:
-    """The variable that moves one place by an element, and another one by more."""
+def _contiguous_variable(near: Affine, far: Affine) -> Variable | None:
+    """The variable of stride 1 in one offset and of another stride in the other."""
     found = [v for v, factor in near.strides.items() if _is_one(factor)]
     return next((v for v in found if not _is_one(far.factor(v))), None)
 
@@ -95,9 +97,9 @@ def _is_one(factor: int) -> bool:
     return not isinstance(factor, Dynamic) and factor == 1
 
 
-def _crowds(step: int, size: int) -> bool:
-    """Whether neighbours that come to lie side by side fall into the same few lines of a cache, or
-    may. Where they do not, a loop that gathers them is as fast, or faster by a third."""
+def _conflicts_in_cache(step: int, size: int) -> bool:
+    """Whether elements at a stride fall, or may fall, into few sets of the cache. If they do not, a
+    gathering loop is as fast as a transpose by tiles, or a third faster."""
     if isinstance(step, Dynamic):
         return True
     apart = abs(step) * size
@@ -105,70 +107,70 @@ def _crowds(step: int, size: int) -> bool:
 
 
 def emit_transpose(transpose: Transpose, target: CpuTarget) -> Emitted:
-    """The code of a copy, in one function that all threads call."""
+    """Emit a transpose: one entry point that all threads call."""
     module = Module(target.native_fp16)
-    _Writing(transpose, Frame(module, "kernel", transpose.form, False)).write()
+    _TransposeEmitter(transpose, Frame(module, "kernel", transpose.form, False)).write()
     return Emitted(("kernel",), module.text, passes="tiles")
 
 
-class _Writing:
-    """The function in the making."""
+class _TransposeEmitter:
+    """Emits the function of a transpose."""
 
     def __init__(self, transpose: Transpose, frame: Frame) -> None:
         self.transpose, self.frame, self.b = transpose, frame, frame.b
         self.length = _BLOCK_TILES * transpose.side
 
     def write(self) -> None:
-        """This thread's blocks."""
+        """Emit the loop over this thread's blocks."""
         frame, transpose = self.frame, self.transpose
         extents = [frame.integer(v.extent) for v in transpose.others]
         tiled = transpose.along, transpose.across
-        extents += [frame.chunks(v.extent, self.length) for v in tiled]
-        with frame.shared(extents, SLOTS) as (*places, along, across):
+        extents += [frame.ceil_div(v.extent, self.length) for v in tiled]
+        with frame.thread_loop(extents, SLOTS) as (*places, along, across):
             self._block(dict(zip(transpose.others, places, strict=True)), along, across)
         self.b.ret()
 
     def _block(self, at: At, *blocks: Value) -> None:
-        """A block of tiles."""
+        """Emit a block of tiles."""
         b, frame, step = self.b, self.frame, self.transpose.side
         along, across = self.transpose.along, self.transpose.across
         starts = [frame.multiply(number, self.length) for number in blocks]
         ends = [
-            frame.least(frame.add(start, self.length), variable.extent)
+            frame.minimum(frame.add(start, self.length), variable.extent)
             for start, variable in zip(starts, (along, across), strict=True)
         ]
         with b.loop(starts[0], ends[0], step) as rows, b.loop(starts[1], ends[1], step) as columns:
             self._tile({**at, along: rows.index, across: columns.index})
 
     def _tile(self, at: At) -> None:
-        """A tile: whole, or cut off at one end or both."""
+        """Emit a tile, whole or partial."""
         b, frame, transpose = self.b, self.frame, self.transpose
         source, sink = (
-            b.element(frame.pointers[argument], transpose.kind, frame.place(offset, at))
+            b.element(frame.pointers[argument], transpose.kind, frame.evaluate(offset, at))
             for argument, offset in (transpose.source, transpose.sink)
         )
         ends = transpose.across, transpose.along
         left = [frame.subtract(v.extent, at[v]) for v in ends]
-        is_whole = b.compare("sge", frame.least(*left), transpose.side)
+        is_whole = b.compare("sge", frame.minimum(*left), transpose.side)
         self._prefetch(at)
         with b.when(is_whole):
-            self._whole(source, sink)
+            self._whole_tile(source, sink)
         with b.when(b.negation(is_whole)):
-            self._ragged(source, sink, *left)
+            self._partial_tile(source, sink, *left)
 
     def _prefetch(self, at: At) -> None:
-        """Prefetch the lines that the next tile is stored to, which no processor foresees; past the
-        end of memory that does nothing."""
+        """Prefetch the lines that the next tile stores to, which hardware prefetchers miss. A
+        prefetch past the end of memory does nothing."""
         b, frame, transpose = self.b, self.frame, self.transpose
         argument, offset = transpose.sink
         for number in range(transpose.side, 2 * transpose.side):
             across = frame.add(at[transpose.across], number)
-            place = frame.place(offset, {**at, transpose.across: across})
+            place = frame.evaluate(offset, {**at, transpose.across: across})
             base = frame.pointers[argument]
             address = b.emit(POINTER, f"getelementptr {transpose.kind}, {base}, {place}")
             prefetch(b, address, 3, to_write=True)
 
-    def _whole(self, source: Value, sink: Value) -> None:
+    def _whole_tile(self, source: Value, sink: Value) -> None:
         b, frame, transpose = self.b, self.frame, self.transpose
         kind = storage_type(transpose.sink[0].dtype, transpose.side)
         steps = transpose.step_along, transpose.step_across
@@ -179,10 +181,10 @@ class _Writing:
         for place, column in zip(to_sink, transposed(b, rows), strict=True):
             b.store(column, b.element(sink, kind.scalar, place))
 
-    def _ragged(self, source: Value, sink: Value, across: Value, along: Value) -> None:
-        """The rest of a tile that is cut off, element by element."""
+    def _partial_tile(self, source: Value, sink: Value, across: Value, along: Value) -> None:
+        """Emit a partial tile, element by element."""
         b, frame, transpose = self.b, self.frame, self.transpose
-        rows, columns = (frame.least(left, transpose.side) for left in (across, along))
+        rows, columns = (frame.minimum(left, transpose.side) for left in (across, along))
         kind = storage_type(transpose.sink[0].dtype)
         with b.loop(0, rows) as row:
             here = b.element(source, kind.scalar, row.index)

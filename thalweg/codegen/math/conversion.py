@@ -1,8 +1,8 @@
-"""How elements of each dtype lie in registers and in memory, and conversions between them.
+"""Register and storage types of each dtype, and conversions between dtypes.
 
-Booleans are i1 in registers and a byte in memory; narrow floats are their bits in memory and
-float32 in registers, converted by the exponent and mantissa bits of their rows in the table of
-dtypes. Conversions are NumPy's; none needs a library call on any target.
+A boolean is i1 in registers and a byte in memory. A narrow float is an integer of its bits in
+memory and float32 in registers, converted by the exponent and mantissa bits in the table of dtypes.
+Conversions are NumPy's; none needs a library call on any target.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _BFLOAT = FloatFormat(8, 7)
 _FLOAT = FloatFormat(8, 23)
 _INFINITY, _NAN = _FLOAT.overflow, _FLOAT.nan
 _HIGH_HALF = -(1 << 16)  # of a word
-_LOADED_WORDS = 8  # elements that LLVM loads in whole words, and fewer one by one
+_LOADED_WORDS = 8  # fewer elements of 16 bits LLVM loads one by one
 
 
 def _register_scalar(row: Traits) -> str:
@@ -42,7 +42,7 @@ _REGISTERS = {
 
 @memoized(1_000)
 def register_type(dtype: Any, lanes: int = 1) -> Type:
-    """The type that values of a dtype have in registers."""
+    """The LLVM type of a dtype in registers."""
     scalar = _REGISTERS.get(np.dtype(dtype))
     if scalar is None:
         raise Unsupported(f"elements of {np.dtype(dtype)}")
@@ -51,7 +51,7 @@ def register_type(dtype: Any, lanes: int = 1) -> Type:
 
 @memoized(1_000)
 def storage_type(dtype: Any, lanes: int = 1) -> Type:
-    """The type that values of a dtype have in memory."""
+    """The LLVM type of a dtype in memory."""
     known = np.dtype(dtype)
     if known == BOOL or _narrow_format(known):
         return Type(f"i{8 * known.itemsize}", lanes)
@@ -59,37 +59,39 @@ def storage_type(dtype: Any, lanes: int = 1) -> Type:
 
 
 def from_memory(b: Builder, raw: Value, dtype: Any) -> Value:
-    """What lies in memory as a register value."""
+    """Convert a value from its storage type to its register type."""
     known = np.dtype(dtype)
     if known == BOOL:
         return b.compare("ne", raw, 0)
     if narrow := _narrow_format(known):
-        return _widened(LlvmRegister(b, raw), narrow).value
+        return _widen(LlvmRegister(b, raw), narrow).value
     return raw
 
 
 def to_memory(b: Builder, value: Value, dtype: Any) -> Value:
-    """A register value as it lies in memory; narrow floats are rounded to nearest even."""
+    """Convert a value from its register type to its storage type; narrow floats are rounded to
+    nearest even."""
     known = np.dtype(dtype)
     if known == BOOL:
         return b.convert("zext", value, "i8")
     if narrow := _narrow_format(known):
-        return _narrowed(LlvmRegister(b, value), narrow, 8 * known.itemsize).value
+        return _narrow(LlvmRegister(b, value), narrow, 8 * known.itemsize).value
     return value
 
 
 @memoized(100)
 def _narrow_format(dtype: Dtype) -> FloatFormat | None:
-    """The bits of a narrow float; None for any other dtype."""
+    """The format of a narrow float; None for any other dtype."""
     row = find_traits(dtype)
     return row.float_format if row is not None and row.is_narrow_float else None
 
 
-def _widened(code: LlvmRegister, form: FloatFormat) -> LlvmRegister:
-    """The float32 of a code: its exponent is given another bias; that of denormals is subtracted"""
+def _widen(code: LlvmRegister, form: FloatFormat) -> LlvmRegister:
+    """Bits of a narrow float to float32: normal numbers are rebiased, denormal ones normalized by a
+    subtraction."""
     shift, rebias = _FLOAT.mantissa_bits - form.mantissa_bits, _FLOAT.bias - form.bias
     if form == _BFLOAT and code.builder.module.packs_words and not code.type.lanes % _LOADED_WORDS:
-        return _widened_pairs(code)
+        return _widen_bfloat16_pairs(code)
     if not rebias:
         return (code.convert("zext", "i32") << shift).floats()
     if code.builder.module.native_fp16 and form.exponent_bits == _HALF.exponent_bits:
@@ -106,8 +108,8 @@ def _widened(code: LlvmRegister, form: FloatFormat) -> LlvmRegister:
     return (value | ((wide & _sign(form)) << (shift + 8 - form.exponent_bits))).floats()
 
 
-def _widened_pairs(code: LlvmRegister) -> LlvmRegister:
-    """The float32 of bfloat16 codes, two of which are a register of a GPU: an instruction each."""
+def _widen_bfloat16_pairs(code: LlvmRegister) -> LlvmRegister:
+    """bfloat16 to float32 where a GPU register holds two: one instruction per element."""
     b, count = code.builder, code.type.lanes // 2
     words = b.emit(I32.of(count), f"bitcast {code.value} to {I32.of(count)}")
     made = Value(I32.of(2 * count), "poison")
@@ -118,13 +120,14 @@ def _widened_pairs(code: LlvmRegister) -> LlvmRegister:
     return LlvmRegister(b, made).floats()
 
 
-def _narrowed(x: LlvmRegister, form: FloatFormat, width: int) -> LlvmRegister:
-    """The code of a float32: normal numbers round as integers, denormal ones by adding a power."""
+def _narrow(x: LlvmRegister, form: FloatFormat, width: int) -> LlvmRegister:
+    """float32 to the bits of a narrow float: normal numbers are rounded as integers, denormal ones
+    by adding a power of two."""
     shift, rebias = _FLOAT.mantissa_bits - form.mantissa_bits, _FLOAT.bias - form.bias
     if form == _BFLOAT and x.builder.module.native_bf16:
         return x.convert("fptrunc", "bfloat").convert("bitcast", "i16")
     if not rebias:
-        return _cut(x, shift, width)
+        return _drop_mantissa_bits(x, shift, width)
     if form == _HALF and x.builder.module.native_fp16:
         return x.convert("fptrunc", "half").convert("bitcast", "i16")
     bits = x.bits()
@@ -140,8 +143,8 @@ def _narrowed(x: LlvmRegister, form: FloatFormat, width: int) -> LlvmRegister:
     return (code | sign).convert("trunc", f"i{width}")
 
 
-def _cut(x: LlvmRegister, shift: int, width: int) -> LlvmRegister:
-    """The code of a float32 in a format with its exponent: what is cut off rounds the rest."""
+def _drop_mantissa_bits(x: LlvmRegister, shift: int, width: int) -> LlvmRegister:
+    """float32 to a format with the same exponent: round and drop the low mantissa bits."""
     bits = x.bits()
     rounded = bits + ((bits.unsigned_shift(shift) & 1) + ((1 << (shift - 1)) - 1))
     kept = x.is_nan().choose(bits | 0x400000, rounded)
@@ -153,7 +156,7 @@ def _sign(form: FloatFormat) -> int:
 
 
 def converted(b: Builder, value: Value, source: Any, target: Any) -> Value:
-    """A register value of one dtype as another dtype, as `astype` does it."""
+    """Convert a register value to another dtype, as NumPy's `astype` does."""
     old, new = np.dtype(source), np.dtype(target)
     kind = register_type(new)
     if old == new:
@@ -165,12 +168,12 @@ def converted(b: Builder, value: Value, source: Any, target: Any) -> Value:
         return _rounded(x, old, new).value
     if kind.is_float:
         return _to_float(x, old, kind.scalar).value
-    return (_truncated(x, new) if x.type.is_float else _resized(x, old, new)).value
+    return (_to_integer(x, new) if x.type.is_float else _resized(x, old, new)).value
 
 
 def _rounded(x: LlvmRegister, old: Dtype, new: Dtype) -> LlvmRegister:
     """A number rounded to a narrow float, in a float32 register."""
-    if new.isbuiltin == 1 and x.type.scalar == "double":  # others, ml_dtypes rounds twice
+    if new.isbuiltin == 1 and x.type.scalar == "double":  # ml_dtypes rounds twice
         single = _rounded_to_odd(x)
     else:
         single = _to_float(x, old, "float")
@@ -181,7 +184,7 @@ def _rounded(x: LlvmRegister, old: Dtype, new: Dtype) -> LlvmRegister:
 
 
 def _rounded_to_odd(x: LlvmRegister) -> LlvmRegister:
-    """A double as a float that rounds to a narrow one as the double itself would."""
+    """A double rounded to odd float32, which then rounds to a narrow float as the double would."""
     single = x.convert("fptrunc", "float")
     back = single.convert("fpext", "double")
     inexact = back.compare("", "one", x)
@@ -199,24 +202,24 @@ def _to_float(x: LlvmRegister, old: Dtype, scalar: str) -> LlvmRegister:
     return x.convert("sitofp" if old.kind == "i" else "uitofp", scalar)
 
 
-def _truncated(x: LlvmRegister, new: Dtype) -> LlvmRegister:
-    """A float as an integer. Out of range is what the machine gives, but always something; GPUs
-    give what x86 does."""
+def _to_integer(x: LlvmRegister, new: Dtype) -> LlvmRegister:
+    """A float as an integer. Out of range, the result is the target's but never poison; GPUs give
+    x86's."""
     bits = 8 * new.itemsize
     if bits == 64 and new.kind == "u":
-        return _truncated_to_unsigned(x)
-    wide = _whole(x, 64 if bits == 64 or (bits == 32 and new.kind == "u") else 32)
+        return _to_uint64(x)
+    wide = _to_signed(x, 64 if bits == 64 or (bits == 32 and new.kind == "u") else 32)
     return wide if wide.type.bits == bits else wide.convert("trunc", f"i{bits}")
 
 
-def _truncated_to_unsigned(x: LlvmRegister) -> LlvmRegister:
+def _to_uint64(x: LlvmRegister) -> LlvmRegister:
     large = x >= 2.0**63
-    whole = _whole(large.choose(x - 2.0**63, x), 64)
-    # Both are 2⁶³ where even the difference is out of range.
+    whole = _to_signed(large.choose(x - 2.0**63, x), 64)
+    # Both parts are 2⁶³ where even the difference is out of range.
     return whole | (large.convert("zext", "i64") << 63)
 
 
-def _whole(x: LlvmRegister, bits: int) -> LlvmRegister:
+def _to_signed(x: LlvmRegister, bits: int) -> LlvmRegister:
     made = x.convert("fptosi", f"i{bits}")
     whole = LlvmRegister(x.builder, x.builder.emit(made.type, f"freeze {made.value}"))
     if not x.builder.module.saturates:

@@ -1,10 +1,9 @@
-"""Elements in registers: the value of an expression in one lane or several, and reductions.
+"""Expressions and reductions in registers, scalar or vector.
 
-An `Evaluator` writes the instructions of expressions with a builder. What loads, indices and
-reductions are is the caller's business: it gives a function for these leaves. An `Accumulator` is
-one reduction in some number of lanes, a row of `thalweg.ir.functions.reductions`; its state is one
-value, or two where the position of the best element is wanted. States of the same elements in
-another order can be merged.
+An `Evaluator` emits expressions with a builder; the caller supplies a function for the leaves:
+loads, indices, reductions. An `Accumulator` is a reduction (a row of
+`thalweg.ir.functions.reductions`) over elements of a dtype, in any number of lanes. Its state is
+one value, or two where the result is a position. States of disjoint elements can be merged.
 """
 
 from __future__ import annotations
@@ -48,11 +47,11 @@ from thalweg.ir.rewrite import Fold
 from thalweg.platform.caches import memoized
 from thalweg.platform.dtype_traits import is_float
 
-#: Gives the value of a load, index, reduction, scan or sum in the lanes a mask allows (None: all).
-#: The mask has as many lanes as the evaluator; the value may have one, the same for all lanes.
+#: Emits a load, index, reduction, scan or sum in the lanes of a mask (None: all). The mask has as
+#: many lanes as the evaluator; the value may be a scalar, the same for all lanes.
 Leaf = Callable[[Expr, Value | None], Value]
 
-#: Called with a scalar condition that must not hold: some lane divides by zero.
+#: Emits a fault under a scalar condition: some lane divides by zero.
 Fault = Callable[[Builder, Value], None]
 
 LEAVES = Load | Index | Word | Reduce | Scan | Accumulated
@@ -76,8 +75,8 @@ def _constant_as(expr: Const, dtype: Dtype) -> Value:
         return constant_of(np.asarray(expr.value).astype(dtype)[()], dtype)
 
 
-def sensitivity(reads_or_faults: Callable[[Expr], bool] | None = None) -> Fold[bool]:
-    """Whether it matters in which lanes an expression is computed: it loads, or may fault."""
+def mask_sensitivity(reads_or_faults: Callable[[Expr], bool] | None = None) -> Fold[bool]:
+    """Whether the mask matters under which an expression is computed: it loads, or may fault."""
     alone = reads_or_faults or _reads_or_faults
     return Fold(
         lambda part, known: alone(part) or (not isinstance(part, LEAVES) and any(known.parts(part)))
@@ -97,10 +96,10 @@ def _reads_or_faults(expr: Expr) -> bool:
 
 
 class Evaluator:
-    """Writes the value of expressions in a number of lanes; shared parts are computed once.
+    """Emits expressions in a number of lanes; shared parts are computed once.
 
-    Values are cached for the block that is being written: code that does not always run before
-    what follows needs an evaluator of its own.
+    Values are cached for the code that they dominate: code that runs conditionally needs an
+    evaluator of its own.
     """
 
     def __init__(
@@ -111,62 +110,62 @@ class Evaluator:
         fault: Fault | None = None,
         sensitive: Fold[bool] | None = None,
     ) -> None:
-        """`sensitive` is a `sensitivity` that several evaluators share."""
+        """`sensitive` is a `mask_sensitivity` that several evaluators share."""
         self.builder, self.lanes = builder, lanes
-        self._leaf, self._fault, self._sensitive = leaf, fault, sensitive or sensitivity()
+        self._leaf, self._fault, self._sensitive = leaf, fault, sensitive or mask_sensitivity()
         self._values: dict[tuple[Expr, str], Value] = {}
         self._masks: dict[tuple[str, str, bool], Value] = {}
-        self._wider: dict[str, str] = {}  # a mask → the mask it was narrowed from
+        self._parent_masks: dict[str, str] = {}  # a mask → the mask it is a subset of
 
     def value(self, expr: Expr, mask: Value | None = None) -> Value:
-        """The register value of an expression in all lanes; lanes off the mask hold anything."""
-        return _spread(self.builder, self.narrow(expr, mask), self.lanes)
+        """The value of an expression in all lanes; lanes off the mask are undefined."""
+        return _splat(self.builder, self.scalar_or_vector(expr, mask), self.lanes)
 
     def value_as(self, expr: Expr, dtype: Any, mask: Value | None = None) -> Value:
         """The value of an expression converted to a dtype, in all lanes."""
-        return _spread(self.builder, self._as(expr, np.dtype(dtype), mask), self.lanes)
+        return _splat(self.builder, self._as(expr, np.dtype(dtype), mask), self.lanes)
 
-    def narrow(self, expr: Expr, mask: Value | None = None) -> Value:
-        """The value of an expression in one lane if it is the same in all, else in all lanes."""
+    def scalar_or_vector(self, expr: Expr, mask: Value | None = None) -> Value:
+        """The value of an expression: a scalar if it is uniform, else a vector."""
         if isinstance(expr, Const):
             return _constant_as(expr, expr.dtype)
-        found = self._found(expr, mask)
+        found = self._lookup(expr, mask)
         if found is None:
             self._compute(expr, mask)
-            found = self._found(expr, mask)
+            found = self._lookup(expr, mask)
         assert found is not None
         return found
 
     def _compute(self, expr: Expr, mask: Value | None) -> None:
-        """Write an expression and all that it needs, those first."""
+        """Emit an expression after its missing parts, iteratively."""
         pending = [(expr, mask)]
         while pending:
             part, under = pending[-1]
-            if self._found(part, under) is not None:
+            if self._lookup(part, under) is not None:
                 pending.pop()
-            elif missing := self._missing(part, under):
+            elif missing := self._missing_operands(part, under):
                 pending += reversed(missing)
             else:
-                # What no mask matters to is kept for every mask, so none may shape it.
+                # A value that is cached for every mask must not depend on one.
                 needed = under if self._sensitive.of(part) else None
-                self._values[self._key(part, under)] = self._computed(part, needed)
+                self._values[self._key(part, under)] = self._emit(part, needed)
                 pending.pop()
 
-    # What is known
+    # Available values
 
     def _key(self, expr: Expr, mask: Value | None) -> tuple[Expr, str]:
         return expr, mask.text if mask is not None and self._sensitive.of(expr) else ""
 
-    def _found(self, expr: Expr, mask: Value | None) -> Value | None:
-        """A value that holds under a mask: computed for it, or for one it was narrowed from."""
+    def _lookup(self, expr: Expr, mask: Value | None) -> Value | None:
+        """A value that is valid under a mask: computed for it, or for a superset of it."""
         at = mask.text if mask is not None and self._sensitive.of(expr) else ""
         while True:
             if (value := self._values.get((expr, at))) is not None or not at:
                 return value
-            at = self._wider.get(at, "")
+            at = self._parent_masks.get(at, "")
 
-    def _missing(self, expr: Expr, mask: Value | None) -> list[tuple[Expr, Value | None]]:
-        """The parts that must be computed before an expression (for a select, in two rounds)."""
+    def _missing_operands(self, expr: Expr, mask: Value | None) -> list[tuple[Expr, Value | None]]:
+        """The parts to compute before an expression; of a select, first the condition."""
         if isinstance(expr, LEAVES):
             return []
         if not isinstance(expr, Select):
@@ -178,8 +177,8 @@ class Evaluator:
             return missing
         return self._unknown(
             [
-                (chosen, self._narrowed(chosen, condition, mask, True)),
-                (otherwise, self._narrowed(otherwise, condition, mask, False)),
+                (chosen, self._branch_mask(chosen, condition, mask, True)),
+                (otherwise, self._branch_mask(otherwise, condition, mask, False)),
             ]
         )
 
@@ -189,10 +188,10 @@ class Evaluator:
         return [
             (part, mask)
             for part, mask in parts
-            if not isinstance(part, Const) and self._found(part, mask) is None
+            if not isinstance(part, Const) and self._lookup(part, mask) is None
         ]
 
-    def _narrowed(
+    def _branch_mask(
         self, branch: Expr, condition: Expr, mask: Value | None, holds: bool
     ) -> Value | None:
         """The mask under which a branch of a select is computed."""
@@ -205,68 +204,70 @@ class Evaluator:
             made = spread if holds else ~spread
             made = made if mask is None else made & LlvmRegister(self.builder, mask)
             self._masks[key] = made.value
-            self._wider.setdefault(made.value.text, key[0])
+            self._parent_masks.setdefault(made.value.text, key[0])
         return self._masks[key]
 
-    # What is written
+    # Emission
 
     def _as(self, expr: Expr, dtype: Dtype, mask: Value | None) -> Value:
         if isinstance(expr, Const):
             return _constant_as(expr, dtype)
-        return converted(self.builder, self.narrow(expr, mask), expr.dtype, dtype)
+        return converted(self.builder, self.scalar_or_vector(expr, mask), expr.dtype, dtype)
 
-    def _computed(self, expr: Expr, mask: Value | None) -> Value:
+    def _emit(self, expr: Expr, mask: Value | None) -> Value:
         match expr:
             case Select():
-                return self._selected(expr, mask)
+                return self._emit_select(expr, mask)
             case Cast():
                 return self._as(expr.value, expr.dtype, mask)
             case Bitcast():
-                return self._reinterpreted(expr, mask)
+                return self._emit_bitcast(expr, mask)
             case Call():
-                return self._called(expr, mask)
+                return self._emit_call(expr, mask)
             case _:
                 return self._leaf(expr, mask)
 
-    def _called(self, expr: Call, mask: Value | None) -> Value:
-        parts, dtypes = expr.arguments, self._loop_of(expr)
-        values = self._level([self._as(p, d, mask) for p, d in zip(parts, dtypes, strict=False)])
+    def _emit_call(self, expr: Call, mask: Value | None) -> Value:
+        parts, dtypes = expr.arguments, self._call_dtypes(expr)
+        values = self._broadcast(
+            [self._as(p, d, mask) for p, d in zip(parts, dtypes, strict=False)]
+        )
         row = FUNCTIONS[expr.function]
         if row.emit is None:
             raise Unsupported(f"code of {expr.function}")
         fault = None if self._fault is None else partial(self._report, self._fault, mask)
-        site = Site(self._exactness(expr, dtypes), fault)
-        result = row.written(site, *(LlvmRegister(self.builder, v) for v in values))
+        site = Site(self._rounding_dtypes(expr, dtypes), fault)
+        result = row.emit_at(site, *(LlvmRegister(self.builder, v) for v in values))
         return cast("LlvmRegister", result).value
 
-    def _loop_of(self, expr: Call) -> tuple[Dtype, ...]:
+    def _call_dtypes(self, expr: Call) -> tuple[Dtype, ...]:
         """The dtypes that a call is computed in."""
         return expr.loop
 
-    def _exactness(self, expr: Call, dtypes: tuple[Dtype, ...]) -> tuple[Dtype, ...]:
-        """The dtypes of a call, as far as its exactness goes."""
+    def _rounding_dtypes(self, expr: Call, dtypes: tuple[Dtype, ...]) -> tuple[Dtype, ...]:
+        """The dtypes whose rounding the result of a call must be exact for."""
         return dtypes
 
     def _report(self, fault: Fault, mask: Value | None, condition: Register) -> None:
-        """Report a condition that holds in some lane that counts."""
+        """Emit a fault for a condition that holds in some lane of the mask."""
         found = cast("LlvmRegister", condition)
         if mask is not None:
             spread = LlvmRegister(self.builder, self.builder.splat(found.value, mask.type.lanes))
             found = spread & LlvmRegister(self.builder, mask)
         fault(self.builder, found.any().value)
 
-    def _selected(self, expr: Select, mask: Value | None) -> Value:
+    def _emit_select(self, expr: Select, mask: Value | None) -> Value:
         condition, chosen, otherwise, dtype = *expr.parts, expr.dtype
         if isinstance(condition, Const):
             return self._as(chosen if condition.value else otherwise, dtype, mask)
         truth = self._as(condition, BOOL, mask)
-        yes = self._as(chosen, dtype, self._narrowed(chosen, condition, mask, True))
-        no = self._as(otherwise, dtype, self._narrowed(otherwise, condition, mask, False))
+        yes = self._as(chosen, dtype, self._branch_mask(chosen, condition, mask, True))
+        no = self._as(otherwise, dtype, self._branch_mask(otherwise, condition, mask, False))
         if truth.type.lanes > 1:
-            yes, no = (_spread(self.builder, value, self.lanes) for value in (yes, no))
-        return self.builder.select(truth, *self._level([yes, no]))
+            yes, no = (_splat(self.builder, value, self.lanes) for value in (yes, no))
+        return self.builder.select(truth, *self._broadcast([yes, no]))
 
-    def _reinterpreted(self, expr: Bitcast, mask: Value | None) -> Value:
+    def _emit_bitcast(self, expr: Bitcast, mask: Value | None) -> Value:
         part, old, new = expr.value, expr.value.dtype, expr.dtype
         if old.itemsize != new.itemsize:
             raise Unsupported(f"the bits of {old} as {new}")
@@ -275,14 +276,14 @@ class Evaluator:
         moved = raw if raw.type == stored else self.builder.convert("bitcast", raw, stored.scalar)
         return from_memory(self.builder, moved, new)
 
-    def _level(self, values: Sequence[Value]) -> list[Value]:
-        """Values in as many lanes as the widest of them has."""
+    def _broadcast(self, values: Sequence[Value]) -> list[Value]:
+        """The values in as many lanes as the widest of them has."""
         lanes = max(value.type.lanes for value in values)
-        return [_spread(self.builder, value, lanes) for value in values]
+        return [_splat(self.builder, value, lanes) for value in values]
 
 
-def _spread(b: Builder, value: Value, lanes: int) -> Value:
-    """A scalar in every lane; constants stay constants."""
+def _splat(b: Builder, value: Value, lanes: int) -> Value:
+    """A scalar in every lane; a constant stays a constant."""
     if lanes == 1 or value.type.lanes == lanes or value.text.startswith("%"):
         return b.splat(value, lanes)
     return Value(value.type.of(lanes), f"splat ({value})")
@@ -304,41 +305,43 @@ class Accumulator:
 
     @property
     def size(self) -> int:
-        """Of how many values a state consists."""
+        """The number of values in a state."""
         return 2 if self.row.gives_position else 1
 
     @property
     def is_compensated(self) -> bool:
-        """Whether what rounding takes from a long one is kept beside it."""
+        """Whether long reductions are summed with compensation."""
         return self.row.compensated and is_float(self.dtype)
 
-    def start(self, lanes: int) -> State:
+    def initial(self, lanes: int) -> State:
         """The state before any element."""
         first = constant_of(self.row.identity(self.dtype), self.dtype, lanes)
         return [first, constant(I64.of(lanes), 0)] if self.row.gives_position else [first]
 
     def result(self, b: Builder, state: State) -> Value:
-        """What is wanted of a state; sums of narrow floats, which are float32, are rounded."""
+        """The result of a final state; a sum of narrow floats, kept in float32, is rounded."""
         if not self.row.rounds or storage_type(self.dtype) == register_type(self.dtype):
             return state[-1]
         return from_memory(b, to_memory(b, state[-1], self.dtype), self.dtype)
 
-    def take(self, b: Builder, state: Sequence[Value], element: Value, position: Value) -> State:
-        """The state after one more element, whose position is behind those before."""
+    def accumulate(
+        self, b: Builder, state: Sequence[Value], element: Value, position: Value
+    ) -> State:
+        """The state after one more element, whose position follows those before."""
         new, at = LlvmRegister(b, element), LlvmRegister(b, position)
-        return _values(self.row.taken(self._site, _registers(b, state), new, at))
+        return _values(self.row.accumulate(self._site, _registers(b, state), new, at))
 
     def merge(self, b: Builder, one: Sequence[Value], other: Sequence[Value]) -> State:
-        """The state of the elements of two states."""
-        return _values(self.row.merged(self._site, _registers(b, one), _registers(b, other)))
+        """The state of the elements of both."""
+        return _values(self.row.merge(self._site, _registers(b, one), _registers(b, other)))
 
-    def across(self, b: Builder, state: Sequence[Value]) -> State:
-        """The state of all lanes in one: upper halves are merged into lower ones."""
+    def reduce_lanes(self, b: Builder, state: Sequence[Value]) -> State:
+        """The state of all lanes: upper halves are merged into lower ones."""
         found = list(state)
         while found[0].type.lanes > 1:
             half = found[0].type.lanes // 2
-            low = [_some_lanes(b, value, 0, half) for value in found]
-            high = [_some_lanes(b, value, half, half) for value in found]
+            low = [_lane_range(b, value, 0, half) for value in found]
+            high = [_lane_range(b, value, half, half) for value in found]
             found = self.merge(b, low, high)
         return found
 
@@ -349,8 +352,8 @@ def accumulator_of(expr: Reduce | Scan) -> Accumulator:
     return Accumulator(row, BOOL if row.result == BOOL else expr.body.dtype)
 
 
-def combined(b: Builder, row: Reduction, dtype: Any, one: Value, other: Value) -> Value:
-    """Two elements combined."""
+def combine_elements(b: Builder, row: Reduction, dtype: Any, one: Value, other: Value) -> Value:
+    """Combine two elements by a reduction."""
     (result,) = Accumulator(row, np.dtype(dtype)).merge(b, [one], [other])
     return result
 
@@ -363,7 +366,7 @@ def _values(registers: Sequence[Register]) -> State:
     return [cast("LlvmRegister", register).value for register in registers]
 
 
-def _some_lanes(b: Builder, value: Value, first: int, count: int) -> Value:
+def _lane_range(b: Builder, value: Value, first: int, count: int) -> Value:
     if count == 1:
         return b.extract(value, first)
     return b.shuffle(value, None, range(first, first + count))

@@ -2,5 +2,5 @@
 
 import os
 
-#: Whether there is any: without, every convolution is the plain sum of its products.
+#: Whether Winograd's algorithm is used at all.
 ENABLED = os.environ.get("THALWEG_WINOGRAD", "1") != "0"

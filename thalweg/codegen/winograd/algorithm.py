@@ -1,8 +1,8 @@
 """Winograd's algorithm: m outputs of a filter of r taps for m + r - 1 products.
 
-What comes in are the numbers of outputs and taps; what goes out are three small matrices, with
-which a filtered piece of a line is `of_outputs · ((of_filters · taps) * (of_inputs · elements))`,
-and the code that applies such a matrix along both axes of a tile of registers.
+The numbers of outputs and taps come in; three small matrices go out, with which in one dimension
+outputs are `output_transform · ((filter_transform · taps) * (input_transform · inputs))`, and the
+code that applies a matrix along both axes of a tile in registers.
 """
 
 from __future__ import annotations
@@ -18,45 +18,45 @@ from thalweg.platform.caches import memoized
 Row = tuple[Fraction, ...]
 Matrix = tuple[Row, ...]
 Tile = Sequence[Sequence[Value]]
-Terms = tuple[tuple[float, int], ...]  # the factors of a sum that are not zero, each of what
+Terms = tuple[tuple[float, int], ...]  # (coefficient, index) of a sum, zeros left out
 
-#: Where polynomials are multiplied, besides at infinity, by the number of products: few bits each,
-#: of alternating sign so that two share their work, and near 1, so that no power of them is large.
-#: With ±3/4 and ±3/2 results are three times as exact as with the usual ±1 and ±2.
+#: Interpolation points besides infinity, by the number of products: of few bits, in pairs of
+#: opposite sign, which share work, and near 1, so that no power of them is large. With ±3/4 and
+#: ±3/2 errors are a third of those with the usual ±1 and ±2.
 _POINTS = {
     4: (Fraction(0), Fraction(1), Fraction(-1)),
     6: (Fraction(0), Fraction(3, 4), Fraction(-3, 4), Fraction(3, 2), Fraction(-3, 2)),
 }
 
 
-#: For so many taps, how many outputs a piece of a line may give: results of more are less exact.
-WAYS = {3: (2, 4), 5: (2,)}
+#: The possible numbers of outputs per tile and axis, by taps: more outputs are less accurate.
+OUTPUT_SIZES = {3: (2, 4), 5: (2,)}
 
 
 @dataclass(frozen=True)
 class Algorithm:
-    """The transforms of pieces of `size` elements that give so many outputs."""
+    """The transform matrices for a number of outputs and taps, F(outputs, taps)."""
 
     outputs: int
     taps: int
-    of_inputs: Matrix
-    of_filters: Matrix
-    of_outputs: Matrix
+    input_transform: Matrix
+    filter_transform: Matrix
+    output_transform: Matrix
 
     @property
     def size(self) -> int:
-        """How many elements, and products, a piece of a line has."""
+        """The inputs, and products, of a tile along an axis."""
         return self.outputs + self.taps - 1
 
     @property
     def products(self) -> int:
-        """How many products a tile has."""
+        """The products of a two-dimensional tile."""
         return self.size**2
 
 
 @memoized(64)
 def algorithm(outputs: int, taps: int) -> Algorithm:
-    """The transforms of Toom and Cook, transposed, for one of `WAYS`."""
+    """The transposed Toom-Cook transforms for one of `OUTPUT_SIZES`."""
     points = _POINTS[outputs + taps - 1]
     others = {p: [q for q in points if q != p] for p in points}
     inputs = [(*_polynomial(rest), Fraction(0)) for rest in others.values()]
@@ -70,7 +70,7 @@ def algorithm(outputs: int, taps: int) -> Algorithm:
 
 
 def _polynomial(roots: Sequence[Fraction]) -> Row:
-    """The coefficients of the product of x - root, the constant one first."""
+    """The coefficients of Π (x - root), the constant one first."""
     result = [Fraction(1)]
     for root in roots:
         raised, lowered = [Fraction(0), *result], [*(root * c for c in result), Fraction(0)]
@@ -79,24 +79,24 @@ def _polynomial(roots: Sequence[Fraction]) -> Row:
 
 
 @dataclass(frozen=True)
-class _Pair:
-    """A row of a matrix, by its number; or two that differ in signs alone, which are the sum and
-    the difference of two other rows."""
+class _RowPair:
+    """One row of a matrix by its number, or two that differ only in signs and so are the sum and
+    the difference of two `parts`."""
 
     rows: tuple[int, ...]
     parts: tuple[Terms, ...]
 
 
-def on_both_axes(b: Builder, matrix: Matrix, tile: Tile) -> list[list[Value]]:
+def transform_2d(b: Builder, matrix: Matrix, tile: Tile) -> list[list[Value]]:
     """matrix · tile · matrixᵀ, in registers."""
-    columns = [applied(b, matrix, column) for column in zip(*tile, strict=True)]
-    return [applied(b, matrix, row) for row in zip(*columns, strict=True)]
+    columns = [transform_1d(b, matrix, column) for column in zip(*tile, strict=True)]
+    return [transform_1d(b, matrix, row) for row in zip(*columns, strict=True)]
 
 
-def applied(b: Builder, matrix: Matrix, values: Sequence[Value]) -> list[Value]:
+def transform_1d(b: Builder, matrix: Matrix, values: Sequence[Value]) -> list[Value]:
     """matrix · values."""
     found: dict[int, Value] = {}
-    for pair in _pairs(matrix):
+    for pair in _row_pairs(matrix):
         parts = [_sum(b, terms, values) for terms in pair.parts]
         found[pair.rows[0]] = parts[0]
         if len(parts) == 2:
@@ -106,20 +106,20 @@ def applied(b: Builder, matrix: Matrix, values: Sequence[Value]) -> list[Value]:
 
 
 @memoized(16)
-def _pairs(matrix: Matrix) -> list[_Pair]:
-    pairs: list[_Pair] = []
+def _row_pairs(matrix: Matrix) -> list[_RowPair]:
+    pairs: list[_RowPair] = []
     taken: set[int] = set()
     for number, row in enumerate(matrix):
         if number in taken:
             continue
         twin = _twin(matrix, number)
         if twin is None:
-            pairs.append(_Pair((number,), (_terms(row),)))
+            pairs.append(_RowPair((number,), (_terms(row),)))
             continue
         taken.add(twin)
         both = list(zip(row, matrix[twin], strict=True))
         same, opposite = (_terms([(a + s * b) / 2 for a, b in both]) for s in (1, -1))
-        pairs.append(_Pair((number, twin), (same, opposite)))
+        pairs.append(_RowPair((number, twin), (same, opposite)))
     return pairs
 
 
@@ -135,27 +135,19 @@ def _twin(matrix: Matrix, number: int) -> int | None:
 
 
 def _terms(row: Sequence[Fraction]) -> Terms:
-    """The terms of a row; those that need no product come first."""
+    """The nonzero terms of a row; those of coefficient 1 come first."""
     terms = [(float(factor), number) for number, factor in enumerate(row) if factor]
     return tuple(sorted(terms, key=lambda term: term[0] != 1))
 
 
 def _sum(b: Builder, terms: Terms, values: Sequence[Value]) -> Value:
-    """The sum of values times constants."""
+    """Emit the sum of values times constants."""
     (first, at), *others = terms
-    total = _scaled(b, first, values[at])
+    total = values[at] if first == 1 else b.binary("fmul", values[at], first)
     for factor, number in others:
-        total = _added(b, total, factor, values[number])
+        value = values[number]
+        if abs(factor) == 1:
+            total = b.binary("fadd" if factor == 1 else "fsub", total, value)
+        else:
+            total = b.multiply_add(value, constant(value.type, factor), total)
     return total
-
-
-def _scaled(b: Builder, factor: float, value: Value) -> Value:
-    if factor == 1:
-        return value
-    return b.binary("fmul", value, factor)
-
-
-def _added(b: Builder, total: Value, factor: float, value: Value) -> Value:
-    if abs(factor) == 1:
-        return b.binary("fadd" if factor == 1 else "fsub", total, value)
-    return b.multiply_add(value, constant(value.type, factor), total)

@@ -1,7 +1,7 @@
-"""Convolutions with small square filters and stride 1 among contractions.
+"""Matching of contractions that are convolutions with small square filters and stride 1.
 
-What comes in is a `Contraction`; what goes out are the roles that its variables play in the
-convolution, where it is one: forward, or the gradient of an input, whose filters are flipped.
+A `Contraction` comes in; the roles of its variables go out if it is such a convolution, forward or
+the gradient of the input, whose filters are flipped.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from math import ceil
 import numpy as np
 
 from thalweg.codegen.contraction.form import argument_of, with_plain_stores
-from thalweg.codegen.contraction.schedule import is_plain
-from thalweg.codegen.winograd.algorithm import WAYS
+from thalweg.codegen.contraction.schedule import is_plain_load
+from thalweg.codegen.winograd.algorithm import OUTPUT_SIZES
 from thalweg.ir.dynamic import is_static
 from thalweg.ir.kernel import Contraction
 from thalweg.ir.loop import Variable
@@ -22,9 +22,9 @@ from thalweg.ir.loop import Variable
 
 @dataclass(frozen=True)
 class Axis:
-    """An axis of the image: outputs and taps along it, and the elements there are.
+    """A spatial axis: its output and tap variables.
 
-    Elements, which are counted as `output + sign · tap`, are zero outside `bounds`.
+    An input has the coordinate `output + sign · tap`; outside `bounds` it is zero.
     """
 
     output: Variable
@@ -39,25 +39,25 @@ class Axis:
 
     @property
     def first(self) -> int:
-        """How far the first element that an output needs lies from it."""
+        """The coordinate of the first input of an output, relative to the output."""
         return 0 if self.sign > 0 else 1 - self.taps
 
     @property
     def elements(self) -> tuple[int, int]:
-        """The elements that are read: those that outputs need, within the bounds."""
+        """The half-open range of coordinates that are read."""
         low, high = self.first, self.first + int(self.output.extent) + self.taps - 1
         if self.bounds is None:
             return low, high
         return max(low, self.bounds[0]), min(high, self.bounds[1])
 
     def tap_at(self, number: int) -> int:
-        """The tap that an output's element of this number is multiplied by."""
+        """The tap that multiplies input `number` of an output."""
         return number if self.sign > 0 else self.taps - 1 - number
 
 
 @dataclass(frozen=True, eq=False)
-class Window:
-    """The roles of the variables of a convolution."""
+class Convolution:
+    """A convolution: the roles of its variables."""
 
     kernel: Contraction
     images: tuple[Variable, ...]
@@ -72,43 +72,43 @@ class Window:
 
     @cached_property
     def is_transposed(self) -> bool:
-        """Whether filters must be copied for their columns to lie side by side."""
+        """Whether filters must be transposed to be contiguous along columns."""
         return argument_of(self.kernel.b)[1].factor(self.lane) != 1
 
     def tiles(self, outputs: int) -> list[int]:
-        """How many tiles there are: in each variable of the images, then along each axis."""
+        """The number of tiles: along each image variable, then along each axis."""
         across = [ceil(axis.output.extent / outputs) for axis in self.axes]
         return [*(int(v.extent) for v in self.images), *across]
 
 
-def window_of(kernel: Contraction) -> Window | None:
-    """The roles of the variables if this is such a convolution, of floats."""
+def match_convolution(kernel: Contraction) -> Convolution | None:
+    """Match a contraction that is such a convolution, in float32."""
     kernel = with_plain_stores(kernel)
     if kernel.batch or len(kernel.columns) != 1 or len(kernel.reduced) != 3 or not kernel.stores:
         return None
-    if not _is_simple(kernel):
+    if not _has_plain_factors(kernel):
         return None
-    place = argument_of(kernel.a)[1]
-    channels = [v for v in kernel.reduced if place.factor(v) == 1]
+    offset = argument_of(kernel.a)[1]
+    channels = [v for v in kernel.reduced if offset.factor(v) == 1]
     taps = [v for v in kernel.reduced if v not in channels[:1]]
     axes = [_axis(kernel, tap) for tap in taps]
     if len(axes) != 2 or axes[0] is None or axes[1] is None:
         return None
     if axes[0].taps != axes[1].taps or axes[0].output is axes[1].output:
         return None
-    if not _explained(kernel, (axes[0], axes[1])):
-        return None
+    if len(kernel.a.bounds) != sum(1 for axis in axes if axis and axis.bounds is not None):
+        return None  # a bound is not that of an axis
     filters = argument_of(kernel.b)[1]
     if 1 not in (filters.factor(channels[0]), filters.factor(kernel.columns[0])):
         return None
     images = tuple(v for v in kernel.rows if all(v is not a.output for a in axes if a))
-    return Window(kernel, images, (axes[0], axes[1]), channels[0], kernel.columns[0])
+    return Convolution(kernel, images, (axes[0], axes[1]), channels[0], kernel.columns[0])
 
 
-def _is_simple(kernel: Contraction) -> bool:
-    """Whether factors are elements of buffers that stay as they are, at places known by now."""
+def _has_plain_factors(kernel: Contraction) -> bool:
+    """Whether both factors are plain loads of read-only buffers, and all integers static."""
     sides = kernel.a, kernel.b
-    if kernel.dtype != np.float32 or not all(is_plain(side, np.float32) for side in sides):
+    if kernel.dtype != np.float32 or not all(is_plain_load(side, np.float32) for side in sides):
         return False
     if kernel.b.bounds or any(argument_of(side)[0].written for side in sides):
         return False
@@ -122,10 +122,10 @@ def _is_simple(kernel: Contraction) -> bool:
 
 def _axis(kernel: Contraction, tap: Variable) -> Axis | None:
     """The axis along which a tap moves, and the bound on it."""
-    place = argument_of(kernel.a)[1]
-    step = place.factor(tap)
-    outputs = [v for v in kernel.rows if step and place.factor(v) == abs(step)]
-    if tap.extent not in WAYS or len(outputs) != 1:
+    input_offset = argument_of(kernel.a)[1]
+    step = input_offset.factor(tap)
+    outputs = [v for v in kernel.rows if step and input_offset.factor(v) == abs(step)]
+    if tap.extent not in OUTPUT_SIZES or len(outputs) != 1:
         return None
     sign = 1 if step > 0 else -1
     for low, offset, high in kernel.a.bounds:
@@ -133,8 +133,3 @@ def _axis(kernel: Contraction, tap: Variable) -> Axis | None:
             bounds = low - offset.constant, high - offset.constant
             return Axis(outputs[0], tap, sign, bounds)
     return Axis(outputs[0], tap, sign)
-
-
-def _explained(kernel: Contraction, axes: tuple[Axis, Axis]) -> bool:
-    """Whether the bounds are those of the axes."""
-    return len(kernel.a.bounds) == sum(1 for axis in axes if axis.bounds is not None)

@@ -1,7 +1,7 @@
-"""How a Winograd convolution is cut into blocks that fit a cache, and whether it pays.
+"""Schedules of Winograd convolutions: blocks that fit L2, and whether the algorithm pays.
 
-What comes in is a `Contraction` and the target; what goes out is the schedule of least cost, if it
-is likely to cost less than the plain convolution, and how scratch memory is laid out for one.
+A `Contraction` and a target come in; the schedule of least cost goes out, if the model prefers it
+to the direct convolution, and the layout of scratch memory for a schedule.
 """
 
 from __future__ import annotations
@@ -11,58 +11,63 @@ from functools import cached_property
 from itertools import product
 from math import ceil, prod
 
-from thalweg.codegen.contraction.schedule import Schedule, chunks, imbalance_of
+from thalweg.codegen.contraction.schedule import Schedule, chunk_sizes, imbalance_of
 from thalweg.codegen.machine import CpuTarget
 from thalweg.codegen.winograd import ENABLED
-from thalweg.codegen.winograd.algorithm import WAYS, algorithm
-from thalweg.codegen.winograd.form import Window, window_of
+from thalweg.codegen.winograd.algorithm import OUTPUT_SIZES, algorithm
+from thalweg.codegen.winograd.form import Convolution, match_convolution
 from thalweg.ir.kernel import Contraction
 
 
-def blocked(outputs: int, tiles: int, panels: int, depth: int, rows: int, vectors: int) -> Schedule:
-    """How a convolution is cut, as a contraction's schedule: into pieces of some tiles, of so many
-    `outputs` along each axis, and of columns in `panels`, each as wide as the tiles in registers.
+def block_schedule(
+    outputs: int, tiles: int, panels: int, depth: int, rows: int, vectors: int
+) -> Schedule:
+    """The blocks of a convolution as a contraction's schedule. A piece of work is `tiles` tiles of
+    `outputs` by `outputs`, times `panels` panels of columns.
 
-    Of `depth` channels at a time inputs and filters are transformed, and multiplied by tiles of
-    `rows` and `vectors` in registers.
+    Inputs and filters are transformed `depth` channels at a time, and multiplied by register tiles
+    of `rows` by `vectors`; a panel is as wide as a register tile.
     """
     return Schedule(vectors, 0, rows, block=tiles, panels=panels, split=depth, outputs=outputs)
 
 
 class Layout:
-    """A convolution in blocks, and the parts of a thread's scratch memory, in elements.
+    """A convolution in blocks, and the layout of a thread's scratch memory, in elements.
 
-    A line between planes keeps those of all products from falling into the same few lines of the
-    first cache.
+    A plane holds one product of all tiles. A cache line between planes avoids conflicts in L1.
     """
 
-    def __init__(self, window: Window, target: CpuTarget, made: Schedule) -> None:
-        self.window, self.made, self.lanes, self.cores = window, made, target.lanes, target.cores
-        # As `blocked` has them.
-        self.outputs, self.tiles, self.panels = made.outputs, made.block, made.panels
-        self.depth, self.rows, self.vectors = made.split, made.tile, made.vectors
-        self.algorithm = algorithm(self.outputs, window.taps)
-        #: tiles of the whole convolution, and those there is room for: whole tiles of registers
-        self.count = prod(window.tiles(self.outputs))
+    def __init__(self, conv: Convolution, target: CpuTarget, schedule: Schedule) -> None:
+        self.conv, self.schedule, self.lanes, self.cores = (
+            conv,
+            schedule,
+            target.lanes,
+            target.cores,
+        )
+        # As in `block_schedule`.
+        self.outputs, self.tiles, self.panels = schedule.outputs, schedule.block, schedule.panels
+        self.depth, self.rows, self.vectors = schedule.split, schedule.tile, schedule.vectors
+        self.algorithm = algorithm(self.outputs, conv.taps)
+        #: tiles of the whole convolution, and those of a piece, rounded up to whole register tiles
+        self.count = prod(conv.tiles(self.outputs))
         self.height = ceil(self.tiles / self.rows) * self.rows
-        #: columns of a panel and of a piece
+        #: columns of a panel, and of a piece
         self.width = self.vectors * self.lanes
         self.columns = self.panels * self.width
-        #: the transformed inputs of one product, its transformed filters, a panel of its sums
+        #: sizes of a plane of transformed inputs, of transformed filters, and of sums of a panel
         self.plane_a = self.height * self.depth + 16
         self.plane_b = self.depth * self.width + 16
         self.plane_c = self.height * self.width + 16
-        #: Whether inputs of very different magnitude must be found. In tiles of two outputs a side
-        #: no output takes a product of an input that it does not see.
+        #: Whether tiles with inputs of very different magnitude must be detected. With two outputs
+        #: per axis no output is computed from inputs outside its own window.
         self.is_guarded = self.outputs > 2
-        #: how many cells a tile has along an axis: see `MeasuredInputs`
+        #: cells of a tile along an axis (`MeasuredInputTransform`)
         self.cells = self.algorithm.size // 2
 
     @cached_property
-    def parts(self) -> tuple[int, int, int, int, int, int]:
-        """Nothing but zeros, the transformed inputs, the transformed filters, the sums; how large
-        the inputs of each tile's cells are, and a byte for every tile: whether it must be summed
-        plainly."""
+    def part_sizes(self) -> tuple[int, int, int, int, int, int]:
+        """The sizes of: zeros, transformed inputs, transformed filters, sums, the energies of each
+        tile's cells, and a flag byte per tile (`MagnitudeGuard`)."""
         products, cells = self.algorithm.products, self.cells**2 * self.lanes
         a, b, c = (
             products * plane for plane in (self.plane_a, self.plane_b, self.panels * self.plane_c)
@@ -72,115 +77,116 @@ class Layout:
         return self.depth, a, b, c, self.tiles * cells, ceil(self.count / 64) * 16
 
     @property
-    def busy(self) -> int:
-        """What should stay in a cache: the parts that are used again and again."""
-        return sum(self.parts[:4])
+    def resident(self) -> int:
+        """The elements that are reused and should stay in L2."""
+        return sum(self.part_sizes[:4])
 
     @property
     def size(self) -> int:
-        """All of a thread's part."""
-        return sum(self.parts)
+        """The scratch of a thread."""
+        return sum(self.part_sizes)
 
     def cost(self) -> float:
-        """All cycles, as if all of the usual number of threads took as long as the busiest."""
-        channels, columns = int(self.window.channel.extent), int(self.window.lane.extent)
+        """The cycles of all threads, as if each took as long as the busiest."""
+        channels, columns = int(self.conv.channel.extent), int(self.conv.lane.extent)
         down, across = ceil(self.count / self.tiles), ceil(columns / self.columns)
         inputs, vectors = ceil(channels / self.lanes), ceil(columns / self.lanes)
         passes = ceil(channels / self.depth)
         transforms = _INPUT * self.count * inputs * across
         transforms += _FILTER * channels * vectors * down + _RESULT * self.count * vectors
-        # A product of vectors takes multiplications or loads, whichever is slower.
+        # A product of vectors is bound by multiplications or by loads.
         step = max(0.5, 0.6 / self.rows + 0.6 / self.vectors)
-        steps = channels * step / _REACHED + _SUM * (passes - 0.7)
+        steps = channels * step / _GEMM_EFFICIENCY + _SUM * (passes - 0.7)
         cycles = self.algorithm.products * (transforms + self._sums * steps)
         cycles += _TILE * self.count * passes * across
         if down * across > 64:
             return cycles
-        return cycles * imbalance_of(chunks(self.count, self.tiles) * across, self.cores)
+        return cycles * imbalance_of(chunk_sizes(self.count, self.tiles) * across, self.cores)
 
     @property
     def _sums(self) -> int:
-        """How many vectors of sums there are for each product, those that are thrown away too."""
+        """The vectors of sums per product, those of padding included."""
         whole, rest = divmod(self.count, self.tiles)
         rows = whole * ceil(self.tiles / self.rows) + ceil(rest / self.rows)
-        return rows * self.rows * ceil(self.window.lane.extent / self.width) * self.vectors
+        return rows * self.rows * ceil(self.conv.lane.extent / self.width) * self.vectors
 
 
-# What blocks cost, in cycles, measured: a vector of a transformed input, filter or sum, whose lines
-# go to the second cache or come from there; a vector of sums that is fetched and put back; a tile
-# that is found in its image.
+# Costs in cycles, measured: of a vector of transformed inputs, filters or outputs, with its L2
+# traffic; of a vector of sums that is loaded and stored again; of locating a tile in its image.
 _INPUT, _FILTER, _RESULT, _SUM, _TILE = 10.5, 7.0, 12.0, 6.0, 100.0
-#: The share of the peak that register tiles reach, and that of the plain convolution.
-_REACHED, _PLAIN = 0.93, 0.88
-#: How much less than the plain convolution blocks must cost: results are less exact, after all.
-_WORTH = 0.85
-_OTHERS = 8  # schedules worth measuring
-#: Fewer channels or columns leave too little to multiply between the transforms.
-_LEAST = 16
+#: The fraction of peak that the products reach, and that of the direct convolution.
+_GEMM_EFFICIENCY, _DIRECT_EFFICIENCY = 0.93, 0.88
+#: The largest cost relative to the direct convolution: results are less accurate, after all.
+_MAX_COST_RATIO = 0.85
+_MAX_ALTERNATIVES = 8  # schedules to measure
+#: The least channels and columns: fewer leave too little work between the transforms.
+_MIN_CHANNELS = 16
 
 
-def filtered(kernel: Contraction, target: CpuTarget) -> Schedule | None:
-    """The schedule of a Winograd convolution, where that is likely to cost less than other ways."""
-    window = window_of(kernel) if ENABLED else None
-    if window is None or not _is_fit(window, target):
+def winograd_schedule(kernel: Contraction, target: CpuTarget) -> Schedule | None:
+    """The schedule of a Winograd convolution, if it is one and the cost model prefers it."""
+    conv = match_convolution(kernel) if ENABLED else None
+    if conv is None or not _is_eligible(conv, target):
         return None
-    best = next(iter(_ranked(window, target)), None)
-    if best is None or best.cost() > _WORTH * _plain_cost(window, target):
+    best = next(iter(_ranked(conv, target)), None)
+    if best is None or best.cost() > _MAX_COST_RATIO * _direct_cost(conv, target):
         return None
-    return best.made
+    return best.schedule
 
 
-def filtered_otherwise(kernel: Contraction, target: CpuTarget, made: Schedule) -> list[Schedule]:
-    """Other schedules of a Winograd convolution that may cost as little."""
-    window = window_of(kernel)
-    ranked = _ranked(window, target) if window else []
-    return [layout.made for layout in ranked[:_OTHERS] if layout.made != made]
+def winograd_alternatives(
+    kernel: Contraction, target: CpuTarget, schedule: Schedule
+) -> list[Schedule]:
+    """Other schedules of a Winograd convolution worth measuring."""
+    conv = match_convolution(kernel)
+    ranked = _ranked(conv, target) if conv else []
+    return [layout.schedule for layout in ranked[:_MAX_ALTERNATIVES] if layout.schedule != schedule]
 
 
-def _is_fit(window: Window, target: CpuTarget) -> bool:
-    channels, columns = int(window.channel.extent), int(window.lane.extent)
+def _is_eligible(conv: Convolution, target: CpuTarget) -> bool:
+    channels, columns = int(conv.channel.extent), int(conv.lane.extent)
     whole = channels % target.lanes == 0 and columns % target.lanes == 0
-    return min(channels, columns) >= _LEAST and (whole or target.has_masks)
+    return min(channels, columns) >= _MIN_CHANNELS and (whole or target.has_masks)
 
 
-def _ranked(window: Window, target: CpuTarget) -> list[Layout]:
-    return sorted(_choices(window, target), key=Layout.cost)
+def _ranked(conv: Convolution, target: CpuTarget) -> list[Layout]:
+    return sorted(_choices(conv, target), key=Layout.cost)
 
 
-def _plain_cost(window: Window, target: CpuTarget) -> float:
-    """The cycles of the convolution without transforms."""
-    kernel = window.kernel
+def _direct_cost(conv: Convolution, target: CpuTarget) -> float:
+    """The cycles of the direct convolution."""
+    kernel = conv.kernel
     extents = [int(v.extent) for v in (*kernel.rows, *kernel.columns, *kernel.reduced)]
-    return prod(extents) / (2 * target.lanes) / _PLAIN
+    return prod(extents) / (2 * target.lanes) / _DIRECT_EFFICIENCY
 
 
-def _choices(window: Window, target: CpuTarget) -> Iterator[Layout]:
-    """Blocks that fit the second cache."""
+def _choices(conv: Convolution, target: CpuTarget) -> Iterator[Layout]:
+    """Schedules whose blocks fit L2."""
     lanes, room = target.lanes, 0.95 * target.l2 / 4
-    channels = ceil(window.channel.extent / lanes) * lanes
+    channels = ceil(conv.channel.extent / lanes) * lanes
     depths = sorted({min(depth, channels) for depth in (64, 128)})
-    for outputs, depth, vectors in product(WAYS[window.taps], depths, (2, 3, 4)):
-        widths = _widths(ceil(window.lane.extent / (vectors * lanes)))
-        for tiles, panels in product(_parts(prod(window.tiles(outputs))), widths):
-            rows = _height(tiles, (target.registers - 1 - vectors) // vectors)
-            made = blocked(outputs, tiles, panels, depth, rows, vectors)
-            layout = Layout(window, target, made)
-            if layout.busy <= room:
+    for outputs, depth, vectors in product(OUTPUT_SIZES[conv.taps], depths, (2, 3, 4)):
+        widths = _panel_counts(ceil(conv.lane.extent / (vectors * lanes)))
+        for tiles, panels in product(_tile_counts(prod(conv.tiles(outputs))), widths):
+            rows = _register_rows(tiles, (target.registers - 1 - vectors) // vectors)
+            schedule = block_schedule(outputs, tiles, panels, depth, rows, vectors)
+            layout = Layout(conv, target, schedule)
+            if layout.resident <= room:
                 yield layout
 
 
-def _height(tiles: int, most: int) -> int:
-    """The rows of a tile that fill the registers, or nearly, and leave few over."""
+def _register_rows(tiles: int, most: int) -> int:
+    """The rows of a register tile: nearly all registers, and little padding."""
     heights = range(ceil(most * 0.7), most + 1)
     return min(heights, key=lambda rows: (ceil(tiles / rows) * rows, -rows))
 
 
-def _parts(count: int) -> set[int]:
-    """About so many tiles, all of the same size but the last, or nearly."""
+def _tile_counts(count: int) -> set[int]:
+    """Possible numbers of tiles per piece, most of them with equal pieces."""
     sizes = {min(count, wanted) for wanted in (16, 28, 42, 56, 84, 112, 196)}
     return sizes | {ceil(count / ceil(count / size)) for size in sizes}
 
 
-def _widths(panels: int) -> set[int]:
-    """Even parts of the columns."""
+def _panel_counts(panels: int) -> set[int]:
+    """Possible numbers of panels per piece."""
     return {ceil(panels / parts) for parts in (1, 2, 3, 4, 8)}

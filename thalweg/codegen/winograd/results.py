@@ -1,11 +1,11 @@
-"""The stages of a Winograd convolution that transform sums back, store the results, and find tiles
+"""The stages of a Winograd convolution that transform sums back, store the outputs, and flag tiles
 whose inputs differ too much in magnitude.
 
-What comes in are the finished sums of a tile; what goes out is stored as the kernel says. Since the
-transforms spread an infinity or NaN over a whole tile, a tile with one is computed again by direct
-summation, whose values are those of the plain convolution. So is one with a flag: the rounding
-error of a transformed tile is that of its largest inputs, also in results whose own inputs are much
-smaller. Flags come of sums of squares by cells of a tile; infinities and NaN set them too.
+The finished sums of a tile come in; the kernel's stores go out. The transforms spread an infinity
+or NaN over a whole tile, so a tile with one is recomputed by direct summation, with the values of
+the direct convolution. So is a flagged tile: the rounding error of a transformed tile is relative
+to its largest inputs, also for outputs whose own inputs are much smaller. Flags are computed from
+the sums of squares in cells of a tile; infinities and NaN set them too.
 """
 
 from __future__ import annotations
@@ -21,44 +21,44 @@ from thalweg.codegen.contraction.epilogue import store_sums
 from thalweg.codegen.contraction.form import argument_of
 from thalweg.codegen.frame import Leaves
 from thalweg.codegen.llvm.builder import FLOAT, I1, I8, Value, constant, suffix
-from thalweg.codegen.winograd.algorithm import Tile, on_both_axes
+from thalweg.codegen.winograd.algorithm import Tile, transform_2d
 from thalweg.codegen.winograd.form import Axis
 from thalweg.codegen.winograd.transforms import At, Stage
-from thalweg.ir.loop import Variable
 
-#: Of what an output sees times the largest tap, the error that inputs it does not see may cause.
+#: The error that inputs outside an output's window may cause, relative to the sum of magnitudes
+#: in its window times the largest tap.
 MAX_ERROR = 1e-4
-#: Sums of squares that are smaller may lack numbers whose squares are too small for a float.
+#: Smaller sums of squares may have lost squares to underflow.
 LEAST_ENERGY = 1e-30
-_LINE = 8  # as many sums are kept for a line of a tile
+_LINE = 8  # sums in memory per line of a tile
 
 
-def max_spread(channels: int) -> float:
-    """How many times the sum of the magnitudes that an output sees the root of the sum of the
-    squares of its tile may be.
+def max_magnitude_ratio(channels: int) -> float:
+    """The largest allowed ratio of a tile's norm (the root of its sum of squares) to the sum of
+    magnitudes in the window of one of its outputs.
 
-    Measured, for the worst of filters and places of large inputs: transforms have errors of 1.5e-6
-    of that root, and sums over channels, which are rounded as often, grow with their root.
+    Measured for the worst filters and positions of large inputs: transforms have errors of 1.5e-6
+    of the norm; those of sums over channels grow with the root of the number of channels.
     """
     return MAX_ERROR / (1.5e-6 + 6e-7 * sqrt(channels))
 
 
-class Spread(Stage):
-    """Sets the flags of tiles. Given are the first tile and how many."""
+class MagnitudeGuard(Stage):
+    """Sets the flags of tiles. Arguments: the first tile, the number of tiles."""
 
     def emit(self) -> None:
-        """All tiles: a test of cells, and only where that is not enough, one of all elements."""
+        """Emit the loop over tiles: a quick test by cells, and if that fails, an exact one."""
         frame, b = self.frame, self.b
-        first, count = frame.given
+        first, count = frame.extra
         self.lines = b.stack(FLOAT.of(_LINE), self.algorithm.size)
-        with self.steps(count) as tile:
+        with self.loop(count) as tile:
             number = frame.add(first, tile)
-            at, flag = self.place_of(number), self.flag(number)
+            at, flag = self.tile_origin(number), self.flag(number)
             b.store(constant(I8, 0), flag)
             energies = self._energies(tile)
             whole = self._total(energies)
-            with b.when(self._is_doubtful(energies, whole, at)):
-                b.store(b.convert("zext", self._is_spread(whole, at), "i8"), flag)
+            with b.when(self._is_suspect(energies, whole, at)):
+                b.store(b.convert("zext", self._fails_exact_test(whole, at), "i8"), flag)
         b.ret()
 
     def _energies(self, tile: Value) -> list[Value]:
@@ -69,37 +69,34 @@ class Spread(Stage):
             for number in range(count)
         ]
 
-    def _is_doubtful(self, energies: Sequence[Value], whole: Value, at: At) -> Value:
-        """Whether a cell that some output sees as a whole is small beside the tile."""
-        b, least = self.b, self._scaled(self._least_needed(energies, at))
+    def _is_suspect(self, energies: Sequence[Value], whole: Value, at: At) -> Value:
+        """Whether a cell inside the window of some output is small relative to the tile."""
+        b, least = self.b, self._scaled(self._least_cell(energies, at))
         is_small = b.compare("olt", whole, LEAST_ENERGY)
         return b.binary("or", is_small, self._exceeds(whole, b.binary("fmul", least, least)))
 
-    def _least_needed(self, energies: Sequence[Value], at: At) -> Value:
-        """What the least of the cells is at least, as a sum of magnitudes, among those whose
-        outputs the image has: outputs 2n and 2n + 1 of a line see all of cell n + 1."""
+    def _least_cell(self, energies: Sequence[Value], at: At) -> Value:
+        """A lower bound on the least sum of magnitudes among the cells whose outputs exist: the
+        windows of outputs 2n and 2n + 1 of a line contain cell n + 1."""
         b, none, numbers = self.b, constant(FLOAT, float("inf")), range(1, self.layout.cells)
         least = none
         for down, across in product(numbers, repeat=2):
             energy = energies[across * self.layout.cells + down]
             total = self._total([b.intrinsic("sqrt", energy)])
             there = b.binary(
-                "and", self._has(0, at, 2 * down - 2), self._has(1, at, 2 * across - 2)
+                "and",
+                self.output_exists(0, at, 2 * down - 2),
+                self.output_exists(1, at, 2 * across - 2),
             )
             least = b.intrinsic("minnum", least, b.select(there, total, none))
         return least
 
     def _scaled(self, least: Value) -> Value:
-        most = max_spread(int(self.window.channel.extent))
+        most = max_magnitude_ratio(int(self.conv.channel.extent))
         return self.b.binary("fmul", least, most)
 
-    def _has(self, axis: int, at: At, number: int) -> Value:
-        """Whether the image has an output of a tile."""
-        output = self.window.axes[axis].output
-        return self.b.compare("slt", at[output], int(output.extent) - number)
-
     def _exceeds(self, whole: Value, limit: Value) -> Value:
-        """Whether a sum is not within a limit, or not finite."""
+        """Whether a sum exceeds a limit or is not finite."""
         b = self.b
         infinite = b.compare("ueq", whole, float("inf"))
         return b.binary("or", b.compare("ugt", whole, limit), infinite)
@@ -113,13 +110,13 @@ class Spread(Stage):
         name = f"llvm.vector.reduce.fadd.{suffix(total.type)}"
         return self.b.call(name, FLOAT, constant(FLOAT, -0.0), total, flags="reassoc")
 
-    def _is_spread(self, whole: Value, at: At) -> Value:
-        """Whether all that some output sees is small beside the tile, element by element."""
+    def _fails_exact_test(self, whole: Value, at: At) -> Value:
+        """Whether the window of some output is small relative to the tile."""
         b, size = self.b, self.algorithm.size
         for line in range(size):
             b.store(constant(FLOAT.of(_LINE), 0), self.element(self.lines, line * _LINE))
-        with self.steps(size) as line, self.steps(size) as column:
-            self._add_up(at, line, column)
+        with self.loop(size) as line, self.loop(size) as column:
+            self._sum_magnitudes(at, line, column)
         places = [self.element(self.lines, line * _LINE) for line in range(size)]
         lines = [b.load(FLOAT.of(_LINE), place) for place in places]
         return self._exceeds(
@@ -127,148 +124,151 @@ class Spread(Stage):
         )
 
     def _root(self, whole: Value, instead: Value) -> Value:
-        """The root of a sum of squares; where that may be wrong, a number that is not less."""
+        """The root of a sum of squares, or an upper bound where that under- or overflowed."""
         b = self.b
         is_small = b.compare("ult", whole, LEAST_ENERGY)
         is_large = b.compare("ueq", whole, float("inf"))
         is_wrong = b.binary("or", is_small, is_large)
         return b.select(is_wrong, instead, b.intrinsic("sqrt", whole))
 
-    def _add_up(self, at: At, line: Value, column: Value) -> None:
-        """Keep the sum of the magnitudes of all channels of an element."""
-        b, frame, (down, across) = self.b, self.frame, self.window.axes
-        there, distance = self.along(down, at, line)
-        here, further = self.along(across, at, column)
-        base = frame.pointers[argument_of(self.window.kernel.a)[0]]
-        start = frame.add(frame.add(self.start_of(at), distance), further)
-        channels = int(self.window.channel.extent)
+    def _sum_magnitudes(self, at: At, line: Value, column: Value) -> None:
+        """Store the sum of magnitudes over all channels of an input."""
+        b, frame, (down, across) = self.b, self.frame, self.conv.axes
+        there, distance = self.input_offset(down, at, line)
+        here, further = self.input_offset(across, at, column)
+        base = frame.pointers[argument_of(self.conv.kernel.a)[0]]
+        start = frame.add(frame.add(self.image_offset(at), distance), further)
+        channels = int(self.conv.channel.extent)
         with b.when(b.binary("and", there, here)):
             with b.loop(0, channels, self.lanes, [constant(self.kind, 0)]) as loop:
-                address = self.far(base, frame.add(start, loop.index))
-                size = b.intrinsic("fabs", self.channels_at(address, loop.index))
+                address = self.unchecked_address(base, frame.add(start, loop.index))
+                size = b.intrinsic("fabs", self.load_channels(address, loop.index))
                 loop.next = [b.binary("fadd", loop.carried[0], size)]
             number = frame.add(frame.multiply(line, _LINE), column)
             place = self.element(self.lines, number)
             b.store(self._total(loop.results), place)
 
     def _least_seen(self, lines: Sequence[Value], at: At) -> Value:
-        """The least sum of what an output of the tile sees, among those that the image has."""
-        b, outputs, taps = self.b, self.layout.outputs, self.window.taps
-        axis: Axis = self.window.axes[1]
+        """The least sum of magnitudes in a window, among the outputs that exist."""
+        b, outputs, taps = self.b, self.layout.outputs, self.conv.taps
+        axis: Axis = self.conv.axes[1]
         kind = FLOAT.of(outputs)
         none = least = constant(kind, float("inf"))
-        exist = self.frame.below(at[axis.output], axis.output.extent, outputs)
+        exist = self.frame.lanes_below(at[axis.output], axis.output.extent, outputs)
         for i in range(outputs):
             line = self._sum(lines[i : i + taps])
             seen = self._sum([b.shuffle(line, None, range(j, j + outputs)) for j in range(taps)])
-            own = b.binary("and", exist, b.splat(self._has(0, at, i), outputs))
+            own = b.binary("and", exist, b.splat(self.output_exists(0, at, i), outputs))
             least = b.intrinsic("minnum", least, b.select(own, seen, none))
         return b.call(f"llvm.vector.reduce.fmin.{suffix(kind)}", FLOAT, least)
 
 
-class Results(Stage):
-    """Transforms finished sums and stores what becomes of them. Given are the first tile, how many,
-    the panel and its first column."""
+class OutputTransform(Stage):
+    """Transforms finished sums to outputs and stores them. Arguments: the first tile, the number of
+    tiles, the panel, its first column."""
 
     def emit(self) -> None:
-        """All tiles, a vector of columns at a time."""
+        """Emit the loops over tiles and vectors of columns."""
         frame, layout = self.frame, self.layout
-        first, count, panel, column = frame.given
-        self.kept = self.b.stack(self.kind, self.layout.outputs**2)
+        first, count, panel, column = frame.extra
+        self.outputs_memory = self.b.stack(self.kind, self.layout.outputs**2)
         sums = self.panel_of_sums(panel)
-        with self.steps(count) as tile:
-            at = self.place_of(frame.add(first, tile))
+        with self.loop(count) as tile:
+            at = self.tile_origin(frame.add(first, tile))
             row = self.element(sums, frame.multiply(tile, layout.width))
-            self.is_spread = self._is_spread(frame.add(first, tile))
-            with self.steps(layout.width, self.lanes) as vector:
+            self.is_flagged = self._load_flag(frame.add(first, tile))
+            with self.loop(layout.width, self.lanes) as vector:
                 self._results(self.element(row, vector), at, frame.add(column, vector))
         self.b.ret()
 
-    def _is_spread(self, tile: Value) -> Value:
-        """Whether a tile's inputs differ too much in magnitude for transforms."""
+    def _load_flag(self, tile: Value) -> Value:
+        """Whether a tile is flagged."""
         if not self.layout.is_guarded:
             return constant(I1, False)
         return self.b.compare("ne", self.b.load(I8, self.flag(tile)), 0)
 
     def _results(self, base: Value, at: At, column: Value) -> None:
-        lane = self.window.lane
-        tile = on_both_axes(self.b, self.algorithm.of_outputs, self._sums(base))
+        lane = self.conv.lane
+        tile = transform_2d(self.b, self.algorithm.output_transform, self._sums(base))
         for i, line in enumerate(tile):
             for place, value in zip(self._line(self.frame.integer(i)), line, strict=True):
                 self.b.store(value, place)
-        is_strange = self._is_strange([value for line in tile for value in line])
-        with self.b.when(self.b.binary("or", is_strange, self.is_spread)):
-            self._sum_plainly(at, column)
-        leaves = Leaves(self.frame, {**at, lane: column}, lane, self.lanes, self.columns_at(column))
-        self._store_by_lines(leaves)
+        is_strange = self._has_nonfinite([value for line in tile for value in line])
+        with self.b.when(self.b.binary("or", is_strange, self.is_flagged)):
+            self._recompute_directly(at, column)
+        leaves = Leaves(
+            self.frame, {**at, lane: column}, lane, self.lanes, self.column_mask(column)
+        )
+        self._store_lines(leaves)
 
     def _line(self, line: Value) -> list[Value]:
-        """Where the results of a line of the tile are kept."""
+        """The addresses of a line of outputs on the stack."""
         first, outputs = self.frame.multiply(line, self.layout.outputs), self.layout.outputs
         numbers = [self.frame.add(first, j) for j in range(outputs)]
-        return [self.b.element(self.kept, str(self.kind), number) for number in numbers]
+        return [self.b.element(self.outputs_memory, str(self.kind), number) for number in numbers]
 
-    def _is_strange(self, values: Sequence[Value]) -> Value:
-        """Whether a result is infinite or no number: zero times that is not zero."""
+    def _has_nonfinite(self, values: Sequence[Value]) -> Value:
+        """Whether an output is infinite or NaN: times zero, it is not zero."""
         b, zero = self.b, constant(self.kind, 0)
         total = b.binary("fmul", values[0], zero)
         for value in values[1:]:
             total = b.multiply_add(value, zero, total)
         return b.any(b.compare("une", total, zero))
 
-    def _sum_plainly(self, at: At, column: Value) -> None:
-        """Recompute a tile's results product by product."""
-        with self.steps(self.layout.outputs) as line:
+    def _recompute_directly(self, at: At, column: Value) -> None:
+        """Emit the direct convolution of a tile."""
+        with self.loop(self.layout.outputs) as line:
             places = self._line(line)
             for place in places:
                 self.b.store(constant(self.kind, 0), place)
-            with self.steps(self.window.taps) as down, self.steps(self.window.taps) as across:
+            with self.loop(self.conv.taps) as down, self.loop(self.conv.taps) as across:
                 self._add_products(at, column, (line, down, across), places)
 
     def _add_products(
         self, at: At, column: Value, where: tuple[Value, Value, Value], places: Sequence[Value]
     ) -> None:
-        """Add what a tap gives to a line of results, over all channels."""
-        b, frame, lane, channel = self.b, self.frame, self.window.lane, self.window.channel
-        argument, offset = argument_of(self.window.kernel.b)
-        (line, down, across), (vertical, horizontal) = where, self.window.axes
+        """Add the products of a tap to a line of outputs, over all channels."""
+        b, frame, lane, channel = (self.b, self.frame, self.conv.lane, self.conv.channel)
+        argument, offset = argument_of(self.conv.kernel.b)
+        (line, down, across), (vertical, horizontal) = where, self.conv.axes
         taps = {
             vertical.tap: self._tap(vertical, down),
             horizontal.tap: self._tap(horizontal, across),
         }
-        sources = self._sources(at, frame.add(line, down), across)
-        sums, mask = [b.load(self.kind, place) for place in places], self.columns_at(column)
+        sources = self._input_addresses(at, frame.add(line, down), across)
+        sums, mask = [b.load(self.kind, place) for place in places], self.column_mask(column)
         with b.loop(0, int(channel.extent), 1, sums) as loop:
             here = {**taps, channel: loop.index, lane: column}
             filters = Leaves(frame, here, lane, self.lanes, mask).load(argument, offset, mask)
             pairs = zip(sources, loop.carried, strict=True)
             loop.next = [
-                b.multiply_add(self._one(s, loop.index), filters, total) for s, total in pairs
+                b.multiply_add(self._load_input(s, loop.index), filters, total)
+                for s, total in pairs
             ]
         for total, place in zip(loop.results, places, strict=True):
             b.store(total, place)
 
     def _tap(self, axis: Axis, number: Value) -> Value:
-        """The tap that meets an output's element of a number."""
+        """The tap that multiplies input `number` of an output."""
         return number if axis.sign > 0 else self.frame.subtract(axis.taps - 1, number)
 
-    def _sources(self, at: At, line: Value, column: Value) -> list[tuple[Value, Value]]:
-        """For a line of results, the elements from a place in the tile on: if they are there, and
-        where."""
-        frame, (vertical, horizontal) = self.frame, self.window.axes
-        base = frame.pointers[argument_of(self.window.kernel.a)[0]]
-        there, distance = self.along(vertical, at, line)
-        row, found = frame.add(self.start_of(at), distance), list[tuple[Value, Value]]()
+    def _input_addresses(self, at: At, line: Value, column: Value) -> list[tuple[Value, Value]]:
+        """For each output of a line, an input from (line, column) of the tile on: whether it is
+        within bounds, and its address."""
+        frame, (vertical, horizontal) = self.frame, self.conv.axes
+        base = frame.pointers[argument_of(self.conv.kernel.a)[0]]
+        there, distance = self.input_offset(vertical, at, line)
+        row, found = frame.add(self.image_offset(at), distance), list[tuple[Value, Value]]()
         for j in range(self.layout.outputs):
-            here, further = self.along(horizontal, at, frame.add(column, j))
+            here, further = self.input_offset(horizontal, at, frame.add(column, j))
             inside = self.b.binary("and", there, here)
-            found.append((inside, self.far(base, frame.add(row, further))))
+            found.append((inside, self.unchecked_address(base, frame.add(row, further))))
         return found
 
-    def _one(self, source: tuple[Value, Value], channel: Value) -> Value:
-        """A channel of an element in all lanes; zero where there is none."""
+    def _load_input(self, source: tuple[Value, Value], channel: Value) -> Value:
+        """Load a channel of an input and splat it; zero if it is out of bounds."""
         inside, address = source
-        place = self.b.select(inside, self.far(address, channel), self.zeros)
+        place = self.b.select(inside, self.unchecked_address(address, channel), self.zeros)
         return self.b.splat(self.b.load(FLOAT, place), self.lanes)
 
     def _sums(self, base: Value) -> Tile:
@@ -279,25 +279,23 @@ class Results(Stage):
 
         return [[total(i, j) for j in range(size)] for i in range(size)]
 
-    def _store_by_lines(self, leaves: Leaves) -> None:
-        """Store the results that are kept, line by line."""
+    def _store_lines(self, leaves: Leaves) -> None:
+        """Emit the stores of the outputs, line by line."""
         b, frame, outputs = self.b, self.frame, self.layout.outputs
-        down = self.window.axes[0].output
+        down = self.conv.axes[0].output
         left = frame.subtract(down.extent, leaves.at[down])
-        with self.steps(frame.least(left, outputs)) as line:
+        with self.loop(frame.minimum(left, outputs)) as line:
             at = {**leaves.at, down: frame.add(leaves.at[down], line)}
             for j, place in enumerate(self._line(line)):
                 self._store(replace(leaves, at=at, sum=b.load(self.kind, place)), j)
 
     def _store(self, leaves: Leaves, number: int) -> None:
-        """Store an output of a line, if the image has it."""
-        across = self.window.axes[1].output
-        there = self._exists(across, leaves, number)
-        with nullcontext() if there is None else self.b.when(there):
-            store_sums(self.window.kernel, replace(leaves, beyond={across: number}, known={}))
-
-    def _exists(self, variable: Variable, leaves: Leaves, number: int) -> Value | None:
-        """Whether an output of a tile exists, where that is not plain to see."""
-        if number == 0 or variable.extent % self.layout.outputs == 0:
-            return None
-        return self.b.compare("slt", leaves.at[variable], int(variable.extent) - number)
+        """Store an output of a line, if it exists."""
+        across = self.conv.axes[1].output
+        guard = nullcontext()
+        if number and across.extent % self.layout.outputs:
+            guard = self.b.when(self.output_exists(1, leaves.at, number))
+        with guard:
+            store_sums(
+                self.conv.kernel, replace(leaves, displacement={across: number}, base_addresses={})
+            )

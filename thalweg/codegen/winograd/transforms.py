@@ -1,13 +1,12 @@
 """The stages of a Winograd convolution that transform inputs and filters.
 
-What comes in are blocks of a convolution and its scratch memory; each stage is a function that is
-given which tiles, channels or columns to transform, and leaves the values of a tile in as many
-planes as it has products.
+Each stage is a function. Its arguments are the tiles, channels or columns to transform; it writes
+the values of a tile to scratch memory, to one plane per product.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
 
@@ -15,7 +14,7 @@ from thalweg.codegen.contraction.form import argument_of
 from thalweg.codegen.contraction.packing import transposed
 from thalweg.codegen.frame import Frame, Integer
 from thalweg.codegen.llvm.builder import FLOAT, I8, POINTER, Type, Value, constant
-from thalweg.codegen.winograd.algorithm import Tile, applied, on_both_axes
+from thalweg.codegen.winograd.algorithm import Tile, transform_1d, transform_2d
 from thalweg.codegen.winograd.form import Axis
 from thalweg.codegen.winograd.plan import Layout
 from thalweg.ir.loop import Variable
@@ -24,15 +23,15 @@ At = dict[Variable, Value]
 
 
 class Stage:
-    """A function in the making: a thread's scratch memory, and how it is walked."""
+    """Emits the function of a stage; addresses of a thread's scratch memory."""
 
     def __init__(self, layout: Layout, frame: Frame) -> None:
-        self.layout, self.window, self.frame, self.b = layout, layout.window, frame, frame.b
+        self.layout, self.conv, self.frame, self.b = (layout, layout.conv, frame, frame.b)
         self.algorithm, self.lanes = layout.algorithm, layout.lanes
         self.kind = FLOAT.of(self.lanes)
         start = self.element(frame.scratch, frame.multiply(frame.thread, layout.size))
         self.zeros, self.a, self.filters, self.sums, self.energies, self.flags = (
-            self.element(start, sum(layout.parts[:number])) for number in range(6)
+            self.element(start, sum(layout.part_sizes[:number])) for number in range(6)
         )
 
     def element(self, base: Value, place: Integer) -> Value:
@@ -40,180 +39,188 @@ class Stage:
         return self.frame.element(base, FLOAT.scalar, place)
 
     def flag(self, tile: Value) -> Value:
-        """Where it stands whether a tile must be summed plainly."""
+        """The address of a tile's flag."""
         return self.b.element(self.flags, I8.scalar, tile)
 
     @contextmanager
-    def steps(self, count: int | Value, step: int = 1) -> Generator[Value]:
-        """A loop from 0 on."""
+    def loop(self, count: int | Value, step: int = 1) -> Generator[Value]:
+        """`for index in range(0, count, step)`"""
         with self.b.loop(0, count, step) as loop:
             yield loop.index
 
     def depth(self, channel: Value) -> Value:
-        """How many channels from one on are transformed at a time."""
-        left = self.frame.subtract(self.window.channel.extent, channel)
-        return self.frame.least(left, self.layout.depth)
+        """How many channels are transformed from `channel` on."""
+        left = self.frame.subtract(self.conv.channel.extent, channel)
+        return self.frame.minimum(left, self.layout.depth)
 
     def panel_of_sums(self, panel: Value) -> Value:
-        """Where the sums of a panel start."""
+        """The address of a panel's sums."""
         size = self.algorithm.products * self.layout.plane_c
         return self.element(self.sums, self.frame.multiply(panel, size))
 
-    def place_of(self, tile: Value) -> At:
-        """The image and the first outputs of a tile."""
-        frame, window = self.frame, self.window
-        *images, down, across = frame.parts(tile, window.tiles(self.layout.outputs))
-        at = dict(zip(window.images, images, strict=True))
-        for axis, place in zip(window.axes, (down, across), strict=True):
+    def tile_origin(self, tile: Value) -> At:
+        """The image and the first outputs of a tile, as values of variables."""
+        frame, conv = self.frame, self.conv
+        *images, down, across = frame.unravel(tile, conv.tiles(self.layout.outputs))
+        at = dict(zip(conv.images, images, strict=True))
+        for axis, place in zip(conv.axes, (down, across), strict=True):
             at[axis.output] = frame.multiply(place, self.layout.outputs)
         return at
 
-    def columns_at(self, column: Value) -> Value | None:
-        """A mask of the columns that exist, where some do not."""
-        extent = self.window.lane.extent
+    def output_exists(self, axis: int, at: Mapping[Variable, Value], number: int) -> Value:
+        """Whether output `number` of a tile along an axis exists."""
+        output = self.conv.axes[axis].output
+        return self.b.compare("slt", at[output], int(output.extent) - number)
+
+    def column_mask(self, column: Value) -> Value | None:
+        """A mask of the columns that exist, from `column` on; None if all do."""
+        extent = self.conv.lane.extent
         if extent % self.layout.width == 0:
             return None
-        return self.frame.below(column, extent, self.lanes)
+        return self.frame.lanes_below(column, extent, self.lanes)
 
-    def channels_at(self, address: Value, channel: Value) -> Value:
-        """A vector of channels, as far as they exist."""
-        extent, lanes = self.window.channel.extent, self.lanes
-        mask = self.frame.below(channel, extent, lanes) if extent % lanes else None
+    def load_channels(self, address: Value, channel: Value) -> Value:
+        """Load a vector of channels, masked to those that exist."""
+        extent, lanes = self.conv.channel.extent, self.lanes
+        mask = self.frame.lanes_below(channel, extent, lanes) if extent % lanes else None
         return self.b.load(self.kind, address, mask)
 
-    def along(self, axis: Axis, at: At, number: Value) -> tuple[Value, Value]:
-        """Whether an element of a tile along an axis is there, and how far away."""
+    def input_offset(self, axis: Axis, at: At, number: Value) -> tuple[Value, Value]:
+        """Whether input `number` of a tile along an axis is within bounds, and its offset."""
         frame, (low, high) = self.frame, axis.elements
         place = frame.add(frame.add(at[axis.output], axis.first), number)
         above = self.b.binary("sub", place, low)
         inside = self.b.compare("ult", above, max(0, high - low))
-        step = argument_of(self.window.kernel.a)[1].factor(axis.output)
+        step = argument_of(self.conv.kernel.a)[1].factor(axis.output)
         return inside, frame.multiply(place, step)
 
-    def start_of(self, at: At) -> Value:
-        """The place of an image's first element, as far as axes and channels do not decide it."""
-        frame, offset = self.frame, argument_of(self.window.kernel.a)[1]
+    def image_offset(self, at: At) -> Value:
+        """The offset of an image, without axes and channels."""
+        frame, offset = self.frame, argument_of(self.conv.kernel.a)[1]
         start = frame.integer(offset.constant)
-        for variable in self.window.images:
+        for variable in self.conv.images:
             start = frame.add(start, frame.multiply(at[variable], offset.factor(variable)))
         return start
 
-    def far(self, base: Value, place: Value) -> Value:
-        """The address of an element that may not be there, for those who do not read it then."""
+    def unchecked_address(self, base: Value, place: Value) -> Value:
+        """The address of an element that may be out of bounds, and is then not read."""
         return self.b.emit(POINTER, f"getelementptr {FLOAT.scalar}, {base}, {place}")
 
     def store_planes(self, tile: Tile, base: Value, plane: int) -> None:
-        """Put the values of a tile into a plane each."""
+        """Store each value of a tile to its plane."""
         for number, value in enumerate(chain.from_iterable(tile)):
             self.b.store(value, self.element(base, number * plane))
 
 
-class Inputs(Stage):
-    """Transforms inputs. Given are the first tile, how many, and the first channel.
+class InputTransform(Stage):
+    """Transforms inputs. Arguments: the first tile, the number of tiles, the first channel.
 
-    Squares are transformed line by line, through memory: registers do not hold a large one, and
-    code that names all of it is slow to compile.
+    Tiles are transformed line by line, through memory: registers do not hold a large one, and fully
+    unrolled code is slow to compile.
     """
 
     def emit(self) -> None:
-        """All tiles, a vector of channels at a time."""
+        """Emit the loops over tiles and vectors of channels."""
         frame, size = self.frame, self.algorithm.size
-        first, count, channel = frame.given
-        self.sources, self.kept = self.b.stack(POINTER, size**2), self.b.stack(self.kind, size**2)
-        with self.steps(count) as tile:
-            self._find(self.place_of(frame.add(first, tile)), channel)
+        first, count, channel = frame.extra
+        self.sources, self.partial = (
+            self.b.stack(POINTER, size**2),
+            self.b.stack(self.kind, size**2),
+        )
+        with self.loop(count) as tile:
+            self._locate_inputs(self.tile_origin(frame.add(first, tile)), channel)
             row = frame.multiply(tile, self.layout.depth)
-            self.begin(tile, channel)
-            with self.steps(self.depth(channel), self.lanes) as vector:
-                self.all_down(channel, vector)
-                with self.steps(size) as line:
-                    self._across(line, self.element(self.a, frame.add(row, vector)))
+            self.begin_tile(tile, channel)
+            with self.loop(self.depth(channel), self.lanes) as vector:
+                self.transform_columns(channel, vector)
+                with self.loop(size) as line:
+                    self._transform_line(line, self.element(self.a, frame.add(row, vector)))
         self.b.ret()
 
-    def begin(self, tile: Value, channel: Value) -> None:
-        """Prepare for the channels of a tile from one on."""
+    def begin_tile(self, tile: Value, channel: Value) -> None:
+        """Prepare for the channels of a tile from `channel` on."""
 
-    def all_down(self, channel: Value, vector: Value) -> None:
-        """Transform all columns."""
-        with self.steps(self.algorithm.size) as column:
-            self.down(column, channel, vector)
+    def transform_columns(self, channel: Value, vector: Value) -> None:
+        """Emit the transform of all columns of a tile."""
+        with self.loop(self.algorithm.size) as column:
+            self.transform_column(column, channel, vector)
 
-    def down(self, column: Value, channel: Value, vector: Value) -> list[Value]:
-        """Transform a column of the elements, and give those."""
+    def transform_column(self, column: Value, channel: Value, vector: Value) -> list[Value]:
+        """Emit the transform of a column; returns the inputs."""
         elements, here = list[Value](), self.frame.add(channel, vector)
         for i in range(self.algorithm.size):
             address = self.b.load(POINTER, self._at(self.sources, POINTER, i, column))
-            elements.append(self.channels_at(self.element(address, vector), here))
-        made = applied(self.b, self.algorithm.of_inputs, elements)
-        for i, value in enumerate(made):
-            self.b.store(value, self._at(self.kept, self.kind, i, column))
+            elements.append(self.load_channels(self.element(address, vector), here))
+        transformed = transform_1d(self.b, self.algorithm.input_transform, elements)
+        for i, value in enumerate(transformed):
+            self.b.store(value, self._at(self.partial, self.kind, i, column))
         return elements
 
-    def _across(self, line: Value, base: Value) -> None:
-        """Transform a line of what that gave."""
+    def _transform_line(self, line: Value, base: Value) -> None:
+        """Emit the transform of a line of the transformed columns."""
         frame, size, plane = self.frame, self.algorithm.size, self.layout.plane_a
-        first = self.b.element(self.kept, str(self.kind), frame.multiply(line, size))
+        first = self.b.element(self.partial, str(self.kind), frame.multiply(line, size))
         values = [
             self.b.load(self.kind, self.b.element(first, str(self.kind), j)) for j in range(size)
         ]
-        made = applied(self.b, self.algorithm.of_inputs, values)
+        transformed = transform_1d(self.b, self.algorithm.input_transform, values)
         start = self.element(base, frame.multiply(line, size * plane))
-        self.store_planes([made], start, plane)
+        self.store_planes([transformed], start, plane)
 
     def _at(self, base: Value, kind: Type, line: int, column: Value) -> Value:
         place = self.frame.add(column, line * self.algorithm.size)
         return self.b.element(base, str(kind), place)
 
-    def _find(self, at: At, channel: Value) -> None:
-        """Note the addresses of a tile's elements; those that count as zero are read elsewhere."""
-        frame, b, (down, across) = self.frame, self.b, self.window.axes
-        base = frame.pointers[argument_of(self.window.kernel.a)[0]]
-        start = frame.add(self.start_of(at), channel)
-        with self.steps(self.algorithm.size) as line:
-            there, distance = self.along(down, at, line)
+    def _locate_inputs(self, at: At, channel: Value) -> None:
+        """Store the addresses of a tile's inputs to the stack; those of padding point to zeros."""
+        frame, b, (down, across) = self.frame, self.b, self.conv.axes
+        base = frame.pointers[argument_of(self.conv.kernel.a)[0]]
+        start = frame.add(self.image_offset(at), channel)
+        with self.loop(self.algorithm.size) as line:
+            there, distance = self.input_offset(down, at, line)
             row = frame.add(start, distance)
-            with self.steps(self.algorithm.size) as column:
-                here, further = self.along(across, at, column)
-                address = self.far(base, frame.add(row, further))
+            with self.loop(self.algorithm.size) as column:
+                here, further = self.input_offset(across, at, column)
+                address = self.unchecked_address(base, frame.add(row, further))
                 source = b.select(b.binary("and", there, here), address, self.zeros)
                 number = frame.add(frame.multiply(line, self.algorithm.size), column)
                 b.store(source, b.element(self.sources, POINTER.scalar, number))
 
 
-class MeasuredInputs(Inputs):
-    """The same, and the sums of the squares of the elements of each tile's cells.
+class MeasuredInputTransform(InputTransform):
+    """Transforms inputs, and sums the squares of the inputs in each tile's cells.
 
-    Cells are lines and columns {0, last}, {1, 2}, {3, 4}; sums are kept by channel modulo lanes.
+    Cells are lines and columns {0, last}, {1, 2}, {3, 4}. A lane sums its own channels.
     """
 
-    def begin(self, tile: Value, channel: Value) -> None:
-        """Forget about the tile that was there before."""
+    def begin_tile(self, tile: Value, channel: Value) -> None:
+        """Clear the energies of a tile at its first channel."""
         frame, count = self.frame, self.layout.cells**2
         self.cells = self.element(self.energies, frame.multiply(tile, count * self.lanes))
         with self.b.when(self.b.compare("eq", channel, 0)):
             for number in range(count):
                 self.b.store(constant(self.kind, 0), self._cell(frame.integer(number)))
 
-    def all_down(self, channel: Value, vector: Value) -> None:
-        """Transform all columns, and measure them."""
-        rim = self._cell(self.frame.integer(0))
-        with self.b.loop(0, self.algorithm.size, 1, [self.b.load(self.kind, rim)]) as loop:
-            elements = self.down(loop.index, channel, vector)
+    def transform_columns(self, channel: Value, vector: Value) -> None:
+        """Emit the transform and the energies of all columns."""
+        border = self._cell(self.frame.integer(0))
+        with self.b.loop(0, self.algorithm.size, 1, [self.b.load(self.kind, border)]) as loop:
+            elements = self.transform_column(loop.index, channel, vector)
             self._measure(loop.index, elements[1:-1])
-            loop.next = [self._energy(loop.carried[0], (elements[0], elements[-1]))]
-        self.b.store(loop.results[0], rim)
+            loop.next = [self._add_squares(loop.carried[0], (elements[0], elements[-1]))]
+        self.b.store(loop.results[0], border)
 
     def _measure(self, column: Value, elements: Sequence[Value]) -> None:
-        """Add the squares of a column, but for its ends."""
+        """Add the squares of a column, without its ends."""
         frame, cells = self.frame, self.layout.cells
         half = self.b.binary("lshr", frame.add(column, 1), 1)
         across = frame.multiply(self.b.binary("urem", half, cells), cells)
         for down in range(1, cells):
             place = self._cell(frame.add(across, down))
             pair = elements[2 * down - 2 : 2 * down]
-            self.b.store(self._energy(self.b.load(self.kind, place), pair), place)
+            self.b.store(self._add_squares(self.b.load(self.kind, place), pair), place)
 
-    def _energy(self, total: Value, values: Sequence[Value]) -> Value:
+    def _add_squares(self, total: Value, values: Sequence[Value]) -> Value:
         for value in values:
             total = self.b.multiply_add(value, value, total)
         return total
@@ -222,90 +229,90 @@ class MeasuredInputs(Inputs):
         return self.element(self.cells, self.frame.multiply(number, self.lanes))
 
 
-class Filters(Stage):
-    """Transforms a panel of filters. Given are the first channel and the first column."""
+class FilterTransform(Stage):
+    """Transforms a panel of filters. Arguments: the first channel, the first column."""
 
     def emit(self) -> None:
-        """All channels, a vector of columns at a time."""
+        """Emit the loops over channels and vectors of columns."""
         frame = self.frame
-        channel, column = frame.given
+        channel, column = frame.extra
         depth, width = self.depth(channel), self.layout.width
-        with self.steps(depth) as number, self.steps(width, self.lanes) as vector:
+        with self.loop(depth) as number, self.loop(width, self.lanes) as vector:
             taps = self._taps(frame.add(channel, number), frame.add(column, vector))
             self.transform(taps, number, vector)
         self.b.ret()
 
     def transform(self, taps: Tile, number: Value, vector: Value) -> None:
-        """Put the transformed taps of a channel and a vector of columns in their place."""
+        """Emit the transform of the taps of a channel and a vector of columns."""
         frame, layout = self.frame, self.layout
-        made = on_both_axes(self.b, self.algorithm.of_filters, taps)
+        transformed = transform_2d(self.b, self.algorithm.filter_transform, taps)
         place = frame.add(frame.multiply(number, layout.width), vector)
-        self.store_planes(made, self.element(self.filters, place), layout.plane_b)
+        self.store_planes(transformed, self.element(self.filters, place), layout.plane_b)
 
-    def in_order(self, tap: Callable[[int, int], Value]) -> Tile:
-        """Taps in the order of the elements that they meet."""
-        (down, across), numbers = self.window.axes, range(self.window.taps)
+    def ordered_taps(self, tap: Callable[[int, int], Value]) -> Tile:
+        """The taps in the order of the inputs that they multiply."""
+        (down, across), numbers = self.conv.axes, range(self.conv.taps)
         return [[tap(down.tap_at(i), across.tap_at(j)) for j in numbers] for i in numbers]
 
     def _taps(self, channel: Value, column: Value) -> Tile:
-        frame, window = self.frame, self.window
-        argument, offset = argument_of(window.kernel.b)
-        row = frame.multiply(channel, offset.factor(window.channel))
+        frame, conv = self.frame, self.conv
+        argument, offset = argument_of(conv.kernel.b)
+        row = frame.multiply(channel, offset.factor(conv.channel))
         base = self.element(frame.pointers[argument], frame.add(row, column))
-        steps = [offset.factor(axis.tap) for axis in window.axes]
-        mask = self.columns_at(column)
+        steps = [offset.factor(axis.tap) for axis in conv.axes]
+        mask = self.column_mask(column)
 
         def tap(down: int, across: int) -> Value:
             place = offset.constant + down * steps[0] + across * steps[1]
             return self.b.load(self.kind, self.element(base, place), mask)
 
-        return self.in_order(tap)
+        return self.ordered_taps(tap)
 
 
-class TransposedFilters(Filters):
-    """The same for filters whose channels lie side by side: these are transposed first."""
+class TransposedFilterTransform(FilterTransform):
+    """The same for filters that are contiguous along channels: they are transposed first."""
 
     def emit(self) -> None:
-        """All columns, as many channels at a time."""
+        """Emit the loops over vectors of columns and as many channels."""
         frame, lanes = self.frame, self.lanes
-        channel, column = frame.given
-        self.transposed_taps = self.b.stack(self.kind, self.window.taps**2 * lanes)
+        channel, column = frame.extra
+        self.transposed_taps = self.b.stack(self.kind, self.conv.taps**2 * lanes)
         depth, width = self.depth(channel), self.layout.width
-        with self.steps(width, lanes) as vector, self.steps(depth, lanes) as group:
+        with self.loop(width, lanes) as vector, self.loop(depth, lanes) as group:
             self._transpose(frame.add(channel, group), frame.add(column, vector))
-            left = frame.least(frame.subtract(depth, group), lanes)
-            with self.steps(left) as number:
+            left = frame.minimum(frame.subtract(depth, group), lanes)
+            with self.loop(left) as number:
                 self.transform(self._taps_of(number), frame.add(group, number), vector)
         self.b.ret()
 
     def _transpose(self, channel: Value, column: Value) -> None:
-        """Transpose a tile of channels and columns for each tap."""
-        frame, axes, taps = self.frame, self.window.axes, self.window.taps
-        with self.steps(taps) as down, self.steps(taps) as across:
-            at = {axes[0].tap: down, axes[1].tap: across, self.window.channel: channel}
+        """Transpose a tile of channels and columns for each tap, to the stack."""
+        frame, axes, taps = self.frame, self.conv.axes, self.conv.taps
+        with self.loop(taps) as down, self.loop(taps) as across:
+            at = {axes[0].tap: down, axes[1].tap: across, self.conv.channel: channel}
             tile = transposed(self.b, self._block(at, column))
             first = frame.multiply(frame.add(frame.multiply(down, taps), across), self.lanes)
             for number, vector in enumerate(tile):
-                self.b.store(vector, self._kept(frame.add(first, number)))
+                self.b.store(vector, self._tap_address(frame.add(first, number)))
 
-    def _kept(self, number: Value) -> Value:
+    def _tap_address(self, number: Value) -> Value:
         return self.b.element(self.transposed_taps, str(self.kind), number)
 
     def _block(self, at: At, column: Value) -> list[Value]:
-        """The channels of some columns; for columns that do not exist, those of the last one."""
-        frame, lane = self.frame, self.window.lane
-        argument, offset = argument_of(self.window.kernel.b)
+        """The channels of a vector of columns; past the last column, those of the last one."""
+        frame, lane = self.frame, self.conv.lane
+        argument, offset = argument_of(self.conv.kernel.b)
         rows: list[Value] = []
         for number in range(self.lanes):
-            here = frame.least(frame.add(column, number), int(lane.extent) - 1)
-            place = frame.place(offset, {**at, lane: here})
+            here = frame.minimum(frame.add(column, number), int(lane.extent) - 1)
+            place = frame.evaluate(offset, {**at, lane: here})
             address = self.element(frame.pointers[argument], place)
-            rows.append(self.channels_at(address, at[self.window.channel]))
+            rows.append(self.load_channels(address, at[self.conv.channel]))
         return rows
 
     def _taps_of(self, number: Value) -> Tile:
         def tap(down: int, across: int) -> Value:
-            first = (down * self.window.taps + across) * self.lanes
-            return self.b.load(self.kind, self._kept(self.frame.add(number, first)))
+            first = (down * self.conv.taps + across) * self.lanes
+            return self.b.load(self.kind, self._tap_address(self.frame.add(number, first)))
 
-        return self.in_order(tap)
+        return self.ordered_taps(tap)

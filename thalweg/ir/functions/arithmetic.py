@@ -16,8 +16,8 @@ from thalweg.ir.functions.register import Register
 def instruction(whole: str, floating: str = "", truth: str = "") -> Emit:
     """An instruction for integers, one for floats and one for booleans (else that of integers).
 
-    Narrow floats are not rounded between the functions of an expression: of a product that is
-    added to something, there may be just as well one rounding as two.
+    Narrow floats are not rounded between the functions of an expression, so that a product and a
+    sum may as well be contracted.
     """
 
     def emit(site: Site, x: Register, y: Register) -> Register:
@@ -30,17 +30,17 @@ def instruction(whole: str, floating: str = "", truth: str = "") -> Emit:
     return emit
 
 
-def formula(floating: Callable[..., Register]) -> Emit:
-    """A formula over float registers."""
+def formula(compute: Callable[..., Register]) -> Emit:
+    """A formula over registers, of any dtype that the function accepts."""
 
     def emit(site: Site, *values: Register) -> Register:
-        return floating(*values)
+        return compute(*values)
 
     return emit
 
 
-def by_number(floating: Callable[..., Register], whole: Emit) -> Emit:
-    """A formula over float registers, another code for integers."""
+def float_or_integer(floating: Callable[..., Register], whole: Emit) -> Emit:
+    """A formula over float registers, and other code for integers."""
 
     def emit(site: Site, *values: Register) -> Register:
         return floating(*values) if site.is_float else whole(site, *values)
@@ -58,7 +58,7 @@ def rounding(name: str) -> Emit:
 
 
 def extreme(whole: str, floating: str, truth: str) -> Emit:
-    """A maximum or minimum. NaN wins; of a constant and a variable one machine instruction."""
+    """A maximum or minimum that propagates NaN; with a constant operand, one instruction."""
 
     def floats(x: Register, y: Register) -> Register:
         if (found := x.nan_extreme(f"{whole}imum", y)) is not None:
@@ -75,7 +75,7 @@ def extreme(whole: str, floating: str, truth: str) -> Emit:
             return x.binary(truth, y)
         return x.intrinsic(("s" if site.signed else "u") + whole, y)
 
-    return by_number(floats, wholes)
+    return float_or_integer(floats, wholes)
 
 
 def comparison(name: str, floating: str, holds: Comparison) -> Emit:
@@ -97,23 +97,13 @@ def comparison(name: str, floating: str, holds: Comparison) -> Emit:
     return emit
 
 
-def classified(floating: Callable[[Register], Register], whole: bool) -> Emit:
+def classification(floating: Callable[[Register], Register], whole: bool) -> Emit:
     """Whether a float is of some class; integers are all finite."""
 
     def emit(site: Site, x: Register) -> Register:
         return floating(x) if site.is_float else x.number("i1", whole)
 
     return emit
-
-
-def inverted(site: Site, x: Register) -> Register:
-    """All bits flipped."""
-    return ~x
-
-
-def negative(site: Site, x: Register) -> Register:
-    """-x"""
-    return -x
 
 
 def absolute(site: Site, x: Register) -> Register:

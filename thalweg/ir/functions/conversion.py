@@ -1,4 +1,4 @@
-"""The NumPy meaning of functions that change the dtype of an array and not its numbers."""
+"""NumPy definitions of functions that convert the dtype of an array."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from thalweg.platform.dtype_traits import widened
 
 
 def cast(x: Any, dtype: Any) -> Any:
-    """An array as one of another dtype; of complex numbers a real dtype takes the real part.
+    """An array converted to a dtype; a real dtype takes the real part of complex numbers.
 
-    What is out of the range of uint64 is 2⁶³, whatever the C compiler of NumPy made of it.
+    Floats out of the range of uint64 become 2⁶³, whatever NumPy's C compiler does.
     """
     array, wanted = widened(np.asarray(x)), np.dtype(dtype)
     if array.dtype.kind == "c" and wanted.kind != "c":
@@ -29,7 +29,7 @@ def bitcast(x: Any, dtype: Any) -> Any:
 
 
 def complex_number(real: Any, imaginary: Any) -> Any:
-    """Arrays as the parts of one of complex numbers."""
+    """A complex array from its real and imaginary parts."""
     dtype = np.result_type(real, imaginary, np.complex64)
     number = np.empty(np.broadcast_shapes(np.shape(real), np.shape(imaginary)), dtype)
     number.real, number.imag = real, imaginary

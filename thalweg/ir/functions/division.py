@@ -1,7 +1,7 @@
-"""Division of floats with a remainder, exact as NumPy's, by long division in a loop.
+"""Floor division and remainders of floats, exact as NumPy's, by long division in a loop.
 
-A number is written as m · 2ⁿ; the remainder of the dividend's mantissa is taken a few bits of the
-quotient at a time. One iteration of the loop does for quotients below 2²⁴.
+Numbers are m · 2ⁿ; the dividend's mantissa is reduced by some bits of the quotient per iteration.
+One iteration suffices for quotients below 2²⁴.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import math
 from thalweg.ir.functions.exponential import DOUBLE, power_of_two
 from thalweg.ir.functions.register import Register
 
-_BITS = 24  # of the quotient in one iteration
-_LOW_BITS = (1 << 27) - 1  # the part of a fraction that is split off a mantissa
+_BITS = 24  # of the quotient per iteration
+_LOW_BITS = (1 << 27) - 1  # of a mantissa, cleared to split it in two
 
 
 def truncated_remainder(x: Register, y: Register) -> Register:

@@ -1,7 +1,7 @@
-"""The dtypes of functions: what NumPy converts the inputs to, and that of the result.
+"""Dtype rules of functions: what NumPy converts the inputs to, and the dtype of the result.
 
-A rule takes a function's NumPy meaning and what is known of its inputs: the dtype of an element, or
-the Python type of a number, which gives way to what it meets.
+A rule takes a function's NumPy definition and its inputs: dtypes of elements, or types of Python
+numbers, which are weak.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ INT64: Dtype = np.dtype(np.int64)
 
 
 class Unsupported(Exception):
-    """An expression that is not made into code: it runs on the NumPy kernel instead."""
+    """An expression that cannot be compiled: its op runs on the NumPy kernel instead."""
 
 
 def of_ufunc(numpy: Any, inputs: tuple[Any, ...]) -> tuple[Dtype, ...]:
-    """The loop that a ufunc of NumPy takes."""
+    """The dtypes of the loop that a NumPy ufunc selects."""
     try:
         return numpy.resolve_dtypes((*inputs, None))
     except TypeError as error:

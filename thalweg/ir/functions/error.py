@@ -1,8 +1,7 @@
-"""The error function, as polynomials.
+"""The error function by polynomials.
 
-float32 numbers take short ones: erf x = x + x·P(x²) where |x| < 1, and 1 - 2^(t·Q(t)) of t = |x|
-from there on. Doubles take an expansion of exp(x²) erfc(x) for the latter. Coefficients are those
-of the polynomials whose largest error is least.
+In float32, erf x = x + x·P(x²) where |x| < 1, and 1 - 2^(t·Q(t)) with t = |x| elsewhere. In double,
+the latter is an expansion of exp(x²) erfc(x). Polynomials are minimax.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _NEAR_SINGLE = (
     0.004917549435049295,
     -0.0005631414242088795,
 )
-#: log2(erfc(t)) / t for 1 <= t < 4. The last one is negative: beyond, erfc goes to 0, too.
+#: log2(erfc(t)) / t for 1 <= t < 4. The last one is negative, so that erfc goes to 0 beyond.
 _FAR_SINGLE = (
     -1.6256965398788452,
     -0.9255009293556213,

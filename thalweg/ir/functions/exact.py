@@ -1,6 +1,6 @@
-"""Exact sums and products: pairs of a rounded result and what rounding lost.
+"""Error-free transformations: sums and products as pairs of a rounded result and its error.
 
-They hold on any target because none of them needs a fused multiply-add.
+None needs a fused multiply-add, so they are exact on any target.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _SPLITTER = 2.0**27 + 1.0
 
 
 def quick_sum(large: Register, small: Register) -> Pair:
-    """large + small, where the first is the larger in magnitude."""
+    """large + small, where |large| >= |small|."""
     total = large + small
     return total, small - (total - large)
 
@@ -32,7 +32,7 @@ def difference(a: Register, b: Register) -> Pair:
 
 
 def product(a: Register, b: Operand) -> Pair:
-    """a · b for doubles; the loss is NaN where the product is near overflow."""
+    """a · b for doubles; the error is NaN where the product is near overflow."""
     other = a.like(b)
     (a_high, a_low), (b_high, b_low) = split(a), split(other)
     rounded = a * other

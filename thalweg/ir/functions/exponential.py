@@ -1,7 +1,7 @@
-"""exp, log and what is made of them, as polynomials after a reduction of the argument.
+"""exp, log and functions made of them, by polynomials after argument reduction.
 
-Every function takes and gives a float or double `Register`. Coefficients are those of polynomials
-through the Chebyshev nodes of the reduced range; the error is below the rounding of the type.
+Every function maps a float or double `Register` to another. Polynomials interpolate at the
+Chebyshev nodes of the reduced range; their error is below the rounding of the type.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ INFINITY, NAN = math.inf, math.nan
 
 @dataclass(frozen=True)
 class Format:
-    """What the reductions need to know of a floating-point format."""
+    """Constants of a floating-point format."""
 
     fraction: int  # bits
     bias: int
-    ln2: tuple[float, float]  # its first part has trailing zeros: whole multiples of it are exact
+    ln2: tuple[float, float]  # the high part has trailing zeros: integer multiples are exact
     exponential: tuple[float, ...]  # (eʳ - 1 - r) / r², for |r| <= ln 2 / 2
-    least: float  # exponents below it give zero
-    most: float  # and above it infinity, even halved
+    least: float  # exp of less is zero
+    most: float  # exp of more is infinite, even halved
 
     @property
     def magic(self) -> float:
-        """Added to a number, it leaves the nearest whole one in the last bits."""
+        """Added to a number, it leaves the nearest integer in the low bits."""
         return 1.5 * 2.0**self.fraction
 
     @property
@@ -89,20 +89,20 @@ class Scaled:
     exponent: Register
 
     def joined(self, halvings: int = 0) -> Register:
-        """The number, divided by two a few times; in two steps, for the ends of the range."""
+        """The number over 2^halvings; scaled in two steps, for the ends of the range."""
         whole = self.exponent - halvings if halvings else self.exponent
         half = whole >> 1
         return self.value * power_of_two(half) * power_of_two(whole - half)
 
 
 def power_of_two(exponent: Register) -> Register:
-    """2^exponent, for an exponent of a normal number."""
+    """2^exponent, for results that are normal numbers."""
     known = SINGLE if exponent.width == 32 else DOUBLE
     return ((exponent + known.bias) << known.fraction).floats()
 
 
 def clamped(x: Register, low: float, high: float) -> Register:
-    """x within limits; NaN stays."""
+    """x clamped to limits; NaN propagates."""
     return _at_most((x.like(low) > x).choose(x.like(low), x), high)
 
 
@@ -120,7 +120,7 @@ def reduced(x: Register, low: Register | None = None) -> tuple[Register, Registe
     return rest, shifted.bits() - x.like(known.magic).bits()
 
 
-def grown(r: Register) -> Register:
+def reduced_exponential(r: Register) -> Register:
     """eʳ - 1 for a reduced r."""
     return (r * r).fused(r.polynomial(format_of(r).exponential), r)
 
@@ -128,14 +128,14 @@ def grown(r: Register) -> Register:
 def scaled_exponential(x: Register, low: Register | None = None) -> Scaled:
     """eˣ; x within the range of the format, or NaN."""
     r, exponent = reduced(x, low)
-    return Scaled(grown(r) + 1.0, exponent)
+    return Scaled(reduced_exponential(r) + 1.0, exponent)
 
 
 def exponential(x: Register) -> Register:
     """eˣ
 
-    Where it is zero, nothing is left to underflow on the way: a processor takes a hundred times as
-    long for that, and masks of attention are numbers far below zero.
+    Where the result is zero, no intermediate underflows: that would take a hundred times as long,
+    and attention masks are large negative numbers.
     """
     known = format_of(x)
     if known is SINGLE and "normal_exp2" in x.approximations:
@@ -151,10 +151,10 @@ _LEAST_NORMAL = 126 * math.log(2)  # the exponent of the smallest normal float32
 
 
 def _exponential_by_instruction(x: Register) -> Register:
-    """eˣ of a float32 number, by an instruction for powers of two with fractions for exponents.
+    """eˣ of a float32 number, by an instruction for 2ˣ.
 
-    Its error is that of the instruction, some two units in the last place. The whole part of the
-    exponent has limits; the instruction takes what is beyond them.
+    The error is that of the instruction, some two ulps. The integer part of the exponent is
+    clamped; the instruction gets what exceeds it.
     """
     near = x.intrinsic("maxnum", -_LEAST_NORMAL).intrinsic("minnum", _LEAST_NORMAL)
     shifted = near.fused(LOG2_E, SINGLE.magic + SINGLE.bias)
@@ -174,23 +174,23 @@ def _quarter(x: Register) -> Register:
     known = format_of(x)
     r, exponent = reduced(clamped(x, -2.0 * known.fraction, known.most))
     unit = Scaled(x.like(1.0), exponent).joined(2)
-    return Scaled(grown(r), exponent).joined(2) + (unit - 0.25)
+    return Scaled(reduced_exponential(r), exponent).joined(2) + (unit - 0.25)
 
 
 def exponential_minus_one(x: Register) -> Register:
     """eˣ - 1"""
-    return _tiny_kept(x, _quarter(x) * 4.0)
+    return _keep_tiny(x, _quarter(x) * 4.0)
 
 
-def _tiny_kept(x: Register, value: Register) -> Register:
-    """A function that is x itself near zero, where computing it would lose the sign of zero."""
+def _keep_tiny(x: Register, value: Register) -> Register:
+    """x itself near zero, where `value` would lose the sign of zero."""
     return x.where(x.absolute() < 2.0 ** -(format_of(x).fraction + 3), value)
 
 
 def hyperbolic_sine(x: Register) -> Register:
     """sinh x"""
     quarter = _quarter(x.absolute())
-    return _tiny_kept(x, ((quarter + quarter / (quarter * 4.0 + 1.0)) * 2.0).with_sign(x))
+    return _keep_tiny(x, ((quarter + quarter / (quarter * 4.0 + 1.0)) * 2.0).with_sign(x))
 
 
 def hyperbolic_cosine(x: Register) -> Register:
@@ -203,7 +203,7 @@ def hyperbolic_tangent(x: Register) -> Register:
     """tanh x = h / (h + 1), where h is (e²ˣ - 1) / 2"""
     r, exponent = reduced(_at_most(x.absolute(), 25.0) * 2.0)
     unit = power_of_two(exponent - 1)
-    half = grown(r).fused(unit, unit - 0.5)
+    half = reduced_exponential(r).fused(unit, unit - 0.5)
     return (half / (half + 1.0)).with_sign(x)
 
 
@@ -267,7 +267,7 @@ def logarithm(x: Register) -> Register:
 
 
 def _with_poles(value: Register, x: Register) -> Register:
-    """The logarithm of x, mended where x is infinite, zero, negative or NaN."""
+    """The logarithm of x, with the cases of infinite, zero, negative and NaN arguments."""
     ended = x.where(x.equals(INFINITY) | x.is_nan(), value)
     negative = (x < 0.0).choose(x.like(NAN), ended)
     return x.equals(0.0).choose(x.like(-INFINITY), negative)
@@ -280,7 +280,7 @@ def logarithm_plus_one(x: Register) -> Register:
     mantissa, exponent = split(above)
     scale = power_of_two((-exponent).intrinsic("smax", 1 - format_of(x).bias))
     f = (mantissa - 1.0) + lost * scale
-    return _tiny_kept(x, _with_poles(_logarithm(f, exponent), above))
+    return _keep_tiny(x, _with_poles(_logarithm(f, exponent), above))
 
 
 LN2 = math.log(2)
@@ -291,7 +291,7 @@ def inverse_hyperbolic_sine(x: Register) -> Register:
     size = x.absolute()
     square = size * size
     inner = size + square / ((square + 1.0).square_root() + 1.0)
-    return _tiny_kept(x, _logarithm_of_double(size, inner).with_sign(x))
+    return _keep_tiny(x, _logarithm_of_double(size, inner).with_sign(x))
 
 
 def inverse_hyperbolic_cosine(x: Register) -> Register:
@@ -313,4 +313,4 @@ def inverse_hyperbolic_tangent(x: Register) -> Register:
     double = size * 2.0
     small = double + double * size / (1.0 - size)
     inner = (size < 0.5).choose(small, double / (1.0 - size))
-    return _tiny_kept(x, (logarithm_plus_one(inner) * 0.5).with_sign(x))
+    return _keep_tiny(x, (logarithm_plus_one(inner) * 0.5).with_sign(x))

@@ -1,7 +1,7 @@
-"""What a scalar function is: one row that says everything the system knows about it.
+"""The description of a scalar function: one row with all that the system knows about it.
 
-`Function.numpy` is its meaning and `Function.emit` its code; lowering asks for its cost and its
-dtypes. Nothing else names functions one by one: sets such as "comparisons" are questions to rows.
+`Function.numpy` defines it and `Function.emit` emits it; lowering uses its cost and dtypes. Nothing
+else lists functions by name: sets such as "comparisons" are derived from rows.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ class Site:
     """A call of a function: the dtypes of NumPy's loop, inputs first, then the output."""
 
     dtypes: tuple[Dtype, ...]
-    #: hears of a condition that may hold in no lane that counts: a zero divisor
+    #: reports a condition that must not hold in any active lane: a zero divisor
     fault: Callable[[Register], None] | None = None
 
     @property
     def dtype(self) -> Dtype:
-        """The dtype of the first input, which most functions share among all."""
+        """The dtype of the first input; most functions have the same for all."""
         return self.dtypes[0]
 
     @property
@@ -46,30 +46,30 @@ class Site:
         return is_narrow_float(self.dtype)
 
 
-#: Writes the code of a function: `emit(site, *inputs)`. The registers have the input dtypes of the
-#: site and agree in their number of lanes; the result has the site's output dtype.
+#: Emits a function: `emit(site, *inputs)`. The registers have the site's input dtypes and the same
+#: number of lanes; the result has the site's output dtype.
 Emit = Callable[..., Register]
 
 
 @dataclass(frozen=True)
 class Approximation:
-    """The code of a function by an instruction of the target, for floats whose rounding hides the
-    error of it: of `mantissa_bits` at most."""
+    """An approximate instruction of the target for a function, for floats of at most
+    `mantissa_bits`, whose rounding hides its error."""
 
     instruction: str
     mantissa_bits: int
-    formula: Callable[..., Register] | None = None  # around the instruction, where it is not all
+    formula: Callable[..., Register] | None = None  # around the instruction, if any
     cost: float = 1.0
-    exact_cost: float | None = None  # of the function itself on such a target, if it is another one
+    exact_cost: float | None = None  # of the exact function on such a target, if it differs
 
-    def written(self, x: Register, *others: Register) -> Register:
-        """Its code."""
+    def emit(self, x: Register, *others: Register) -> Register:
+        """Emit the approximation."""
         if self.formula is not None:
             return self.formula(x, *others)
         return x.approximated(self.instruction, *others)
 
     def serves(self, dtype: Dtype) -> bool:
-        """Whether it is exact enough for elements of a dtype."""
+        """Whether it is accurate enough for a dtype."""
         row = find_traits(dtype)
         form = None if row is None or not row.is_narrow_float else row.float_format
         return form is not None and form.mantissa_bits <= self.mantissa_bits
@@ -77,7 +77,7 @@ class Approximation:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Where a comparison holds."""
+    """For which orders of its operands a comparison holds."""
 
     if_less: bool
     if_equal: bool
@@ -86,28 +86,28 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Function:
-    """A scalar function. Those without `emit` are special forms that a code generator writes."""
+    """A scalar function. Those without `emit` are special forms of the code generator."""
 
     name: str
     numpy: Callable[..., Any]
     emit: Emit | None = None
     dtypes: DtypeRule = of_ufunc
     cost: float = 1.0  # in vector instructions per element
-    ulps: float | None = None  # its largest error in units of the last place; None: NumPy's bits
+    ulps: float | None = None  # its largest error; None: bits are NumPy's
     comparison: Comparison | None = None
-    divides: bool = False  # integers by zero are a fault
-    narrow: Approximation | None = None  # its code for narrow floats, where the target has one
+    divides: bool = False  # an integer divided by zero faults
+    narrow: Approximation | None = None  # for narrow floats, on targets that have it
 
-    def written(self, site: Site, *inputs: Register) -> Register:
-        """Its code at a site. Those without `emit` have none."""
+    def emit_at(self, site: Site, *inputs: Register) -> Register:
+        """Emit it at a call site, by its approximation where that suffices."""
         near = self.narrow
         if near and near.instruction in inputs[0].approximations and near.serves(site.dtype):
-            return near.written(*inputs)
+            return near.emit(*inputs)
         assert self.emit is not None
         return self.emit(site, *inputs)
 
     def approximate_cost(self, dtype: Dtype) -> float:
-        """Its cost for elements of a dtype on a target with all approximations."""
+        """Its cost for a dtype on a target with all approximations."""
         if self.narrow is None:
             return self.cost
         return (
@@ -116,5 +116,5 @@ class Function:
 
     @property
     def is_long(self) -> bool:
-        """Whether its code takes many instructions and registers."""
+        """Whether it takes many instructions and registers."""
         return self.cost >= _LONG_COST

@@ -1,6 +1,6 @@
-"""Integer arithmetic that is more than one instruction: division, powers, shifts, as NumPy has it.
+"""Integer arithmetic of more than one instruction: division, powers, shifts, as in NumPy.
 
-A zero divisor is reported to the call site and replaced by one; nothing traps.
+A zero divisor is reported to the call site and replaced by one: nothing traps.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def floor_division(site: Site, x: Register, y: Register) -> Register:
 
 
 def remainder(site: Site, x: Register, y: Register) -> Register:
-    """What floor division leaves: it has the sign of the divisor."""
+    """The remainder of floor division; it has the sign of the divisor."""
     if site.signed and (shift := _power_of_two(y)) is not None:
         return x & ((1 << shift) - 1)
     rest = truncated_remainder(site, x, y)
@@ -30,7 +30,7 @@ def remainder(site: Site, x: Register, y: Register) -> Register:
 
 
 def truncated_remainder(site: Site, x: Register, y: Register) -> Register:
-    """What division towards zero leaves: it has the sign of the dividend."""
+    """The remainder of truncated division; it has the sign of the dividend."""
     divisor = _checked(site, y)
     if not site.signed:
         return x.binary("urem", divisor)
@@ -40,7 +40,7 @@ def truncated_remainder(site: Site, x: Register, y: Register) -> Register:
 
 
 def power(site: Site, x: Register, y: Register) -> Register:
-    """x to the y by squaring, wrapping. A negative power is 1 / x^|y|, cut to an integer."""
+    """x to the y by squaring, wrapping. A negative power is 1 / x^|y|, truncated."""
     if not site.signed:
         return _power(x, y)
     powered = _power(x, y.where(y >= 0, 0))
@@ -50,7 +50,7 @@ def power(site: Site, x: Register, y: Register) -> Register:
 
 
 def _power(base: Register, exponent: Register) -> Register:
-    """One iteration of the loop for each bit of the largest exponent among the lanes."""
+    """Square and multiply; the loop runs once per bit of the largest exponent in any lane."""
 
     def iteration(
         _: Register, result: Register, factor: Register, rest: Register
@@ -72,8 +72,8 @@ def _bit_length(exponent: Register) -> Register:
 def shift_left(site: Site, x: Register, y: Register) -> Register:
     """Shifted left; by the width or more (or by a negative count) gives zero."""
     within = y.compared("ult", y.like(x.width))
-    # By the bits that count alone: LLVM knows that shifts of PTX end at the width, and then cuts
-    # counts to 32 bits; in those of 16 bits ptxas looks at few.
+    # Counts are masked: LLVM assumes that PTX shifts saturate and truncates counts to 32 bits, and
+    # for 16-bit shifts ptxas uses only some of their bits.
     return (x << (y & (x.width - 1))).where(within, 0)
 
 

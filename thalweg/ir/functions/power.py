@@ -1,7 +1,7 @@
 """Powers of floats: x to the y with all the special cases of IEEE 754.
 
-A power of floats is computed in doubles; one of doubles takes its logarithm in a pair of doubles,
-because its error grows with the result's exponent.
+A power of floats is computed in double; one of doubles takes its logarithm as a pair of doubles,
+since its error is multiplied by the result's exponent.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _of_doubles(size: Register, y: Register) -> Register:
     high, low = _long_logarithm(size)
     rounded, lost = product(y, high)
     rest = lost + y * low
-    # It is large, infinite or NaN only where the first part is beyond the range of results.
+    # It is large, infinite or NaN only where the first part is out of range.
     rest = rest.where(rest.absolute() < 2.0**-30, 0.0)
     return scaled_exponential(clamped(rounded, DOUBLE.least, DOUBLE.most), rest).joined()
 
@@ -104,7 +104,7 @@ def _quotient(a: Register, b: Pair) -> Pair:
 
 
 def _with_special_cases(x: Register, y: Register, value: Register) -> Register:
-    """The power of |x| as that of x, and what no logarithm tells."""
+    """The power of x from that of |x|, with the special cases."""
     whole = y.equals(y.intrinsic("trunc"))
     half = y * 0.5
     odd = whole & half.differs(half.intrinsic("trunc"))

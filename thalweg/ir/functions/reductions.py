@@ -1,8 +1,7 @@
-"""The reductions: one row each, and the only list of them.
+"""The table of reductions: one row each, and the only list of them.
 
-A row says what a reduction means (by NumPy), what it gives for no elements, how two partial results
-join, as code over registers, and what planners ask. A new reduction is a row here, and the op block
-that reduces with it.
+A row has a reduction's NumPy definition, its identity, the code that combines two partial results,
+and what planners need. A new reduction is a row here, and the op block that reduces with it.
 """
 
 from __future__ import annotations
@@ -22,26 +21,26 @@ from thalweg.platform.dtype_traits import bounds, is_float
 
 @dataclass(frozen=True)
 class Reduction:
-    """A way to combine elements; the state of one that is under way is a list of registers.
+    """A reduction; its state is a list of registers.
 
-    The elements may come in any order, except that a position is behind those taken before.
+    Elements may be accumulated in any order, but positions must increase.
     """
 
     name: str
-    numpy: Any  # a ufunc, or what finds a position along an axis
-    identity: Callable[[Dtype], Any]  # what no elements give, as a number of their dtype
-    function: str  # of the table: it combines two elements
-    emit: Emit | None = None  # code for that where the table's is not the best
+    numpy: Any  # a ufunc, or a function that finds a position along an axis
+    identity: Callable[[Dtype], Any]  # the result for no elements, by dtype
+    function: str  # of the function table: combines two elements
+    emit: Emit | None = None  # replaces that function's code
     result: Dtype | None = None  # the dtype of the result; None: that of the elements
-    sign: str = ""  # of a store that combines a value with what is there
-    rounds: bool = False  # floats lose digits: narrow ones are accumulated in float32
-    compensated: bool = False  # long ones of floats keep what rounding took
-    atomic: bool = False  # processors have an indivisible update of memory
+    sign: str = ""  # of a combining store in kernel text: "+="
+    rounds: bool = False  # inexact: narrow floats accumulate in float32
+    compensated: bool = False  # long float reductions are compensated
+    atomic: bool = False  # processors have an atomic update of memory
 
     @property
     def keeps_dtype(self) -> bool:
-        """Whether partial results are of the dtype of elements: it may be done in stages, and
-        stores may combine with it."""
+        """Whether partial results have the elements' dtype: it may be split into stages, and stores
+        may combine with it."""
         return self.result is None
 
     @property
@@ -49,35 +48,35 @@ class Reduction:
         """Whether the result is the index of an element."""
         return self.result == INT64
 
-    def joined(self, site: Site, one: Register, other: Register) -> Register:
-        """Two elements or partial results combined."""
+    def combine(self, site: Site, one: Register, other: Register) -> Register:
+        """Combine two elements or partial results."""
         emit = self.emit or FUNCTIONS[self.function].emit
         assert emit is not None
         return emit(site, one, other)
 
-    def taken(
+    def accumulate(
         self, site: Site, state: Sequence[Register], element: Register, position: Register
     ) -> list[Register]:
         """The state after one more element."""
-        return [self.joined(site, state[0], element)]
+        return [self.combine(site, state[0], element)]
 
-    def merged(
+    def merge(
         self, site: Site, one: Sequence[Register], other: Sequence[Register]
     ) -> list[Register]:
-        """The state of the elements of two states."""
-        return [self.joined(site, one[0], other[0])]
+        """The state of the elements of both."""
+        return [self.combine(site, one[0], other[0])]
 
 
 class _Position(Reduction):
-    """The index of an extreme: the first of equal ones. NaN never is one."""
+    """The index of the first extreme; NaN is ignored."""
 
-    def taken(
+    def accumulate(
         self, site: Site, state: Sequence[Register], element: Register, position: Register
     ) -> list[Register]:
         wins = _beats(self.function, site, element, state[0])
         return [wins.choose(element, state[0]), wins.choose(position, state[1])]
 
-    def merged(
+    def merge(
         self, site: Site, one: Sequence[Register], other: Sequence[Register]
     ) -> list[Register]:
         earlier = other[1] < one[1]
@@ -87,7 +86,7 @@ class _Position(Reduction):
 
 
 def _beats(function: str, site: Site, one: Register, other: Register) -> Register:
-    """Whether an element is larger (or smaller) than another; NaN never is."""
+    """Whether an element is larger (or smaller) than another; false for NaN."""
     relation = "gt" if function == "max" else "lt"
     if is_float(site.dtype):
         return one.compared(f"o{relation}", other)
@@ -95,13 +94,13 @@ def _beats(function: str, site: Site, one: Register, other: Register) -> Registe
 
 
 def _extreme(function: str) -> Emit:
-    """The larger or smaller of two, NaN if either is."""
+    """The larger or smaller of two; NaN propagates."""
 
     def emit(site: Site, one: Register, other: Register) -> Register:
         if site.is_float and (found := one.nan_extreme(f"{function}imum", other)) is not None:
             return found
         best = _beats(function, site, one, other).choose(one, other)
-        # The processor's own maximum gives the second if either is NaN: what is left is the first.
+        # x86's maximum returns the second operand if either is NaN, so only the first is checked.
         return one.is_nan().choose(one, best) if site.is_float else best
 
     return emit

@@ -1,9 +1,9 @@
-"""Register values with operators, so that numerical code reads as the formulas it stands for.
+"""Register values with operators, so that numerical code reads like its formulas.
 
-A `Register` is a number, or a vector of them, in the registers of some target; Python numbers
-beside it become constants of its type. A code generator implements the abstract methods, whose
-instructions and scalar types have LLVM's names. Integers are signed unless an instruction says
-otherwise. Plain operators are never contracted: `fused` asks for a multiply-add.
+A `Register` is a scalar or vector of some target; Python numbers combined with it become constants
+of its type. A code generator implements the abstract methods; instructions and scalar types have
+LLVM's names. Integers are signed unless an instruction says otherwise. Plain operators are never
+contracted: `fused` emits a multiply-add.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _comparison(whole: str, floating: str) -> Callable[[Number, Operand], Number
 class Register(ABC):
     """A value in registers; operators emit instructions."""
 
-    # What a target implements
+    # Implemented by targets
 
     @property
     @abstractmethod
@@ -43,11 +43,11 @@ class Register(ABC):
     @property
     @abstractmethod
     def constant(self) -> int | float | None:
-        """The number that this is in every lane, if it is known before the code runs."""
+        """The number in every lane, if it is a compile-time constant."""
 
     @abstractmethod
     def number(self, scalar: str, number: Any) -> Self:
-        """A constant of some type, in as many lanes as this has."""
+        """A constant of a scalar type, in as many lanes as this."""
 
     @abstractmethod
     def binary(self, operation: str, other: Self) -> Self:
@@ -59,7 +59,7 @@ class Register(ABC):
 
     @abstractmethod
     def selected(self, chosen: Self, otherwise: Self) -> Self:
-        """Lane by lane, one of two values by this condition."""
+        """A select of two values by this condition."""
 
     @abstractmethod
     def convert(self, operation: str, scalar: str) -> Self:
@@ -85,30 +85,30 @@ class Register(ABC):
     def repeated(
         self, times: Operand, carried: Sequence[Self], body: Callable[..., Sequence[Self]]
     ) -> list[Self]:
-        """`carried = body(index, *carried)`, as often as an i64 in one lane says."""
+        """A loop: `carried = body(index, *carried)`, repeated `times`, a scalar i64."""
 
     @abstractmethod
     def lookup(self, name: str, numbers: Sequence[float], index: Self) -> Self:
-        """The element of a constant table at an i64 in one lane, in all lanes of this type."""
+        """The element of a constant table at a scalar i64 index, splat to all lanes."""
 
-    # What some targets have
+    # Optional features of targets
 
     @property
     def approximations(self) -> Collection[str]:
-        """The instructions of the target that come close to a function of float32 numbers."""
+        """The target's approximate instructions for functions of float32."""
         return ()
 
     def approximated(self, name: str, *others: Self) -> Self:
-        """One of `approximations`: `tanh`, `sqrt`, `div`, `exp2`, or `normal_exp2`, which is zero
-        where it is less than the smallest normal number."""
+        """Emit one of `approximations`: `tanh`, `sqrt`, `div`, `exp2`, or `normal_exp2`, which
+        flushes denormal results to zero."""
         raise NotImplementedError(name)
 
     @property
     def contracts(self) -> bool:
-        """Whether a product and a sum that allow it become one instruction."""
+        """Whether products and sums that allow it are contracted."""
         return False
 
-    # What follows
+    # Derived
 
     @property
     def width(self) -> int:
@@ -149,11 +149,11 @@ class Register(ABC):
     __gt__, __ge__ = _comparison("sgt", "ogt"), _comparison("sge", "oge")
 
     def equals(self, other: Operand) -> Self:
-        """Whether both are the same number; NaN never is."""
+        """Whether both are equal; false for NaN."""
         return self.compare("eq", "oeq", other)
 
     def differs(self, other: Operand) -> Self:
-        """Whether both are not the same number; NaN always is not."""
+        """Whether both differ; true for NaN."""
         return self.compare("ne", "une", other)
 
     def is_nan(self) -> Self:
@@ -165,17 +165,17 @@ class Register(ABC):
         return None
 
     def choose(self, chosen: Operand, otherwise: Operand) -> Self:
-        """Lane by lane, one of two values by this condition. One of them must be a register."""
+        """A select of two values by this condition. One of them must be a register."""
         if type(chosen) is not type(self):
             return self.selected(otherwise.like(chosen), otherwise)
         return self.selected(chosen, chosen.like(otherwise))
 
     def where(self, condition: Self, otherwise: Operand) -> Self:
-        """This where a condition holds, else something else."""
+        """This where a condition holds, else `otherwise`."""
         return condition.choose(self, otherwise)
 
     def any(self) -> Self:
-        """Whether a condition holds in some lane, in one lane."""
+        """Whether a condition holds in any lane, as a scalar."""
         return self.across("or")
 
     def bits(self) -> Self:
@@ -187,7 +187,7 @@ class Register(ABC):
         return self.convert("bitcast", "float" if self.width == 32 else "double")
 
     def fused(self, factor: Operand, addend: Operand) -> Self:
-        """self · factor + addend, in one instruction where the target has it."""
+        """self · factor + addend, fused where the target has an instruction."""
         return self.intrinsic("fmuladd", factor, addend)
 
     def absolute(self) -> Self:

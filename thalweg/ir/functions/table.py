@@ -1,4 +1,4 @@
-"""The scalar functions that an element may use: one row each, and the only list of them.
+"""The table of scalar functions of expressions: one row each, and the only list of them.
 
 A new function is a row here, with its formula, and the op block that calls it.
 """
@@ -21,9 +21,9 @@ from thalweg.ir.functions import (
     trigonometry,
 )
 from thalweg.ir.functions.arithmetic import (
-    by_number,
-    classified,
+    classification,
     extreme,
+    float_or_integer,
     formula,
     instruction,
     rounding,
@@ -39,9 +39,9 @@ def _comparison(name: str, numpy: Any, floating: str, holds: str) -> Function:
     return Function(name, numpy, arithmetic.comparison(name, floating, where), comparison=where)
 
 
-#: Mantissa bits of the formats that approximations are for. A quotient of bfloat16 numbers is never
-#: as near to the middle of two as two units of float32, the error of a `div`; that of `tanh`, 2⁻¹¹,
-#: is an eighth of a unit of bfloat16; those of others are hidden by float16, too.
+#: Mantissa bits of the formats that approximations serve. `div`: a quotient of bfloat16 numbers is
+#: never within two float32 ulps, the error, of a rounding boundary. `tanh`: the error of 2⁻¹¹ is an
+#: eighth of a bfloat16 ulp. The errors of the others are below the rounding of float16, too.
 _BFLOAT16, _FLOAT16 = 7, 10
 
 
@@ -59,27 +59,27 @@ _ROWS = (
     Function(
         "floor_div",
         np.floor_divide,
-        by_number(division.floor_division, integers.floor_division),
+        float_or_integer(division.floor_division, integers.floor_division),
         cost=8,
         divides=True,
     ),
     Function(
         "remainder",
         np.remainder,
-        by_number(division.remainder, integers.remainder),
+        float_or_integer(division.remainder, integers.remainder),
         cost=8,
         divides=True,
     ),
     Function(
         "truncated_remainder",
         np.fmod,
-        by_number(division.truncated_remainder, integers.truncated_remainder),
+        float_or_integer(division.truncated_remainder, integers.truncated_remainder),
         cost=8,
         divides=True,
     ),
     Function("max", np.maximum, extreme("max", "ogt", "or")),
     Function("min", np.minimum, extreme("min", "olt", "and")),
-    Function("neg", np.negative, arithmetic.negative),
+    Function("neg", np.negative, formula(Register.__neg__)),
     Function("abs", np.abs, arithmetic.absolute),
     Function("sign", np.sign, arithmetic.sign),
     Function("floor", np.floor, rounding("floor")),
@@ -95,7 +95,7 @@ _ROWS = (
         narrow=Approximation("sqrt", _FLOAT16, cost=2, exact_cost=12),
     ),
     # Exponentials and logarithms
-    Function("pow", np.power, by_number(power.power, integers.power), cost=40, ulps=1.1),
+    Function("pow", np.power, float_or_integer(power.power, integers.power), cost=40, ulps=1.1),
     Function(
         "exp",
         np.exp,
@@ -141,18 +141,18 @@ _ROWS = (
     Function("and", np.logical_and, instruction("and"), of_truths),
     Function("or", np.logical_or, instruction("or"), of_truths),
     Function("xor", np.logical_xor, instruction("xor"), of_truths),
-    Function("not", np.logical_not, arithmetic.inverted, of_truths),
-    Function("is_nan", np.isnan, classified(Register.is_nan, False)),
-    Function("is_inf", np.isinf, classified(lambda x: x.absolute().equals(math.inf), False)),
-    Function("is_finite", np.isfinite, classified(lambda x: x.absolute() < math.inf, True)),
+    Function("not", np.logical_not, formula(Register.__invert__), of_truths),
+    Function("is_nan", np.isnan, classification(Register.is_nan, False)),
+    Function("is_inf", np.isinf, classification(lambda x: x.absolute().equals(math.inf), False)),
+    Function("is_finite", np.isfinite, classification(lambda x: x.absolute() < math.inf, True)),
     # Bits
     Function("bit_and", np.bitwise_and, instruction("and"), cost=0.5),
     Function("bit_or", np.bitwise_or, instruction("or")),
     Function("bit_xor", np.bitwise_xor, instruction("xor")),
-    Function("bit_not", np.invert, arithmetic.inverted),
+    Function("bit_not", np.invert, formula(Register.__invert__)),
     Function("shift_left", np.left_shift, integers.shift_left),
     Function("shift_right", np.right_shift, integers.shift_right),
-    # Complex numbers, of which none is made into code
+    # Complex numbers, which are not compiled
     Function("complex", conversion.complex_number, dtypes=of_complex),
     Function("conj", np.conj, arithmetic.unchanged),
     Function("real", np.real, arithmetic.unchanged, of_component),

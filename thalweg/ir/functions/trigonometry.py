@@ -1,8 +1,7 @@
-"""Circular functions and their inverses, as polynomials after a reduction of the argument.
+"""Trigonometric functions and their inverses, by polynomials after argument reduction.
 
-Every function takes and gives a float or double `Register`. Arguments are reduced modulo π / 2 in
-double precision, large ones by all digits of 2 / π that they reach: every finite argument is
-reduced to full precision.
+Every function maps float or double `Register`s to another. Arguments are reduced modulo π / 2 in
+double precision, large ones by Payne-Hanek: every finite argument is reduced to full precision.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from functools import cache
 from thalweg.ir.functions.exact import difference, exact_sum, product, quick_sum, split
 from thalweg.ir.functions.register import Register
 
-#: π / 2 in parts of which whole multiples are exact: by 2³⁰ for floats, by 2²⁰ for doubles.
+#: π / 2 in parts whose integer multiples are exact: up to 2³⁰ for floats, 2²⁰ for doubles.
 _SHORT_PARTS = (1.570796251296997, 7.549789415861596e-08, 5.390302858158119e-15)
 _PARTS = (1.5707963267341256, 6.077100506303966e-11, 2.0222662487959506e-21)
 _MAGIC = 1.5 * 2.0**52
@@ -224,8 +223,8 @@ def _reduced_near(x: Register, low: Register, quarters: Register, parts: Sequenc
     return Angle(high, remaining, (times + quarters + _MAGIC).bits() & 3)
 
 
-def _tiny_kept(x: Register, value: Register) -> Register:
-    """A function that is x itself near zero, where computing it would lose the sign of zero."""
+def _keep_tiny(x: Register, value: Register) -> Register:
+    """x itself near zero, where `value` would lose the sign of zero."""
     return x.where(x.absolute() < (2.0**-14 if x.scalar == "float" else 2.0**-28), value)
 
 
@@ -237,7 +236,7 @@ def sine(x: Register) -> Register:
     """sin x"""
     angle = _reduced(x)
     value = angle.is_odd().choose(angle.cosine(), angle.sine())
-    return _tiny_kept(x, _signed(value, angle.quarters))
+    return _keep_tiny(x, _signed(value, angle.quarters))
 
 
 def cosine(x: Register) -> Register:
@@ -252,7 +251,7 @@ def tangent(x: Register) -> Register:
     angle = _reduced(x)
     sine_part, cosine_part, is_odd = angle.sine(), angle.cosine(), angle.is_odd()
     above, below = is_odd.choose(-cosine_part, sine_part), is_odd.choose(sine_part, cosine_part)
-    return _tiny_kept(x, above / below)
+    return _keep_tiny(x, above / below)
 
 
 # Inverse functions
@@ -276,7 +275,7 @@ def arctangent(x: Register) -> Register:
     value = _arctangent_of_quotient(
         steep.choose(one, size), steep.choose((size > _LARGE).choose(size.like(_LARGE), size), one)
     )
-    return _tiny_kept(x, steep.choose(_complement(value), value).with_sign(x))
+    return _keep_tiny(x, steep.choose(_complement(value), value).with_sign(x))
 
 
 _LARGE = 2.0**100  # an arctangent from here on is π / 2
@@ -306,7 +305,7 @@ def arctangent_of_quotient(y: Register, x: Register) -> Register:
 
 
 def _scaled_down(small: Register, large: Register) -> tuple[Register, Register]:
-    """Both numbers a quarter of themselves where their sum might overflow."""
+    """Both numbers over 4 where their sum might overflow."""
     scale = (large > 2.0**100).choose(large.like(0.25), 1.0)
     return small * scale, large * scale
 
@@ -322,7 +321,7 @@ def _arcsine_near(size: Register) -> tuple[Register, Register]:
 def arcsine(x: Register) -> Register:
     """arcsin x"""
     large, value = _arcsine_near(x.absolute())
-    return _tiny_kept(x, large.choose(_complement(value * 2.0), value).with_sign(x))
+    return _keep_tiny(x, large.choose(_complement(value * 2.0), value).with_sign(x))
 
 
 def arccosine(x: Register) -> Register:

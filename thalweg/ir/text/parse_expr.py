@@ -1,4 +1,4 @@
-"""Expressions and places from text: their operators are Python's, whose own parser reads them."""
+"""The parser of expressions and offsets, on top of Python's own: operators are Python's."""
 
 from __future__ import annotations
 
@@ -25,28 +25,21 @@ from thalweg.ir.expr import (
     Variable,
     Word,
 )
+from thalweg.ir.functions.dtypes import INT64, Dtype
 from thalweg.ir.functions.reductions import REDUCTIONS
 from thalweg.ir.functions.table import FUNCTIONS
 from thalweg.ir.index import Affine, total
 from thalweg.ir.kernel import Argument
-from thalweg.ir.text.syntax import (
-    FLOAT32,
-    INT64,
-    OPERATORS,
-    SCAN,
-    Dtype,
-    dtype_named,
-    number_value,
-)
+from thalweg.ir.text.syntax import FLOAT32, OPERATORS, SCAN, dtype_named, number_value
 
-#: Words and numbers with their dtypes, `w3~64` and `0.5_f64`: strings to Python.
+#: Argument words and numbers with suffixes, `w3~64` and `0.5_f64`: strings to Python.
 _NUMBER = re.compile(
     r"(?<![\w.])(?:w\d+~-?\d+|0x[0-9a-f]+|\d+(?:\.\d+)?(?:e[+-]?\d+)?|inf|nan)(?:_\w+)?\b"
 )
 
 
 def _operator(sign: str) -> type[ast.AST]:
-    """What Python's parser makes of a sign."""
+    """The AST class of an operator."""
     match ast.parse(f"a {sign} b", mode="eval").body:
         case ast.Compare(ops=[op]) | ast.BoolOp(op=op) | ast.BinOp(op=op):
             return type(op)
@@ -62,29 +55,29 @@ _FUNCTIONS: dict[type[ast.AST], str] = {
 
 
 class ParseError(ValueError):
-    """Text that is no kernel: the line, and what is wrong with it."""
+    """Text that is not a kernel: the line, and the error."""
 
 
 class Line(NamedTuple):
-    """A line of text: its number, what stands in it, and how far it is indented."""
+    """A line: its number, its text without indentation, and the indentation."""
 
     number: int
     text: str
     indent: int
 
     def fail(self, reason: str) -> NoReturn:
-        """Refuse the text."""
+        """Raise a `ParseError` at this line."""
         raise ParseError(f"line {self.number}: {self.text}\n{reason}")
 
 
 class ExpressionParser:
-    """Reads expressions; knows arguments, variables and named expressions by their names."""
+    """Parses expressions; holds arguments, variables and named expressions by name."""
 
     def __init__(self) -> None:
         self.arguments: dict[str, Argument] = {}
         self.variables: dict[str, Variable] = {}
         self.named: dict[str, Expr] = {"true": TRUE, "false": FALSE}
-        self.line = Line(0, "", 0)  # that is being read
+        self.line = Line(0, "", 0)  # the current one
 
     def expression(self, text: str) -> Expr:
         """An expression."""
@@ -95,7 +88,7 @@ class ExpressionParser:
         return self._sum(self._parsed(text))
 
     def combining(self, text: str) -> Callable[[Expr], Expr]:
-        """`sum[r < 64]`, `scan_sum[i, reverse]`: what it makes of a body."""
+        """`sum[r < 64]`, `scan_sum[i, reverse]`: a function of the body."""
         return self._combining(self._parsed(text))
 
     def _parsed(self, text: str) -> ast.expr:
@@ -107,7 +100,7 @@ class ExpressionParser:
     # Numbers and variables
 
     def integer(self, text: str) -> int:
-        """A whole number, or a word of the arguments."""
+        """An integer, static or dynamic."""
         if "~" in text:
             return _dynamic(text)
         if not text.removeprefix("-").isdigit():
@@ -115,7 +108,7 @@ class ExpressionParser:
         return int(text)
 
     def bound(self, name: str, extent: str) -> Variable:
-        """`i < 64`: a variable where it is bound; bound twice it is the same."""
+        """`i < 64`: a bound variable; bound twice, it is the same one."""
         known = self.variables.setdefault(name, Variable(self.integer(extent), name))
         if known.extent != self.integer(extent):
             self.line.fail(f"{name} has the extents {known.extent} and {extent}")
@@ -141,7 +134,7 @@ class ExpressionParser:
         plain = INT64 if digits.removeprefix("-").isdigit() else FLOAT32
         return Const(number_value(digits, self.dtype(name) if name else plain))
 
-    # Places
+    # Offsets
 
     def _sum(self, node: ast.expr) -> Affine:
         match node:

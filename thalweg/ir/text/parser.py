@@ -1,7 +1,7 @@
-"""Kernels from the text that `thalweg.ir.text.printer` writes.
+"""The parser of kernels, of text that `thalweg.ir.text.printer` writes.
 
-`thalweg.ir.text.syntax` shows the form. Lines are statements, indentation is structure, and a name
-stands for the same argument, variable or expression from where it appears on.
+`thalweg.ir.text.syntax` describes the syntax. A line is a statement, indentation is structure, and
+a name refers to the same argument, variable or expression from its definition on.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from thalweg.ir.index import Affine
 from thalweg.ir.kernel import Access, Argument, Check, Contraction, Kernel, Loops, Store
 from thalweg.ir.loop import Variable
 from thalweg.ir.text.parse_expr import ExpressionParser, Line
-from thalweg.ir.text.syntax import ROLES, combine_of
+from thalweg.ir.text.syntax import COMBINES, ROLES
 
 _HEAD = re.compile(r"(?:loops|contraction (\w+))\((.*)\):")
 _ARGUMENT = re.compile(r"(out )?(\w+): (\w+)\[(\S+)\]")
@@ -26,7 +26,7 @@ _BOUND = re.compile(r"(\S+) <= (.+) < (\S+)")
 
 
 def parse_kernel(text: str) -> Kernel:
-    """The kernel that a text stands for."""
+    """Parse the text of a kernel."""
     numbered = enumerate(text.splitlines(), 1)
     lines = [Line(number, line.strip(), _indent(line)) for number, line in numbered if line.strip()]
     if not lines:
@@ -39,7 +39,7 @@ def _indent(line: str) -> int:
 
 
 class _Parser:
-    """The lines of a kernel, taken one by one, and what is known by name so far."""
+    """Parses the lines of a kernel, one by one."""
 
     def __init__(self, lines: Sequence[Line]) -> None:
         self._lines, self._taken = lines, 1
@@ -104,7 +104,7 @@ class _Parser:
 
     def _store(self, store: re.Match[str], variables: tuple[Variable, ...]) -> Store:
         name, place, sign, value, inside, distinct, over = store.groups()
-        combine = combine_of(sign)
+        combine = COMBINES.get(sign)
         if name not in self._read.arguments:
             self._read.line.fail(f"there is no argument {name!r}")
         if combine is None:
@@ -134,7 +134,7 @@ class _Parser:
         return Loops(arguments, self._variables, tuple(self._stores), checks, serial)
 
     def _nested(self, line: Line, around: tuple[Variable, ...]) -> None:
-        """A line inside of loops, with all that is indented further."""
+        """A line inside loops, with all lines indented below it."""
         if line.text.startswith("for "):
             bound = self._bound(line.text.removeprefix("for ").removesuffix(":"))
             self._serial |= {variable for word, variable in bound if word == "serial"}

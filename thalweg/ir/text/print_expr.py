@@ -1,7 +1,7 @@
-"""Expressions as text: parts before wholes, each once.
+"""The printer of expressions, in postorder, each once.
 
-Reductions, expressions that are used twice and those that are too long for a line get a name, at
-the loop (or in the body of the reduction) that they change with.
+Reductions, shared expressions and those too long for a line get a name, defined in the innermost
+loop or reduction body that they depend on.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from thalweg.ir.expr import (
     Variable,
     Word,
 )
+from thalweg.ir.functions.dtypes import INT64
 from thalweg.ir.index import Affine, Term, term_expression
 from thalweg.ir.kernel import Argument
 from thalweg.ir.rewrite import free_variables, postorder
 from thalweg.ir.text.syntax import (
     COMPARISON,
-    INT64,
     NEGATION,
     NOT,
     OPERATORS,
@@ -48,18 +48,18 @@ REDUCED_NAMES = "rsuv"
 
 
 class _Text(NamedTuple):
-    """An expression as text, and how tightly it binds."""
+    """An expression as text, and its precedence."""
 
     text: str
     binding: int
-    needs: frozenset[str]  # names in it that are given in the body of a reduction around
+    needs: frozenset[str]  # names in it that are defined in bodies of enclosing reductions
 
 
 class ExpressionPrinter:
-    """The expressions of a kernel: `values` by themselves, `terms` as they occur in offsets.
+    """Prints the expressions of a kernel: `values` by themselves, `terms` in offsets.
 
-    `loops` are the names of the variables around, from the outermost. `named` are the lines of what
-    got a name, by the number of loops that they are inside of.
+    `loops` are the names of the loop variables, outermost first. `named` are the definitions of
+    names, by the number of loops that enclose them.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class ExpressionPrinter:
         self._arguments = arguments
         self._depths = {variable: depth for depth, variable in enumerate(loops, 1)}
         self.named: list[list[str]] = [[] for _ in range(len(loops) + 1)]
-        #: what is named inside of bodies, in order: the lines, and the variables they depend on
+        #: names defined in bodies of reductions, in order: the lines, and their free variables
         self._in_bodies: dict[str, tuple[list[str], frozenset[Variable]]] = {}
         self._numbers = count()
         self._values = frozenset(values)
@@ -113,7 +113,7 @@ class ExpressionPrinter:
     def _named(
         self, lines: Sequence[str], free: frozenset[Variable], needs: frozenset[str]
     ) -> _Text:
-        """Give lines a name where the variables that they depend on are bound."""
+        """Define a name for lines where their free variables are bound."""
         name = f"t{next(self._numbers)}"
         named = [f"{name} = {lines[0]}", *lines[1:]]
         if free <= self._depths.keys():
@@ -131,7 +131,7 @@ class ExpressionPrinter:
     # Expressions
 
     def _lines(self, node: Expr, inner: Sequence[str]) -> list[str]:
-        """An expression; a reduction whose body has lines of its own is a block."""
+        """The lines of an expression; a reduction whose body defines names is a block."""
         if not isinstance(node, Reduce | Scan):
             return [self._written(node)]
         head, body = self._combining(node), self._texts[node.body].text
@@ -179,14 +179,14 @@ class ExpressionPrinter:
         return f"{self._operand(left, least)} {sign} {self._operand(right, binding + 1)}"
 
     def _operand(self, part: Expr, least: int) -> str:
-        """A part, in parentheses if it binds less tightly than it must."""
+        """A part, in parentheses if its precedence is less than `least`."""
         known = self._texts[part]
         return known.text if known.binding >= least else f"({known.text})"
 
     def _operands(self, node: Expr) -> str:
         return ", ".join([self._texts[part].text for part in node.parts])
 
-    # Places
+    # Offsets
 
     def offset(self, offset: Affine) -> str:
         """`64*i + j - 3`"""
@@ -203,7 +203,7 @@ class ExpressionPrinter:
         return self._atom(term) if factor == 1 else f"-{self._atom(term)}"
 
     def _atom(self, term: Term) -> str:
-        """A term of an offset; an expression that would read as a part of the sum is marked."""
+        """A term of an offset; an expression that would parse as part of the sum is in brackets."""
         if isinstance(term, Variable):
             return self.variables[term]
         expr = term_expression(term)
@@ -212,7 +212,7 @@ class ExpressionPrinter:
 
 
 def _binding(node: Expr) -> int:
-    """How tightly the text of an expression binds."""
+    """The precedence of an expression."""
     match node:
         case Call(function="not", arguments=(_,)):
             return NOT
@@ -225,7 +225,7 @@ def _binding(node: Expr) -> int:
 
 
 def names_of(variables: Iterable[Variable], letters: str) -> dict[Variable, str]:
-    """A letter for each variable, a numbered one where letters are used up."""
+    """A letter for each variable, numbered when letters run out."""
     return {
         variable: letters[at] if at < len(letters) else f"{letters[0]}{at}"
         for at, variable in enumerate(dict.fromkeys(variables))
@@ -233,10 +233,10 @@ def names_of(variables: Iterable[Variable], letters: str) -> dict[Variable, str]
 
 
 def integer_text(number: int) -> str:
-    """A number, or which word it is and what it was."""
+    """A number; of a dynamic one, its word and hint."""
     return f"w{number.word}~{int(number)}" if isinstance(number, Dynamic) else str(int(number))
 
 
 def indented(lines: Iterable[str]) -> list[str]:
-    """Lines inside of another one."""
+    """Lines indented by one level."""
     return [f"  {line}" for line in lines]

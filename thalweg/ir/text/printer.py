@@ -1,6 +1,6 @@
-"""Kernels as text that an engineer reads and `thalweg.ir.text.parser` reads back.
+"""The printer of kernels; `thalweg.ir.text.parser` reads its text back.
 
-`thalweg.ir.text.syntax` shows the form.
+`thalweg.ir.text.syntax` describes the syntax.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from thalweg.ir.text.print_expr import (
     integer_text,
     names_of,
 )
-from thalweg.ir.text.syntax import ROLES, assignment, dtype_name
+from thalweg.ir.text.syntax import ROLES, SIGNS, dtype_name
 
 _LOOP_NAMES = "ijklmn"
 
 
 def kernel_text(kernel: Kernel, names: Sequence[str] | None = None) -> str:
-    """A kernel as text; `names` are what its arguments are called."""
+    """A kernel as text; `names` are those of its arguments."""
     called = names or [f"{'y' if a.written else 'x'}{n}" for n, a in enumerate(kernel.arguments)]
     arguments = dict(zip(kernel.arguments, called, strict=True))
     given = ", ".join([_parameter(argument, name) for argument, name in arguments.items()])
@@ -40,8 +40,8 @@ def _parameter(argument: Argument, name: str) -> str:
 
 
 def _store(store: Store, arguments: dict[Argument, str], text: ExpressionPrinter) -> str:
-    place = f"{arguments[store.buffer]}[{text.offset(store.offset)}]"
-    line = f"{place} {assignment(store.combine)} {text.value(store.value)}"
+    element = f"{arguments[store.buffer]}[{text.offset(store.offset)}]"
+    line = f"{element} {SIGNS[store.combine]} {text.value(store.value)}"
     if store.inside is not None:
         line += f" if {text.value(store.inside)}"
     if store.distinct:
@@ -89,10 +89,10 @@ def _loops_text(kernel: Loops, arguments: dict[Argument, str]) -> list[str]:
 def _nested(
     heads: Sequence[str], named: Sequence[list[str]], statements: Sequence[tuple[int, str]]
 ) -> Iterator[str]:
-    """Statements inside of as many loops as each is in, named expressions where a loop begins."""
-    left = [list(lines) for lines in named]  # names that were not said yet
+    """Statements in their loops, given their depths; named expressions where a loop begins."""
+    left = [list(lines) for lines in named]  # names that are not printed yet
     yield from left[0]
-    opened = [0]  # how many loops there are inside of each line that opens some
+    opened = [0]  # the number of open loops after each `for` line
     for depth, statement in statements:
         while opened[-1] > depth:
             opened.pop()

@@ -1,4 +1,4 @@
-"""What the text form of kernels is made of: names of dtypes, operators and how tightly they bind.
+"""The syntax of kernel text: names of dtypes, operators and their precedence.
 
 A kernel reads like the loops it stands for:
 
@@ -15,10 +15,9 @@ A kernel reads like the loops it stands for:
         right = x1[16*r + j]
         y3[16*i + j] = tanh(acc + x2[j])
 
-`t0 = …` names an expression, wherever it is used; `acc` is the finished sum of a contraction. A
-number is an int64 or a float32 unless it says otherwise (`2_i32`, `0.5_f64`); `w3~64` is read from
-word 3 of the arguments when the kernel runs, and was 64 in the call that the kernel was made for.
-`f64(x)` converts, `select(c, x, y)` computes one of two.
+`t0 = …` names an expression; `acc` is the finished sum of a contraction. A number is an int64 or a
+float32 unless it has a suffix (`2_i32`, `0.5_f64`). `w3~64` is read from argument word 3 at run
+time; its hint is 64. `f64(x)` converts, `select(c, x, y)` evaluates one of two.
 """
 
 from __future__ import annotations
@@ -27,12 +26,11 @@ from typing import Any
 
 import numpy as np
 
-from thalweg.ir.functions.dtypes import BOOL, Dtype
+from thalweg.ir.functions.dtypes import BOOL, INT64, Dtype
 from thalweg.ir.functions.reductions import REDUCTIONS
 from thalweg.platform.dtype_traits import is_float
 
 FLOAT32: Dtype = np.dtype(np.float32)
-INT64: Dtype = np.dtype(np.int64)
 
 _SHORT: dict[Dtype, str] = {
     BOOL: "bool",
@@ -46,7 +44,7 @@ _SHORT: dict[Dtype, str] = {
 }
 _LONG = {short: dtype for dtype, short in _SHORT.items()}
 
-#: Operators and how tightly they bind; all of them associate to the left.
+#: Operators and their precedence; all are left-associative.
 OPERATORS: dict[str, tuple[str, int]] = {
     "or": ("or", 1),
     "and": ("and", 2),
@@ -70,22 +68,22 @@ OPERATORS: dict[str, tuple[str, int]] = {
 }
 NOT, COMPARISON, NEGATION, PRIMARY = 3, 4, 11, 12
 
-SCAN = "scan_"  # before the name of what a scan combines with
+SCAN = "scan_"  # the prefix of a scan's reduction
 ROLES = ("batch", "rows", "columns", "reduced")  # of the variables of a contraction
 
-#: How a store combines, as the sign between a place and a value.
-_SIGNS = {"set": "="} | {name: row.sign for name, row in REDUCTIONS.items() if row.sign}
-_COMBINES = {sign: combine for combine, sign in _SIGNS.items()}
+#: The assignment operator of a store by how it combines, and the inverse: `=`, `+=`, `max=`.
+SIGNS = {"set": "="} | {name: row.sign for name, row in REDUCTIONS.items() if row.sign}
+COMBINES = {sign: combine for combine, sign in SIGNS.items()}
 
 
 def dtype_name(dtype: Any) -> str:
-    """`f32`, `i64`, `bf16`: a dtype as it is written here."""
+    """The name of a dtype in kernel text: `f32`, `i64`, `bf16`."""
     known = np.dtype(dtype)
     return _SHORT.get(known, known.name)
 
 
 def dtype_named(name: str) -> Dtype | None:
-    """The dtype that is written so, if one is."""
+    """The dtype of a name, or None."""
     if name in _LONG:
         return _LONG[name]
     try:
@@ -95,7 +93,7 @@ def dtype_named(name: str) -> Dtype | None:
 
 
 def number_text(value: Any) -> str:
-    """A NumPy number: its digits, and its dtype where they do not say it."""
+    """A NumPy number: its digits, with a suffix unless its dtype is the default."""
     if value.dtype == BOOL:
         return "true" if value else "false"
     if not is_float(value.dtype):
@@ -107,12 +105,12 @@ def number_text(value: Any) -> str:
 
 
 def typed(digits: str, dtype: Dtype, plain: Dtype) -> str:
-    """Digits with the name of their dtype, unless it is the plain one."""
+    """Digits with the suffix of their dtype, unless it is the `plain` one."""
     return digits if dtype == plain else f"{digits}_{dtype_name(dtype)}"
 
 
 def number_value(digits: str, dtype: Dtype) -> Any:
-    """The number that digits are in a dtype, as a NumPy scalar."""
+    """Digits as a NumPy scalar of a dtype."""
     if not is_float(dtype):
         return np.asarray(int(digits)).astype(dtype)[()]
     if digits.startswith("0x"):
@@ -120,13 +118,3 @@ def number_value(digits: str, dtype: Dtype) -> Any:
     if dtype.kind == "f":
         return dtype.type(digits)
     return np.asarray(float(digits)).astype(dtype)[()]
-
-
-def assignment(combine: str) -> str:
-    """`=`, `+=`, `max=`: the sign of a store that combines."""
-    return _SIGNS[combine]
-
-
-def combine_of(sign: str) -> str | None:
-    """How the store of a sign combines, if it is one."""
-    return _COMBINES.get(sign)

@@ -368,7 +368,7 @@ class AttentionEmitter:
         """Store values side by side along the columns."""
         frame, b = self.frame, self.frame.b
         kind = storage_type(store.buffer.dtype)
-        place = frame.place(store.offset, at)
+        place = frame.evaluate(store.offset, at)
         base = b.element(frame.pointers[store.buffer], kind.scalar, place)
         raw = [to_memory(b, value, store.buffer.dtype) for value in values]
         step = store.offset.factor(self.form.column)

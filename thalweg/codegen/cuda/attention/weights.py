@@ -69,16 +69,16 @@ class ElementEvaluator(Evaluator):
         found = self._known.get(expr)
         return self._leaves(expr, mask) if found is None else found
 
-    def _called(self, expr: Call, mask: Value | None) -> Value:
+    def _emit_call(self, expr: Call, mask: Value | None) -> Value:
         match expr:
             case Call(function="exp", arguments=(Call(function="sub", arguments=(value, less)),)):
                 if expr.dtype != np.float32 or value.dtype != expr.dtype:
-                    return super()._called(expr, mask)
+                    return super()._emit_call(expr, mask)
                 inner, scale = scaled(value)
                 found = [self.value_as(part, expr.dtype, mask) for part in (inner, less)]
                 return exponential(self._frame, found[0], scale, found[1])
             case _:
-                return super()._called(expr, mask)
+                return super()._emit_call(expr, mask)
 
 
 @dataclass(frozen=True)

@@ -222,7 +222,7 @@ def write_wait(b: Builder) -> None:
     b.label("again")
     phase = b.binary("and", b.load(I32, barrier), _PHASE)
     current = b.convert("zext", b.compare("ne", phase, 0), "i32")
-    b.fork(b.compare("eq", current, parity), "wait", "over")
+    b.branch(b.compare("eq", current, parity), "wait", "over")
     b.label("wait")
     b.line(f"call void @grid.yield({grid})")
     b.jump("again")

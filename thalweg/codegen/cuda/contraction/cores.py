@@ -17,7 +17,7 @@ from thalweg.codegen.cuda.contraction.problem import Operand
 from thalweg.codegen.cuda.contraction.reader import TileReader
 from thalweg.codegen.cuda.contraction.work import Sink, Tile, Work
 from thalweg.codegen.llvm.builder import FLOAT, I64, Type, Value, constant
-from thalweg.codegen.loops.lanes import compensated, restored
+from thalweg.codegen.loops.lanes import compensated_add, with_compensation
 
 PIECE = 4  # rows or columns of a thread that are side by side
 _PAD = 4  # elements that keep the columns of a transposed chunk in different banks
@@ -223,7 +223,7 @@ class _Totals:
     def _added(self, place: int, sums: Sequence[Value]) -> tuple[Value, Value]:
         """Some totals with sums added, and what was lost by that."""
         before, lost = self._get(place), self._get(self.count + place)
-        return compensated(
+        return compensated_add(
             self.frame.b, before, lost, together(self.frame, sums[place : place + PIECE])
         )
 
@@ -231,7 +231,7 @@ class _Totals:
         """The totals with the last sums, and with what was lost."""
         b, found = self.frame.b, list[Value]()
         for place in range(0, self.count, PIECE):
-            total = restored(b, *self._added(place, sums))
+            total = with_compensation(b, *self._added(place, sums))
             found += [b.extract(total, lane) for lane in range(PIECE)]
         return found
 

@@ -13,7 +13,7 @@ from thalweg.codegen.cuda.grid import Grid, GridModule
 from thalweg.codegen.frame import Frame, Leaves
 from thalweg.codegen.llvm.builder import I1, I32, I64, POINTER, Builder, Type, Value, constant
 from thalweg.codegen.math.conversion import storage_type, to_memory
-from thalweg.codegen.math.elements import sensitivity
+from thalweg.codegen.math.elements import mask_sensitivity
 from thalweg.ir.expr import Variable
 from thalweg.ir.index import Affine
 from thalweg.ir.kernel import Argument, Kernel, Store
@@ -37,7 +37,7 @@ class GridFrame(Frame):
         self.scratch = given[1 + count]
         self.words = {n: given[n] for n in kernel.words}
         self.maps = given[2 + count + sizes :]
-        self.sensitive = sensitivity()
+        self.sensitive = mask_sensitivity()
         self.grid = Grid.of(self.b)
         self.number = self.grid.thread()  # of the thread in its block (i32)
         self.memory = self.grid.shared()  # the address of the block's shared memory
@@ -110,12 +110,12 @@ class GridFrame(Frame):
 class GridLeaves(Leaves):
     """The leaves of expressions on a GPU: vectors are read whole where their places allow it."""
 
-    def _stored(self, argument: Argument, offset: Affine, mask: Value | None) -> Value:
+    def _load_raw(self, argument: Argument, offset: Affine, mask: Value | None) -> Value:
         if mask is not None or self.lanes == 1:
-            return super()._stored(argument, offset, mask)
+            return super()._load_raw(argument, offset, mask)
         address, spread = self.address(argument, offset, None)
         if not (isinstance(spread, int) and spread == 1):
-            return super()._stored(argument, offset, mask)
+            return super()._load_raw(argument, offset, mask)
         kind = storage_type(argument.dtype, self.lanes)
         align = access_alignment(offset, self.lane, kind)
         return self.frame.b.emit(kind, f"load {kind}, {address}, align {align}")
@@ -131,7 +131,7 @@ class GridLeaves(Leaves):
             align = access_alignment(store.offset, self.lane, raw.type)
             b.line(f"store {raw}, {address}, align {align}")
         else:
-            steps = self.distances(0 if spread is None else spread)
+            steps = self.lane_offsets(0 if spread is None else spread)
             b.scatter(raw, b.element(address, raw.type.scalar, steps), None)
 
 

@@ -84,7 +84,7 @@ def store_all(problem: Problem, leaves: GridLeaves) -> None:
             leaves.store(store, value)
         else:
             with b.when(inside):
-                replace(leaves, known=dict(leaves.known)).store(store, value)
+                replace(leaves, base_addresses=dict(leaves.base_addresses)).store(store, value)
 
 
 def together(frame: GridFrame, numbers: Sequence[Value]) -> Value:

@@ -18,7 +18,7 @@ import numpy as np
 
 from thalweg.codegen.contraction.form import (
     NotContraction,
-    batch_lane,
+    depthwise_lane,
     has_contiguous_rows,
     loads_of,
     normalized,
@@ -136,7 +136,7 @@ def problem_of(kernel: Contraction, is_aligned: bool = True) -> Problem:
         kernel = swapped(kernel)
     if not kernel.columns or not kernel.reduced:
         raise NotContraction("a product with neither rows nor columns, or of no sums")
-    if batch_lane(kernel) is not None:
+    if depthwise_lane(kernel) is not None:
         raise NotContraction("channels with a filter each")
     kernel = replace(kernel, a=_narrow(kernel.a), b=_narrow(kernel.b))
     stored = [store.offset for store in kernel.stores]

@@ -84,7 +84,7 @@ class TileReader:
             return space.at(frame, frame.plus32(start, chunk.k))
         assert last is not None  # a block has one value of all other variables
         at, _ = space.at(frame, start)
-        inner = frame.plus(at[last], frame.wide(chunk.k))
+        inner = frame.add_folded(at[last], frame.wide(chunk.k))
         begun = frame.b.compare("slt", start, space.size(frame))
         inside = frame.b.compare("slt", inner, frame.integer(extent))
         return {**at, last: inner}, frame.both(begun, inside)
@@ -118,7 +118,7 @@ class TileReader:
         if not self.operand.is_plain:
             value, dtype = self.operand.access.value, self.operand.dtype
             return self._computed(
-                chunk, start, kind, lambda leaves: leaves.bits(value, dtype, None)
+                chunk, start, kind, lambda leaves: leaves.raw_bits(value, dtype, None)
             )
         address, inside, align = self._place(chunk, start)
         b = self.frame.b

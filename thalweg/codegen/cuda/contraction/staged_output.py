@@ -43,10 +43,10 @@ class StagedLeaves(GridLeaves):
     loads: Mapping[Matrix, Value] = field(default_factory=dict[Matrix, Value])
     stores: Mapping[Matrix, Value] = field(default_factory=dict[Matrix, Value])
 
-    def _stored(self, argument: Argument, offset: Affine, mask: Value | None) -> Value:
+    def _load_raw(self, argument: Argument, offset: Affine, mask: Value | None) -> Value:
         address = self.loads.get((argument, offset))
         if address is None:
-            return super()._stored(argument, offset, mask)
+            return super()._load_raw(argument, offset, mask)
         kind = storage_type(argument.dtype, self.lanes)
         return self.frame.b.emit(kind, f"load {kind}, {address}, align {_pair_bytes(argument)}")
 

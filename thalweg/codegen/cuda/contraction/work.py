@@ -121,8 +121,8 @@ class Work:
         last = frame.b.select(frame.b.compare("slt", worker, device.workers), last, first)
         with frame.b.loop(first, last, one) as loop:
             begin = frame.b.binary("mul", loop.index, device.depth)
-            low = frame.most(frame.subtract(start, begin), constant(I64, 0))
-            high = frame.least(frame.subtract(end, begin), device.depth)
+            low = frame.maximum(frame.subtract(start, begin), constant(I64, 0))
+            high = frame.minimum(frame.subtract(end, begin), device.depth)
             whole = frame.b.compare("eq", frame.subtract(high, low), device.depth)
             later = frame.b.convert("zext", frame.b.compare("sgt", begin, start), "i64")
             part = frame.add(frame.b.binary("shl", worker, one), later)
@@ -275,19 +275,19 @@ class _Device:
         self.blocks = frame.b.intrinsic("smax", blocks, frame.i32(1))
         self.depth = frame.wide(self.blocks)
         self._total = frame.b.binary("mul", self.depth, frame.wide(self.count))
-        self.workers = frame.least(made.workers, self._total)  # that have a share
+        self.workers = frame.minimum(made.workers, self._total)  # that have a share
 
     def start(self, worker: Value) -> Value:
         """The first of all blocks of terms that is a worker's."""
         b = self._frame.b
-        divisor = self._frame.most(self.workers, constant(I64, 1))
+        divisor = self._frame.maximum(self.workers, constant(I64, 1))
         return b.binary("udiv", b.binary("mul", worker, self._total), divisor)
 
     def worker(self, position: Value) -> Value:
         """The worker that has a block of terms."""
         b, one = self._frame.b, constant(I64, 1)
         after = b.binary("mul", self._frame.add(position, one), self.workers)
-        divisor = self._frame.most(self._total, one)
+        divisor = self._frame.maximum(self._total, one)
         return b.binary("udiv", self._frame.subtract(after, one), divisor)
 
     def place(self, number: Value) -> tuple[At, Value, Value]:

@@ -13,7 +13,7 @@ from thalweg.codegen.cuda.grid import GridModule
 from thalweg.codegen.llvm.builder import I1, I32, POINTER, Value
 from thalweg.codegen.loops.scope import Address, LaneScope
 from thalweg.codegen.math.conversion import from_memory, storage_type, to_memory
-from thalweg.codegen.math.elements import combined
+from thalweg.codegen.math.elements import combine_elements
 from thalweg.ir.functions.reductions import REDUCTIONS, Reduction
 from thalweg.ir.kernel import Store
 from thalweg.platform.dtype_traits import is_narrow_float
@@ -35,8 +35,8 @@ def combine_atomically(
 ) -> None:
     """Combine the lanes of a value with their elements, where a mask allows it."""
     row, dtype = REDUCTIONS[store.combine], np.dtype(store.buffer.dtype)
-    pointer, scalar = copy.address(store.buffer, place), storage_type(dtype).scalar
-    is_uniform = mask is None or b.one_lane(mask) is not None
+    pointer, scalar = copy.pointer(store.buffer, place), storage_type(dtype).scalar
+    is_uniform = mask is None or b.uniform_value(mask) is not None
     if is_uniform and _adds_vectors(b, row, dtype, copy.lanes, place):
         with b.lane(mask, 0):
             b.claim_alignment(storage_type(dtype).of(copy.lanes), pointer, place.aligned)
@@ -113,7 +113,9 @@ def _retry(b: GridBuilder, row: Reduction, dtype: np.dtype, pointer: Value, valu
     b.label(head)
     old = b.emit(bits, f"phi {bits} [{first.text}, %{before}], [%{head}.seen, %{head}.latch]")
     element = b.convert("bitcast", old, stored.scalar) if stored.is_float else old
-    new = to_memory(b, combined(b, row, dtype, from_memory(b, element, dtype), value), dtype)
+    new = to_memory(
+        b, combine_elements(b, row, dtype, from_memory(b, element, dtype), value), dtype
+    )
     raw = b.convert("bitcast", new, bits.scalar) if stored.is_float else new
     pair = f"{{ {bits}, i1 }}"
     b.line(f"%{head}.pair = cmpxchg {pointer}, {old}, {raw} {_SCOPE} monotonic, align {align}")
@@ -121,5 +123,5 @@ def _retry(b: GridBuilder, row: Reduction, dtype: np.dtype, pointer: Value, valu
     b.line(f"%{head}.good = extractvalue {pair} %{head}.pair, 1")
     b.jump(f"{head}.latch")
     b.label(f"{head}.latch")
-    b.fork(Value(I1, f"%{head}.good"), done, head)
+    b.branch(Value(I1, f"%{head}.good"), done, head)
     b.label(done)

@@ -13,7 +13,7 @@ from thalweg.codegen.cuda.builder import GridBuilder
 from thalweg.codegen.cuda.grid import Grid
 from thalweg.codegen.cuda.loops.mapping import Mapping
 from thalweg.codegen.llvm.builder import Type, Value
-from thalweg.codegen.loops.lanes import each_state
+from thalweg.codegen.loops.lanes import map_states
 from thalweg.codegen.math.elements import Accumulator, State, accumulator_of
 from thalweg.ir.expr import Reduce
 
@@ -42,11 +42,11 @@ class Combination:
 
     def row(self, group: Sequence[Reduce], slot: Sequence[Value]) -> list[Value]:
         """The states of neighbouring threads."""
-        return each_state(group, slot, self._neighbours)
+        return map_states(group, slot, self._neighbours)
 
     def columns(self, group: Sequence[Reduce], slot: Sequence[Value]) -> list[Value]:
         """The states of threads that are apart by the number of teams."""
-        return each_state(group, slot, self._apart)
+        return map_states(group, slot, self._apart)
 
     # Neighbours
 

@@ -19,12 +19,12 @@ from thalweg.codegen.cuda.loops.hidden import hidden_calls
 from thalweg.codegen.cuda.loops.mapping import Mapping, divisor
 from thalweg.codegen.cuda.loops.online import sums_of_powers
 from thalweg.codegen.llvm.builder import I32, I64, Value, constant
-from thalweg.codegen.loops.compute import Computation, Nest
-from thalweg.codegen.loops.emit import WorkEmitter
+from thalweg.codegen.loops.compute import ExpressionEmitter, ReductionNest
+from thalweg.codegen.loops.emit import StatementEmitter
 from thalweg.codegen.loops.lanes import Slots, Span
 from thalweg.codegen.loops.plan import Plan, is_long
 from thalweg.codegen.loops.scope import Address, LaneScope, Scope, Spill
-from thalweg.codegen.loops.simplify import extent_of
+from thalweg.codegen.loops.simplify import static_extent
 from thalweg.ir.expr import Cast, Expr, Reduce, Variable
 from thalweg.ir.kernel import Argument, Check, Store
 from thalweg.ir.rewrite import postorder
@@ -35,26 +35,28 @@ _MAX_UNROLLED = 27  # iterations: a window of 3x3x3
 _MAX_UNROLLED_INSTRUCTIONS = 4000  # about
 
 
-class GridComputation(Computation):
+class GridExpressionEmitter(ExpressionEmitter):
     """Values in the registers of a thread: it has no memory of its own to spill to. Short loops
     are straight code, so that their loads are under way together."""
 
-    def _nest(self, scope: Scope, nest: Nest, slots: Slots, span: Span | None = None) -> Slots:
-        counts = [extent_of(variable) for variable in nest.variables]
+    def _loop_nest(
+        self, scope: Scope, nest: ReductionNest, slots: Slots, span: Span | None = None
+    ) -> Slots:
+        counts = [static_extent(variable) for variable in nest.variables]
         if span is not None or nest.lanes is not None or not _is_short(counts, nest, scope):
-            return super()._nest(scope, nest, slots, span)
+            return super()._loop_nest(scope, nest, slots, span)
         first, *others = nest.variables
         for number in range(counts[0] or 0):
             inner = scope.bind({first: constant(I64, number)})
-            self.ready(inner, nest.bodies)
-            slots = self._nest(inner, replace(nest, variables=tuple(others)), slots)
+            self.hoist(inner, nest.bodies)
+            slots = self._loop_nest(inner, replace(nest, variables=tuple(others)), slots)
         return slots
 
-    def _to_spill(self, scope: Scope, group: Sequence[Reduce]) -> list[dict[Expr, Spill]]:
-        return [{} for _ in scope.copies]
+    def _allocate_spills(self, scope: Scope, group: Sequence[Reduce]) -> list[dict[Expr, Spill]]:
+        return [{} for _ in scope.vectors]
 
 
-def _is_short(counts: Sequence[int | None], nest: Nest, scope: Scope) -> bool:
+def _is_short(counts: Sequence[int | None], nest: ReductionNest, scope: Scope) -> bool:
     """Whether loops have few iterations, and little to do in each."""
     known = [count for count in counts if count is not None]
     if not counts or len(known) < len(counts) or math.prod(known) > _MAX_UNROLLED:
@@ -63,7 +65,7 @@ def _is_short(counts: Sequence[int | None], nest: Nest, scope: Scope) -> bool:
     return math.prod(known) * size * scope.lanes <= _MAX_UNROLLED_INSTRUCTIONS
 
 
-class GridEmitter(WorkEmitter):
+class GridEmitter(StatementEmitter):
     """A kernel being written for a grid."""
 
     def __init__(
@@ -77,28 +79,28 @@ class GridEmitter(WorkEmitter):
     ) -> None:
         self.mapping, self._grid = mapping, Grid.of(builder)
         super().__init__(_plan(mapping), builder, pointers, words, fault)
-        self._frame.is_aligned, self._frame.is_threaded = is_aligned, True
-        self._frame.hidden = hidden_calls(mapping.form, set(sums_of_powers(mapping).values()))
+        self._context.is_aligned, self._context.is_simt = is_aligned, True
+        self._context.hidden = hidden_calls(mapping.form, set(sums_of_powers(mapping).values()))
         self._builder = builder
 
     def write(self) -> None:
         """The whole kernel."""
         raise NotImplementedError
 
-    def _evaluation(self) -> Computation:
-        return GridComputation(self._plan, self._b, self._frame)
+    def _expression_emitter(self) -> ExpressionEmitter:
+        return GridExpressionEmitter(self._plan, self._b, self._context)
 
     @property
     def _root(self) -> Scope:
-        return Scope((LaneScope(self._frame),))
+        return Scope((LaneScope(self._context),))
 
-    def _raise(self, condition: Value, fault: int) -> None:
+    def _report_fault(self, condition: Value, fault: int) -> None:
         with self._b.when(condition):
             code = constant(I64, fault)
             kind = 'syncscope("device") monotonic, align 8'
             self._b.emit(I64, f"atomicrmw umax {self._fault_word}, {code} {kind}")
 
-    def _stored(self, copy: LaneScope, store: Store, mask: Value | None) -> Value:
+    def _stored_value(self, copy: LaneScope, store: Store, mask: Value | None) -> Value:
         """A float32 number that is stored as a narrow float is rounded on its way to memory."""
         match store.value:
             case Cast(value=inner, dtype=dtype) if dtype == store.buffer.dtype:
@@ -107,7 +109,7 @@ class GridEmitter(WorkEmitter):
                     return copy.value(inner, mask)
             case _:
                 pass
-        return super()._stored(copy, store, mask)
+        return super()._stored_value(copy, store, mask)
 
     def _store(
         self, store: Store, copy: LaneScope, place: Address, value: Value, mask: Value | None
@@ -132,7 +134,7 @@ class GridEmitter(WorkEmitter):
         """How many values some variables have together, `width` of the last at a time."""
         total = constant(I64, 1)
         for variable in variables:
-            extent = self._computation.extent(variable)
+            extent = self._expressions.extent(variable)
             total = extent if total.text == "1" else self._times(total, extent)
         return total if width == 1 else self._b.binary("udiv", total, width)
 
@@ -155,10 +157,10 @@ class GridEmitter(WorkEmitter):
         return found
 
     def _digit_count(self, variable: Variable, step: int, narrow: bool) -> Value:
-        known = extent_of(variable)
+        known = static_extent(variable)
         if known is not None:
             return constant(I32 if narrow else I64, known // step)
-        return self._b.binary("udiv", self._computation.extent(variable), step)
+        return self._b.binary("udiv", self._expressions.extent(variable), step)
 
     def _digit(self, value: Value, step: int) -> Value:
         whole = self._wide(value) if value.type.bits < 64 else value
@@ -188,8 +190,8 @@ class GridEmitter(WorkEmitter):
             around = scope if self.mapping.vector in work.variables else plain
             with self._b.when(guard) if guard is not None else nullcontext():
                 inner = around.bind({})  # what is computed here is not known to what follows
-                self._prepare(inner, [work])
-                self._perform(inner, [work])
+                self._hoist(inner, [work])
+                self._execute(inner, [work])
 
 
 class EachEmitter(GridEmitter):
@@ -208,7 +210,7 @@ class EachEmitter(GridEmitter):
     def _left_over(self, variable: Variable, first: Value, step: Value) -> None:
         """The elements of the only variable after those that are taken by several."""
         width = constant(I64, self.mapping.width)
-        end = self._computation.extent(variable)
+        end = self._expressions.extent(variable)
         whole = self._times(self._b.binary("udiv", end, width), width)
         with self._b.loop(self._plus(whole, first), end, step) as loop:
             values = {variable: loop.index}
@@ -221,17 +223,17 @@ class EachEmitter(GridEmitter):
             plain = scope = root.bind(values)
         else:
             plain = root.bind({v: value for v, value in values.items() if v is not vector})
-            scope = plain.spread(vector, self.mapping.width, [values[vector]])
+            scope = plain.vectorize(vector, self.mapping.width, [values[vector]])
         self._level(scope, plain, values, 0)
 
     def _level(self, scope: Scope, plain: Scope, values: dict[Variable, Value], depth: int) -> None:
         """All that is done where the first `depth` serial variables are bound."""
         m = self.mapping
-        inside = [work for work in self._works if self._depth(work) >= depth]
+        inside = [work for work in self._statements if self._depth(work) >= depth]
         here = [work for work in inside if self._depth(work) == depth]
         whole = [work for work in inside if set(m.items) <= set(work.variables)]
-        self._prepare(scope, whole)
-        self._perform(scope, [work for work in here if work in whole])
+        self._hoist(scope, whole)
+        self._execute(scope, [work for work in here if work in whole])
         self._partial(scope, plain, values, [work for work in here if work not in whole])
         if depth < len(m.serial) and any(self._depth(work) > depth for work in inside):
             self._serial_loop(scope, plain, values, depth)
@@ -243,16 +245,16 @@ class EachEmitter(GridEmitter):
         self, scope: Scope, plain: Scope, values: dict[Variable, Value], depth: int
     ) -> None:
         variable = self.mapping.serial[depth]
-        count = self._computation.extent(variable)
+        count = self._expressions.extent(variable)
         scans = [scan for scan in self._scans if scan.variable is variable]
-        carried = self._scan_starts(scope, scans)
+        carried = self._initial_scans(scope, scans)
         with self._b.loop(0, count, 1, carried) as loop:
             index = loop.index
             if variable in self.mapping.backward:
                 index = self._b.binary("sub", self._add(count, -1), index)
             inner = scope.bind({variable: index})
             plain = inner if plain is scope else plain.bind({variable: index})
-            loop.next = self._scanned(inner, scans, loop.carried)
+            loop.next = self._advance_scans(inner, scans, loop.carried)
             self._level(inner, plain, values, depth + 1)
 
 
@@ -260,7 +262,7 @@ def _is_narrow(variables: Sequence[Variable]) -> bool:
     """Whether places among the values of variables are known to be 32-bit numbers."""
     total = 1
     for variable in variables:
-        known = extent_of(variable)
+        known = static_extent(variable)
         if known is None:
             return False
         total *= known
@@ -276,10 +278,10 @@ def _plan(mapping: Mapping) -> Plan:
         variables=form.variables,
         vector=mapping.vector,
         width=mapping.width,
-        copies=1,
-        split=None,
+        interleave=1,
+        threaded_levels=None,
         backward=mapping.backward,
-        lanes={},
+        reduction_lanes={},
         blocks={},
-        masked=False,
+        masks_tails=False,
     )

@@ -33,7 +33,7 @@ from thalweg.codegen.cuda.loops.team import TeamEmitter
 from thalweg.codegen.cuda.loops.transpose import TransposeEmitter, transpose_bytes
 from thalweg.codegen.cuda.target import CudaTarget
 from thalweg.codegen.llvm.builder import I64, POINTER, Type, Value
-from thalweg.codegen.loops.simplify import simplest
+from thalweg.codegen.loops.simplify import canonicalize
 from thalweg.ir.dynamic import Dynamic, factors_of
 from thalweg.ir.expr import Load, Reduce
 from thalweg.ir.kernel import Loops
@@ -49,7 +49,7 @@ def emit_loops(
 ) -> CudaKernel:
     """The code of a loop kernel."""
     module = GridModule(target)
-    mapping = mapping_of(simplest(kernel), target, aligned)
+    mapping = mapping_of(canonicalize(kernel), target, aligned)
     split = split_of(mapping)
     if mapping.kind == "column":
         module.min_blocks = COLUMN_BLOCKS
@@ -70,7 +70,7 @@ def loops_shapes(
     kernel: Loops, target: CudaTarget, words: Sequence[int], aligned: bool = False
 ) -> tuple[LaunchShape, ...]:
     """The launches of a loop kernel's entries; `words` are its run-time sizes."""
-    mapping = mapping_of(simplest(kernel), target, aligned)
+    mapping = mapping_of(canonicalize(kernel), target, aligned)
     first = len(kernel.arguments) + 2
     whole = _shape(mapping, words, first)
     split = split_of(mapping)
@@ -137,7 +137,7 @@ class _Writing:
         last = max(self.kernel.words, default=count + 1)
         kinds: list[Type] = [POINTER] * (count + 2) + [I64] * (last - count - 1)
         b = self.module.entry(name, kinds, mapping.threads)
-        b.marks = self._marks(form)
+        b.parameter_attributes = self._marks(form)
         _, fault, *others = b.parameters
         pointers = {argument: others[argument.position] for argument in form.arguments}
         words = {word: b.parameters[1 + word] for word in form.words}
@@ -163,7 +163,7 @@ class _Writing:
 
 def _stop_at_fault(b: GridBuilder, fault: Value) -> None:
     found = b.load(I64, fault)
-    b.fork(b.compare("eq", found, 0), "clean", "faulty")
+    b.branch(b.compare("eq", found, 0), "clean", "faulty")
     b.label("faulty")
     b.ret()
     b.label("clean")

@@ -17,7 +17,7 @@ import numpy as np
 
 from thalweg.codegen.cuda.builder import WIDEST
 from thalweg.codegen.cuda.target import CudaTarget
-from thalweg.codegen.loops.plan import is_long, meeting_variables, scans_in_order
+from thalweg.codegen.loops.plan import colliding_variables, is_long, scans_in_order
 from thalweg.codegen.loops.simplify import stride
 from thalweg.ir.dynamic import factors_of, is_static
 from thalweg.ir.expr import Expr, Load, Reduce, Scan, Select, Variable
@@ -87,7 +87,7 @@ class Mapping:
 
     def atomic(self, store: Store) -> bool:
         """Whether several threads may combine their values at one element at the same time."""
-        return not (meeting_variables(store) - set(self.serial)).isdisjoint(self.items)
+        return not (colliding_variables(store) - set(self.serial)).isdisjoint(self.items)
 
 
 def mapping_of(form: Loops, target: CudaTarget, aligned: bool) -> Mapping:
@@ -98,7 +98,7 @@ def mapping_of(form: Loops, target: CudaTarget, aligned: bool) -> Mapping:
     parallel = [v for v in form.variables if v not in alone]
     vector = contiguous(parallel, form)
     items = (*(v for v in parallel if v is not vector), *([vector] if vector else []))
-    form, backward = scans_in_order(form, (*items, *alone), ordered)
+    form, backward = scans_in_order(form, (*items, *alone))
     if not alone:
         shared = [e for e in form.every(Reduce) if is_shared(e, form)]
         if shared and (made := _team_mapping(form, target, shared, aligned)) is not None:
@@ -119,7 +119,7 @@ def _ordered(form: Loops, target: CudaTarget) -> frozenset[Variable]:
     found = set(form.serial)
     for store in form.stores:
         if not _in_any_order(store, target):
-            found |= meeting_variables(store)
+            found |= colliding_variables(store)
     return frozenset(found)
 
 
@@ -252,7 +252,7 @@ def _team_mapping(
     form: Loops, target: CudaTarget, shared: Sequence[Reduce], aligned: bool
 ) -> Mapping | None:
     """Teams for the long reductions of a kernel, if none of its stores meet."""
-    if any(store.combine != "set" and meeting_variables(store) for store in form.stores):
+    if any(store.combine != "set" and colliding_variables(store) for store in form.stores):
         return None
     free = frozenset[Variable]().union(*map(free_variables, shared))
     items = [v for v in form.variables if v in free]
@@ -401,7 +401,7 @@ def _scans_by_blocks(
     if len(alone) != 1 or not all(scan.variable is alone[0] for scan in form.every(Scan)):
         return False
     stored = {store.buffer for store in form.stores}
-    if any(map(meeting_variables, form.stores)) or not form.every(Scan):
+    if any(map(colliding_variables, form.stores)) or not form.every(Scan):
         return False
     if any(load.buffer in stored for load in form.every(Load)):
         return False

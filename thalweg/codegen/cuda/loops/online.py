@@ -15,7 +15,7 @@ import numpy as np
 from thalweg.codegen.cuda.loops.mapping import STRAIGHT, Mapping
 from thalweg.codegen.llvm.builder import Builder, Value
 from thalweg.codegen.llvm.register import LlvmRegister
-from thalweg.codegen.loops.simplify import extent_of
+from thalweg.codegen.loops.simplify import static_extent
 from thalweg.codegen.math.elements import Accumulator
 from thalweg.ir.expr import Call, Expr, Reduce, Variable
 from thalweg.ir.functions.exponential import LOG2_E
@@ -54,7 +54,7 @@ def _is_maximum(most: Reduce, along: Variable, x: Expr) -> bool:
 
 def _is_long(most: Reduce, mapping: Mapping) -> bool:
     (along,) = most.variables
-    count = extent_of(along)
+    count = static_extent(along)
     kept = STRAIGHT * mapping.team * mapping.width
     return along is mapping.reduced and (count is None or count > kept)
 
@@ -72,17 +72,17 @@ class _Renamed(KernelRewriter):
 
 def start() -> list[Value]:
     """The state before any element: the largest one, and the sum of powers."""
-    return [*_MAX.start(1), *_SUM.start(1)]
+    return [*_MAX.initial(1), *_SUM.initial(1)]
 
 
 def taken(b: Builder, state: Sequence[Value], elements: Sequence[Value]) -> list[Value]:
     """The state after more elements, which are in lanes of vectors."""
     largest, total = (LlvmRegister(b, value) for value in state)
-    (inside,) = _MAX.across(b, [reduce(partial(_larger, b), elements)])
+    (inside,) = _MAX.reduce_lanes(b, [reduce(partial(_larger, b), elements)])
     after = LlvmRegister(b, _larger(b, largest.value, inside))
     less = after.equals(-np.inf).choose(after.like(0.0), after)  # no infinities are subtracted
     powers = reduce(add, [_power(b, LlvmRegister(b, x), less) for x in elements])
-    (added,) = _SUM.across(b, [powers.value])
+    (added,) = _SUM.reduce_lanes(b, [powers.value])
     return [after.value, (total * _power(b, largest, less) + LlvmRegister(b, added)).value]
 
 

@@ -18,7 +18,7 @@ from thalweg.codegen.cuda.loops.combine import shared_bytes
 from thalweg.codegen.cuda.loops.mapping import Mapping
 from thalweg.codegen.llvm.builder import I64, Value, constant
 from thalweg.codegen.loops.scope import LaneScope, Scope
-from thalweg.codegen.loops.simplify import extent_of, outside_reductions, stride
+from thalweg.codegen.loops.simplify import outside_reductions, static_extent, stride
 from thalweg.codegen.math.conversion import from_memory, storage_type
 from thalweg.ir.expr import Load, Reduce
 from thalweg.ir.rewrite import postorder
@@ -31,7 +31,7 @@ def kept_rows(mapping: Mapping) -> list[Load]:
     """The loads of a row that is read again after its maximum and its sum of powers are known, as
     far as all blocks of a multiprocessor have room for them."""
     along = mapping.reduced
-    count = None if along is None else extent_of(along)
+    count = None if along is None else static_extent(along)
     if along is None or count is None or mapping.vector is not along:
         return []
     again = outside_reductions(mapping.form.roots)
@@ -45,7 +45,7 @@ def kept_rows(mapping: Mapping) -> list[Load]:
 
 def rows_bytes(mapping: Mapping) -> int:
     """The shared memory of a block that keeps rows."""
-    count = 0 if mapping.reduced is None else extent_of(mapping.reduced) or 0
+    count = 0 if mapping.reduced is None else static_extent(mapping.reduced) or 0
     rows = sum(_row_bytes(load, count) for load in kept_rows(mapping))
     return _own_bytes(mapping) + rows if rows else 0
 
@@ -74,23 +74,23 @@ class Rows:
     def keep(self, scope: Scope) -> None:
         """Have vectors of rows at hand here, and put them into shared memory."""
         raws: list[tuple[LaneScope, Load, Value]] = []
-        for copy in scope.copies:
+        for copy in scope.vectors:
             for load in kept_rows(self.mapping):
-                place = copy.place(load.buffer, load.offset, None)
+                place = copy.locate(load.buffer, load.offset, None)
                 kind = storage_type(load.buffer.dtype, copy.lanes)
-                raw = self.b.load(kind, copy.address(load.buffer, place), None, place.aligned)
+                raw = self.b.load(kind, copy.pointer(load.buffer, place), None, place.aligned)
                 raws.append((copy, load, raw))
-                copy.remember(load, from_memory(self.b, raw, np.dtype(load.buffer.dtype)))
+                copy.define(load, from_memory(self.b, raw, np.dtype(load.buffer.dtype)))
         for copy, load, raw in raws:
             self.b.store(raw, self._cell(copy, load), None, copy.lanes)
 
     def recall(self, scope: Scope) -> None:
         """Have vectors of rows at hand that were kept."""
-        for copy in scope.copies:
+        for copy in scope.vectors:
             for load in kept_rows(self.mapping):
                 kind = storage_type(load.buffer.dtype, copy.lanes)
                 raw = self.b.load(kind, self._cell(copy, load), None, copy.lanes)
-                copy.remember(load, from_memory(self.b, raw, np.dtype(load.buffer.dtype)))
+                copy.define(load, from_memory(self.b, raw, np.dtype(load.buffer.dtype)))
 
     def _cell(self, copy: LaneScope, load: Load) -> Value:
         along, loads = self.mapping.reduced, kept_rows(self.mapping)

@@ -38,14 +38,14 @@ class ScanEmitter(GridEmitter):
         with b.loop(first, self.count(m.items), step) as loop:
             grid.barrier()  # the totals of the item before have been read
             scope = self._root.bind(self.digits(loop.index, m.items))
-            self._prepare(scope, self._works)
+            self._hoist(scope, self._statements)
             self._item(scope)
 
     def _item(self, scope: Scope) -> None:
         b, m = self._b, self.mapping
         (variable,) = m.serial
-        count = self._computation.extent(variable)
-        carried = self._scan_starts(scope, self._scans)
+        count = self._expressions.extent(variable)
+        carried = self._initial_scans(scope, self._scans)
         size = constant(I64, SCAN_THREADS * m.width)
         mine = self._times(self._wide(self._thread), constant(I64, m.width))
         even = constant(I64, 0)
@@ -63,21 +63,21 @@ class ScanEmitter(GridEmitter):
                 for n, (scan, carry) in enumerate(zip(self._scans, carries, strict=True))
             ]
             loop.next = [b.binary("xor", parity, 1), *after]
-            self._prepare(inner, self._works)
+            self._hoist(inner, self._statements)
             with b.when(inside):
-                self._perform(inner.bind({}), self._works)
+                self._execute(inner.bind({}), self._statements)
 
     def _in_lanes(self, scope: Scope, variable: Variable, index: Value) -> Scope:
         if self.mapping.width == 1:
             return scope.bind({variable: index})
-        return scope.spread(variable, self.mapping.width, [index])
+        return scope.vectorize(variable, self.mapping.width, [index])
 
     def _scan(self, scope: Scope, scan: Scan, inside: Value, carry: Value, row: Value) -> Value:
         """Scan the elements of a block; what is carried on. `row` is that of the warps' totals."""
         b, accumulator = self._b, accumulator_of(scan)
-        self._computation.ready(scope, [scan.body])
-        (copy,) = scope.copies
-        (nothing,) = accumulator.start(1)
+        self._expressions.hoist(scope, [scan.body])
+        (copy,) = scope.vectors
+        (nothing,) = accumulator.initial(1)
         mine = self._in_thread(accumulator, copy.value_as(scan.body, accumulator.dtype))
         element = b.select(inside, mine[-1], nothing)
         within = self._in_warp(accumulator, element, self.mapping.target.warp)
@@ -86,7 +86,7 @@ class ScanEmitter(GridEmitter):
         left = b.select(self._is_lane(0), nothing, left)
         base = self._merged(accumulator, carry, self._merged(accumulator, before, left))
         found = [self._merged(accumulator, base, one) for one in mine]
-        copy.remember(scan, self._vector([base, *found[:-1]] if scan.exclusive else found))
+        copy.define(scan, self._vector([base, *found[:-1]] if scan.exclusive else found))
         return self._merged(accumulator, carry, total)
 
     @property
@@ -133,7 +133,7 @@ class ScanEmitter(GridEmitter):
         """What the warps before this one have, and all of them. Rows take turns: when one is
         written again, all threads have come to the barrier in between, and have read it."""
         b, grid, warps = self._b, self._grid, SCAN_THREADS // self.mapping.target.warp
-        (nothing,) = accumulator.start(1)
+        (nothing,) = accumulator.initial(1)
         start = self._times(row, constant(I64, warps))
         with b.when(self._is_lane(self.mapping.target.warp - 1)):
             b.store(value, self._cell(start, self._warp))

@@ -19,7 +19,7 @@ from thalweg.codegen.cuda.loops.mapping import (
     terms_of,
 )
 from thalweg.codegen.llvm.builder import Value
-from thalweg.codegen.loops.simplify import extent_of
+from thalweg.codegen.loops.simplify import static_extent
 from thalweg.codegen.math.elements import accumulator_of
 from thalweg.ir.expr import Reduce
 from thalweg.ir.rewrite import postorder
@@ -69,7 +69,7 @@ def split_of(mapping: Mapping) -> Split | None:
         return None
     shared = [expr for expr in mapping.form.every(Reduce) if is_shared(expr, mapping.form)]
     inner = {part for expr in shared for part in postorder([expr.body])}
-    extents = {v: extent_of(v) for v in mapping.items}
+    extents = {v: static_extent(v) for v in mapping.items}
     if not inner.isdisjoint(shared) or None in extents.values():
         return None
     items = item_count(mapping, {v: int(v.extent) for v in mapping.items})

@@ -12,7 +12,7 @@ from contextlib import nullcontext
 
 from thalweg.codegen.cuda.loops import online
 from thalweg.codegen.cuda.loops.combine import Combination
-from thalweg.codegen.cuda.loops.emit import GridComputation, GridEmitter
+from thalweg.codegen.cuda.loops.emit import GridEmitter, GridExpressionEmitter
 from thalweg.codegen.cuda.loops.mapping import (
     MIN_UNROLLED,
     STRAIGHT,
@@ -24,11 +24,18 @@ from thalweg.codegen.cuda.loops.mapping import (
 from thalweg.codegen.cuda.loops.rows import Rows
 from thalweg.codegen.cuda.loops.split import Phase
 from thalweg.codegen.llvm.builder import I32, I64, Builder, Value, constant
-from thalweg.codegen.loops.compute import Computation, bodies_of
-from thalweg.codegen.loops.lanes import Slots, Totals, flat, like, split_states, start_states
+from thalweg.codegen.loops.compute import ExpressionEmitter, bodies_of
+from thalweg.codegen.loops.lanes import (
+    BlockTotals,
+    Slots,
+    flatten,
+    initial_states,
+    split_states,
+    unflatten,
+)
 from thalweg.codegen.loops.plan import Plan
-from thalweg.codegen.loops.scope import Frame, Scope
-from thalweg.codegen.loops.simplify import extent_of, outside_reductions
+from thalweg.codegen.loops.scope import KernelContext, Scope
+from thalweg.codegen.loops.simplify import outside_reductions, static_extent
 from thalweg.codegen.math.elements import accumulator_of
 from thalweg.ir.expr import Load, Reduce, Variable
 from thalweg.ir.kernel import Check, Store
@@ -68,8 +75,8 @@ class TeamEmitter(GridEmitter):
                 last = b.binary("sub", count, 1)
                 self._item(b.select(inside, number, last), inside)
 
-    def _evaluation(self) -> Computation:
-        return TeamComputation(self, self._plan, self._b, self._frame)
+    def _expression_emitter(self) -> ExpressionEmitter:
+        return TeamExpressionEmitter(self, self._plan, self._b, self._context)
 
     def _item(self, number: Value, inside: Value | None) -> None:
         """An item; where it is not `inside`, threads only take part in what a block does."""
@@ -80,17 +87,17 @@ class TeamEmitter(GridEmitter):
         self.item = plain
         if m.kind == "column" and m.vector is not None and m.width > 1:
             outer = {v: value for v, value in values.items() if v is not m.vector}
-            self.item = self._root.bind(outer).spread(m.vector, m.width, [values[m.vector]])
+            self.item = self._root.bind(outer).vectorize(m.vector, m.width, [values[m.vector]])
         if self.phase is not None and self.phase.is_first:
-            self._computation.ready(self.item, list(self.phase.split.rows))
+            self._expressions.hoist(self.item, list(self.phase.split.rows))
             return
-        self._prepare(self.item, self._works)
-        own = [work for work in self._works if set(work.variables) <= set(m.items)]
+        self._hoist(self.item, self._statements)
+        own = [work for work in self._statements if set(work.variables) <= set(m.items)]
         whole = [work for work in own if set(m.items) <= set(work.variables)]
-        shared = [work for work in self._works if work not in own]
+        shared = [work for work in self._statements if work not in own]
         with b.when(inside) if inside is not None else nullcontext():
             with b.when(b.compare("eq", self.member, 0)):
-                self._perform(self.item.bind({}), whole)
+                self._execute(self.item.bind({}), whole)
                 self._partial(self.item, plain, values, [w for w in own if w not in whole])
             if _overwrites(shared, own):
                 self._team_barrier()
@@ -142,14 +149,14 @@ class TeamEmitter(GridEmitter):
         assert item is not None
         if len(starts) > 1:
             (variable,) = m.rest
-            scope, places = item.spread(variable, m.width, starts), {variable: starts[0]}
+            scope, places = item.vectorize(variable, m.width, starts), {variable: starts[0]}
         else:
             places = self._places(starts[0])
             scope = self._in_lanes(item, places)
         whole = [w for w in works if set(m.form.variables) == set(w.variables)]
         self.rows.recall(scope)
-        self._prepare(scope, whole)
-        self._perform(scope, whole)
+        self._hoist(scope, whole)
+        self._execute(scope, whole)
         others = [work for work in works if work not in whole]
         self._partial(scope, plain.bind(places), values | places, others)
 
@@ -161,13 +168,17 @@ class TeamEmitter(GridEmitter):
         if m.kind != "row" or m.vector is None or m.width == 1:
             return item.bind(places)
         outer = {v: value for v, value in places.items() if v is not m.vector}
-        return (item.bind(outer) if outer else item).spread(m.vector, m.width, [places[m.vector]])
+        return (item.bind(outer) if outer else item).vectorize(
+            m.vector, m.width, [places[m.vector]]
+        )
 
 
-class TeamComputation(GridComputation):
+class TeamExpressionEmitter(GridExpressionEmitter):
     """Values, of which a team's threads reduce together what they know as one item."""
 
-    def __init__(self, emitter: TeamEmitter, plan: Plan, builder: Builder, frame: Frame) -> None:
+    def __init__(
+        self, emitter: TeamEmitter, plan: Plan, builder: Builder, frame: KernelContext
+    ) -> None:
         super().__init__(plan, builder, frame)
         self._emitter, self._map = emitter, emitter.mapping
         self._powers = online.sums_of_powers(emitter.mapping)
@@ -178,38 +189,38 @@ class TeamComputation(GridComputation):
             return
         for most in [expr for expr in group if expr in self._powers]:
             self._reduce_online(scope, most, self._powers[most])
-        group = [expr for expr in group if not scope.copies[0].knows(expr)]
+        group = [expr for expr in group if not scope.vectors[0].has_value(expr)]
         if not group:
             return
         phase = self._emitter.phase
         if phase is None or phase.is_first:
-            self.ready(scope, bodies_of(group))
+            self.hoist(scope, bodies_of(group))
             slots = self._taken_by_team(scope, group)
         else:
-            slots = [self._parts(phase, group, copy.lanes) for copy in scope.copies]
+            slots = [self._parts(phase, group, copy.lanes) for copy in scope.vectors]
         combination = self._emitter.combination
         combine = combination.row if self._map.kind == "row" else combination.columns
         slots = [combine(group, slot) for slot in slots]
         if phase is not None and phase.is_first:
             self._keep(phase, group, slots)
-        for copy, slot in zip(scope.copies, slots, strict=True):
+        for copy, slot in zip(scope.vectors, slots, strict=True):
             for expr, state in split_states(group, slot):
-                copy.remember(expr, accumulator_of(expr).result(self._b, state))
+                copy.define(expr, accumulator_of(expr).result(self._b, state))
 
     # Maxima with sums of powers
 
     def _reduce_online(self, scope: Scope, most: Reduce, total: Reduce) -> None:
         b, width, (lane,) = self._b, self._map.width, most.variables
         rows = self._emitter.rows
-        self.ready(scope, [most.body])
+        self.hoist(scope, [most.body])
         step = self._map.team * width
 
         def take(index: Value, state: Sequence[Value], vectors: int) -> list[Value]:
             starts = [b.binary("add", index, n * step) for n in range(vectors)]
-            inner = scope.spread(lane, width, starts)
+            inner = scope.vectorize(lane, width, starts)
             rows.keep(inner)
-            self.ready(inner, [most.body])
-            elements = [copy.value_as(most.body, most.dtype, copy.tail) for copy in inner.copies]
+            self.hoist(inner, [most.body])
+            elements = [copy.value_as(most.body, most.dtype, copy.tail) for copy in inner.vectors]
             return online.taken(b, state, elements)
 
         first = b.binary("mul", self._emitter.member, width)
@@ -225,16 +236,16 @@ class TeamComputation(GridComputation):
         (largest,) = self._emitter.combination.row([most], loop.results[:1])
         powers = online.finished(b, loop.results, largest)
         (summed,) = self._emitter.combination.row([total], [powers])
-        for copy in scope.copies:
-            copy.remember(most, largest)
-            copy.remember(total, summed)
+        for copy in scope.vectors:
+            copy.define(most, largest)
+            copy.define(total, summed)
 
     # Shares of a reduction
 
     def _taken_by_team(self, scope: Scope, group: Sequence[Reduce]) -> Slots:
         """The states of this thread, in each copy."""
         if self._map.kind == "row":
-            return [self._merged(group, self._row(scope, group))]
+            return [self._merge_lanes(group, self._row(scope, group))]
         return self._columns(scope, group)
 
     def _first(self) -> Value:
@@ -265,30 +276,30 @@ class TeamComputation(GridComputation):
             if len(variables) > 1:
                 places = emitter.digits(index, variables)
                 outer = scope.bind({v: x for v, x in places.items() if v is not lane})
-                inner = outer.spread(lane, width, [places[lane]])
+                inner = outer.vectorize(lane, width, [places[lane]])
             else:
                 starts = [b.binary("add", index, n * step) for n in range(copies)]
-                inner = scope.spread(lane, width, starts)
-            return self._take(inner, group, carried, [{}])
+                inner = scope.vectorize(lane, width, starts)
+            return self._accumulate(inner, group, carried, [{}])
 
         first = b.binary("mul", self._first(), width)
-        start = [start_states(group, width) for _ in range(copies)]
+        start = [initial_states(group, width) for _ in range(copies)]
         if iterations == copies:
             return take(first, start)
         count = emitter.count(variables)
         if copies == 1:
             return self._strided(group, (first, count, step), start, take, width)
-        with b.loop(first, count, copies * step, flat(start)) as loop:
-            loop.next = flat(take(loop.index, like(start, loop.carried)))
-        return like(start, loop.results)
+        with b.loop(first, count, copies * step, flatten(start)) as loop:
+            loop.next = flatten(take(loop.index, unflatten(start, loop.carried)))
+        return unflatten(start, loop.results)
 
     def _columns(self, scope: Scope, group: Sequence[Reduce]) -> Slots:
         emitter, variables = self._emitter, group[0].variables
-        start = [start_states(group, copy.lanes) for copy in scope.copies]
+        start = [initial_states(group, copy.lanes) for copy in scope.vectors]
 
         def take(index: Value, carried: Slots) -> Slots:
             inner = scope.bind(emitter.digits(index, variables))
-            return self._take(inner, group, carried, [{}])
+            return self._accumulate(inner, group, carried, [{}])
 
         span = self._first(), emitter.count(variables), self._sharing
         return self._strided(group, span, start, take)
@@ -306,9 +317,9 @@ class TeamComputation(GridComputation):
         with loads of the last ones, `width` of them, in place of what is beyond."""
         b, (first, end, step) = self._b, span
         if not _is_long(group[0], MIN_UNROLLED * step):
-            with b.loop(first, end, step, flat(start)) as loop:
-                loop.next = flat(take(loop.index, like(start, loop.carried)))
-            return like(start, loop.results)
+            with b.loop(first, end, step, flatten(start)) as loop:
+                loop.next = flatten(take(loop.index, unflatten(start, loop.carried)))
+            return unflatten(start, loop.results)
         first, start = self._several(group, (first, end, step), start, take)
         last = b.binary("sub", end, width)
 
@@ -317,13 +328,13 @@ class TeamComputation(GridComputation):
             for number in range(UNROLLED - 1):
                 index = b.binary("add", first, number * step)
                 inside = b.compare("slt", index, end)
-                taken = flat(take(b.select(inside, index, last), slots))
-                pairs = zip(taken, flat(slots), strict=True)
-                slots = like(start, [_where(b, inside, new, old) for new, old in pairs])
-            return flat(slots)
+                taken = flatten(take(b.select(inside, index, last), slots))
+                pairs = zip(taken, flatten(slots), strict=True)
+                slots = unflatten(start, [_where(b, inside, new, old) for new, old in pairs])
+            return flatten(slots)
 
         is_left = b.compare("slt", first, end)
-        return like(start, b.choose_all(is_left, left, lambda: flat(start)))
+        return unflatten(start, b.choose_all(is_left, left, lambda: flatten(start)))
 
     def _several(
         self,
@@ -336,15 +347,15 @@ class TeamComputation(GridComputation):
         starts from zero and is added with what rounding takes from the total kept beside it. The
         elements of a run have states of their own, unless there are enough of those in lanes."""
         b, (first, end, step) = self._b, span
-        totals = Totals(b, group)
-        kept = totals.rounds and _is_long(group[0], _MIN_COMPENSATED * step)
-        chained = not kept and sum(value.type.lanes for value in flat(start)) >= _MIN_CHAINS
+        totals = BlockTotals(b, group)
+        kept = totals.is_compensated and _is_long(group[0], _MIN_COMPENSATED * step)
+        chained = not kept and sum(value.type.lanes for value in flatten(start)) >= _MIN_CHAINS
         side = [slot for _ in range(UNROLLED) for slot in start]
         carried = totals.start(start) if kept else start if chained else side
         last = b.binary("sub", end, (UNROLLED - 1) * step)
         stride = constant(I64, UNROLLED * step)
-        with b.loop(first, last, stride, [first, *flat(carried)]) as loop:
-            before, after = like(carried, loop.carried[1:]), Slots()
+        with b.loop(first, last, stride, [first, *flatten(carried)]) as loop:
+            before, after = unflatten(carried, loop.carried[1:]), Slots()
             slots = side if kept else before
             for number in range(UNROLLED):
                 index = b.binary("add", loop.index, number * step)
@@ -353,9 +364,9 @@ class TeamComputation(GridComputation):
                 after, slots = ([], taken) if chained else (after + taken, slots)
             after = slots if chained else after
             if kept:
-                after = totals.take(before, self._side_by_side(group, after, len(start)))
-            loop.next = [b.binary("add", loop.index, stride), *flat(after)]
-        done = like(carried, loop.results[1:])
+                after = totals.add_block(before, self._side_by_side(group, after, len(start)))
+            loop.next = [b.binary("add", loop.index, stride), *flatten(after)]
+        done = unflatten(carried, loop.results[1:])
         if kept:
             return loop.results[0], totals.states(done)
         if chained:
@@ -364,7 +375,7 @@ class TeamComputation(GridComputation):
 
     def _side_by_side(self, group: Sequence[Reduce], slots: Slots, copies: int) -> Slots:
         """The states of several elements in one, for each copy."""
-        return [self._one_of(group, slots[copy::copies]) for copy in range(copies)]
+        return [self._merge_slots(group, slots[copy::copies]) for copy in range(copies)]
 
     # Reductions in parts
 
@@ -386,7 +397,7 @@ class TeamComputation(GridComputation):
     def _parts(self, phase: Phase, group: Sequence[Reduce], lanes: int) -> list[Value]:
         """This thread's share of the states that the first launch left."""
         b, m, count = self._b, self._map, phase.split.parts
-        start = start_states(group, lanes)
+        start = initial_states(group, lanes)
         if count > STRAIGHT * m.team:
             with b.loop(self._emitter.member, count, m.team, start) as loop:
                 loop.next = self._with_part(phase, group, loop.carried, loop.index)
@@ -395,7 +406,7 @@ class TeamComputation(GridComputation):
         for first in range(0, count, m.team):
             part = b.binary("add", self._emitter.member, first)
             slots.append(self._perhaps(phase, group, part, start, first + m.team <= count))
-        return self._one_of(group, slots)
+        return self._merge_slots(group, slots)
 
     def _perhaps(
         self,
@@ -468,12 +479,12 @@ def _where(b: Builder, condition: Value, chosen: Value, otherwise: Value) -> Val
 
 def _is_long(expr: Reduce, terms: int) -> bool:
     """Whether a reduction has so many terms, or may have."""
-    return terms_of(expr) >= terms or any(extent_of(v) is None for v in expr.variables)
+    return terms_of(expr) >= terms or any(static_extent(v) is None for v in expr.variables)
 
 
 def _iterations(variables: Sequence[Variable], step: int) -> int | None:
     """How many iterations a loop over one variable has for every thread, if that is one number."""
-    count = extent_of(variables[0]) if len(variables) == 1 else None
+    count = static_extent(variables[0]) if len(variables) == 1 else None
     return None if count is None or not count or count % step else count // step
 
 

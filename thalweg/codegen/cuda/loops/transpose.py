@@ -65,7 +65,7 @@ class TransposeEmitter(GridEmitter):
     def _squares(self, variable: Variable) -> Value:
         """How many squares there are along a variable."""
         side = side_of(self.mapping)
-        above = self._plus(self._computation.extent(variable), constant(I64, side - 1))
+        above = self._plus(self._expressions.extent(variable), constant(I64, side - 1))
         return self._b.binary("udiv", above, side)
 
     def _inside(self, places: dict[Variable, Value]) -> AbstractContextManager[None]:
@@ -73,7 +73,7 @@ class TransposeEmitter(GridEmitter):
         found: Value | None = None
         for variable, place in places.items():
             if divisor(variable.extent) % side_of(self.mapping):
-                one = self._b.compare("slt", place, self._computation.extent(variable))
+                one = self._b.compare("slt", place, self._expressions.extent(variable))
                 found = one if found is None else self._b.binary("and", found, one)
         return nullcontext() if found is None else self._b.when(found)
 
@@ -82,7 +82,7 @@ class TransposeEmitter(GridEmitter):
         if self.mapping.width == 1:
             return scope.bind(places)
         others = {v: place for v, place in places.items() if v is not variable}
-        return scope.bind(others).spread(variable, self.mapping.width, [places[variable]])
+        return scope.bind(others).vectorize(variable, self.mapping.width, [places[variable]])
 
     def _read(
         self,
@@ -101,16 +101,16 @@ class TransposeEmitter(GridEmitter):
                 along: self._plus(corner[along], there),
             }
             with self._inside(places):
-                (copy,) = self._in_lanes(scope, across, places).copies
+                (copy,) = self._in_lanes(scope, across, places).vectors
                 for number, load in enumerate(self.mapping.transposed):
                     self._stage(copy, number, load, there, column)
 
     def _stage(self, copy: LaneScope, number: int, load: Load, row: Value, column: Value) -> None:
         """Put neighbours of a row into shared memory."""
         b = self._b
-        at = copy.place(load.buffer, load.offset, None)
+        at = copy.locate(load.buffer, load.offset, None)
         kind = storage_type(load.buffer.dtype, copy.lanes)
-        raw = b.load(kind, copy.address(load.buffer, at), None, at.aligned)
+        raw = b.load(kind, copy.pointer(load.buffer, at), None, at.aligned)
         for lane in range(copy.lanes):
             one = raw if copy.lanes == 1 else b.extract(raw, lane)
             b.store(one, self._cell(number, row, self._plus(column, constant(I64, lane))))
@@ -135,12 +135,12 @@ class TransposeEmitter(GridEmitter):
                 inner = self._in_lanes(scope, along, places)
                 for number, load in enumerate(self.mapping.transposed):
                     self._remember(inner, number, load, column, there)
-                self._prepare(inner, self._works)
-                self._perform(inner, self._works)
+                self._hoist(inner, self._statements)
+                self._execute(inner, self._statements)
 
     def _remember(self, scope: Scope, number: int, load: Load, row: Value, column: Value) -> None:
         """Have neighbours of a column at hand as a load's value."""
-        b, (copy,) = self._b, scope.copies
+        b, (copy,) = self._b, scope.vectors
         kind = storage_type(load.buffer.dtype, copy.lanes)
         made = Value(kind, "poison")
         for lane in range(copy.lanes):
@@ -148,7 +148,7 @@ class TransposeEmitter(GridEmitter):
             one = b.load(kind.of(1), place)
             is_one = copy.lanes == 1
             made = one if is_one else b.emit(kind, f"insertelement {made}, {one}, i64 {lane}")
-        copy.remember(load, from_memory(b, made, np.dtype(load.buffer.dtype)))
+        copy.define(load, from_memory(b, made, np.dtype(load.buffer.dtype)))
 
     def _cell(self, number: int, row: Value, column: Value) -> Value:
         width, loads = self.mapping.width, self.mapping.transposed
