@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -70,6 +71,7 @@ class DeviceProgram(ABC, Generic[InvocationT, CallT]):
     holds_gil: bool  # a call is shorter than the interpreter's switch interval
     work: float  # the estimated number of vector instructions of a call
     gives_host_values: bool = False  # whatever it computes, and not buffers of the device
+    _idle: deque[InvocationT]  # of calls that are over
     kept: Sequence[int] = ()  # the references of whose values an invocation keeps what it made
 
     def __init__(
@@ -89,6 +91,11 @@ class DeviceProgram(ABC, Generic[InvocationT, CallT]):
     @cached_property
     def _listing(self) -> Listing[CallT]:
         return self._list()
+
+    @property
+    def has_run(self) -> bool:
+        """Whether a call has ended since memory was last released."""
+        return bool(self._idle)
 
     @property
     def lowered(self) -> Lowered:

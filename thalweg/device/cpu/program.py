@@ -55,7 +55,7 @@ class Program(DeviceProgram[Invocation, "Call"]):
         self.work = float(sum(call.work for call in template.calls))
         self.kept = template.kept
         self._keeps = any(call.keeps for call in template.calls)
-        self._idle: deque[Invocation] = deque()
+        self._idle = deque()
 
     def __call__(
         self,
