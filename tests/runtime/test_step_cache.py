@@ -434,7 +434,7 @@ def build(
 ) -> Any:
     """A step with a constant, a variable, a random stream and an update, any of them varied."""
     x = tf.placeholder(dtype, [size, 3])
-    y = tf.boolean_mask(x, x[:, 0] > 0)
+    y = x[: tf.shape(x * 2)[0] - 1]
     y.set_shape([told, None])
     values = np.arange(100, dtype=np.float32)
     values[50] += large
@@ -617,6 +617,11 @@ def _python() -> Any:
     return _fetched(tf.py_func(lambda y: y, [x], tf.float32), x)
 
 
+def _host_op() -> Any:
+    x = tf.placeholder(tf.float32, [3])
+    return _fetched(tf.unique(x)[0] * 2, x)
+
+
 def _queue() -> Any:
     return _fetched(tf.FIFOQueue(3, tf.float32, [[]]).dequeue() * 2)
 
@@ -626,7 +631,7 @@ def _constants() -> Any:
     return _fetched(tf.constant(large) + tf.placeholder_with_default(np.float64(1), []))
 
 
-@pytest.mark.parametrize("unkeyed", [_loop, _python, _queue, _constants])
+@pytest.mark.parametrize("unkeyed", [_loop, _python, _host_op, _queue, _constants])
 def test_steps_that_have_no_entry(keyed: Any, unkeyed: Callable[[], Any]) -> None:
     assert entry_name(unkeyed) is None
 

@@ -130,8 +130,10 @@ def step_entry(
 
 
 def _may_be_in_region(node: Node) -> bool:
-    """Whether a step with this node may be one region: control flow and blocking nodes are not."""
-    return not (node.op.bodies or node.op.blocking)
+    """Whether a step with this node may be one region: host ops on values, control flow and nodes
+    that block divide it."""
+    op = node.op
+    return not (op.bodies or op.blocking or (op.host_only and node.inputs))
 
 
 def _constants(nodes: Sequence[Node]) -> list[Any]:
