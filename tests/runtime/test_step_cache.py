@@ -95,6 +95,13 @@ def test_a_second_process_plans_nothing(processes: Planned) -> None:
     assert_equal(first, second)
 
 
+def test_tests_plan_all_their_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else ops would be run, folded and counted in the first run of the suite only."""
+    processes = Planned(tmp_path, monkeypatch)
+    for _ in range(2):
+        processes.result(lambda session: session.run(tf.exp(tf.zeros([3]))), planned=1)
+
+
 def test_without_a_disk_every_step_is_planned(
     processes: Planned, monkeypatch: pytest.MonkeyPatch
 ) -> None:
