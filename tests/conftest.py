@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from tests import op_coverage
+from thalweg.runtime import step_cache
 from thalweg.runtime.device_list import list_local_devices
 
 HERE = Path(__file__).parent
@@ -25,6 +26,10 @@ _WHOLE = pytest.StashKey[bool]()
 _FAULTS = pytest.StashKey[list[str]]()
 
 op_coverage.watch()
+#: Every run plans its steps, whatever earlier runs left on disk: a restored step would skip the
+#: planner, the folding of constants and the op counts above. Nor may steps that tests plan with
+#: patched compilers be left to other processes.
+step_cache.ENABLED = False
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -71,6 +72,7 @@ class DeviceProgram(ABC, Generic[InvocationT, CallT]):
     work: float  # the estimated number of vector instructions of a call
     gives_host_values: bool = False  # all results are host arrays, none a buffer of the device
     packed_references: Sequence[int] = ()  # variables whose packed values invocations cache
+    _idle: deque[InvocationT]  # invocations of calls that have ended
 
     def __init__(
         self, template: ProgramTemplate, region: Region, listing: Callable[[], Listing[CallT]]
@@ -89,6 +91,11 @@ class DeviceProgram(ABC, Generic[InvocationT, CallT]):
     @cached_property
     def _listing(self) -> Listing[CallT]:
         return self._make_listing()
+
+    @property
+    def has_run(self) -> bool:
+        """Whether a call has ended since memory was last released."""
+        return bool(self._idle)
 
     @property
     def lowered(self) -> Lowered:

@@ -104,6 +104,11 @@ def unregister(name: str) -> None:
     _passes.pop(name, None)
 
 
+def are_any_registered() -> bool:
+    """Whether the user has rules or passes."""
+    return bool(_rules or _passes)
+
+
 def run_custom_rules(graph: StepGraph) -> None:
     """Apply the registered rules."""
     if _rules:

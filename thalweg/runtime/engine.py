@@ -18,8 +18,9 @@ from thalweg.place.placer import Placer
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.config import SessionOptions
 from thalweg.runtime.executor import execute
-from thalweg.runtime.plan import Plan, Step, plan
+from thalweg.runtime.plan import Plan, Step, plan, prune
 from thalweg.runtime.resources import Resources
+from thalweg.runtime.step_cache import StepEntry, step_entry
 
 #: THALWEG_COMPILE=0 runs everything on the reference kernels.
 COMPILES = os.environ.get("THALWEG_COMPILE", "1") != "0"
@@ -41,6 +42,10 @@ class Engine(ABC):
     @abstractmethod
     def plan(self, step: Step) -> Plan:
         """A step, ready to run."""
+
+    def entry(self, step: Step) -> StepEntry | None:
+        """The disk entry of a step's program; None for a step that has none."""
+        return None
 
     def explained(self, planned: Plan) -> Plan:
         """A plan with all that can be told of it."""
@@ -70,6 +75,13 @@ class LocalEngine(Engine):
 
     def plan(self, step: Step) -> Plan:
         return plan(step, self.devices, self.placer, COMPILES, self._switches)
+
+    def entry(self, step: Step) -> StepEntry | None:
+        if not COMPILES or len(self.devices) > 1:
+            return None
+        nodes = prune(step.fetches, step.targets, step.feeds)
+        self.placer.place(nodes)  # raises for a device that a node cannot have
+        return step_entry(step, nodes, self.devices[0], self._switches)
 
     def execute(self, planned: Plan, feeds: Sequence[Any], cancellation: Cancellation) -> list[Any]:
         return execute(planned, feeds, self.resources, cancellation)

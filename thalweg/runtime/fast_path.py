@@ -9,8 +9,10 @@ eager code, traced functions and data pipelines all run their steps through here
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, cast
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -26,42 +28,66 @@ from thalweg.runtime.plan import Plan, Step
 from thalweg.runtime.resources import Resources
 
 Shape = tuple[int, ...]
+Shapes = tuple[Shape, ...]
 #: (context, the region's inputs, its variables) -> the fetched values, or None
 BoundProgram = Callable[[Any, Sequence[Any], Sequence[VariableCell]], "list[Any] | None"]
 
 
-class FastPath:
-    """A step whose only computation is one region.
+class StepInterface(NamedTuple):
+    """How the feeds and fetches of a step map to the inputs and outputs of its one region."""
+
+    inputs: list[int]  # of each input, the position among the feeds
+    fetches: list[int]  # of each fetch, the position among the outputs
+    cells: list[int]  # the fetches that are references to variables
+    is_whole: bool  # the fetches are the outputs, in order
+
+
+class ProgramPath:
+    """A step that one program runs, found by the shapes of the region's inputs.
 
     Results are fresh arrays, NumPy scalars, and cells for references to variables.
     """
 
     def __init__(
-        self, instruction: Instruction, executable: Executable, plan: Plan, feeds: Sequence[Tensor]
+        self,
+        node: Node,
+        interface: StepInterface,
+        references: Sequence[Tensor],
+        programs: Mapping[Shapes, AnyProgram],
     ) -> None:
-        region = executable.region
-        self.node: Node = instruction.node
-        self.executable = executable
-        self.references = region.references
-        self.inputs = [feeds.index(tensor) for tensor in region.inputs]  # among the feeds
-        fetches = [slot - instruction.output for slot in plan.fetches]
-        self.is_whole = fetches == list(range(instruction.output_count))
-        #: Fetched values that are references to variables.
-        self.cells = [n for n, f in enumerate(fetches) if region.outputs[f] in region.roots]
-        self._fetches = fetches
-        self._programs = executable.programs
+        self.node, self.interface, self.references = node, interface, references
+        self.inputs, self._fetches, self.cells, self.is_whole = interface
+        self.programs = programs
 
     def run(
         self, context: Any, arrays: Sequence[Any], cells: Sequence[VariableCell]
     ) -> list[Any] | None:
         """The fetched values for the region's inputs and variables."""
-        program = self._programs.get(tuple([array.shape for array in arrays]))
+        program = self.programs.get(tuple([array.shape for array in arrays]))
         if program is None:
             return None
         results = program(context, arrays, cells)
         if results is None or self.is_whole:
             return results
         return [results[place] for place in self._fetches]
+
+
+class FastPath(ProgramPath):
+    """A step whose only computation is one region."""
+
+    def __init__(
+        self, instruction: Instruction, executable: Executable, plan: Plan, feeds: Sequence[Tensor]
+    ) -> None:
+        region = executable.region
+        fetches = [slot - instruction.output for slot in plan.fetches]
+        interface = StepInterface(
+            [feeds.index(tensor) for tensor in region.inputs],
+            fetches,
+            [n for n, f in enumerate(fetches) if region.outputs[f] in region.roots],
+            fetches == list(range(instruction.output_count)),
+        )
+        super().__init__(instruction.node, interface, region.references, executable.programs)
+        self.executable = executable
 
     def run_rows(self, values: Sequence[Any], is_row: Sequence[bool], count: int) -> Any:
         """The fetched values for each of the rows that some of the region's inputs have."""
@@ -70,7 +96,7 @@ class FastPath:
 
     def bind(self, arrays: Sequence[Any]) -> tuple[BoundProgram, list[Shape]] | None:
         """`run` for arrays of these shapes alone, and the shapes of what it gives."""
-        program = self._programs.get(tuple([array.shape for array in arrays]))
+        program = self.programs.get(tuple([array.shape for array in arrays]))
         if program is None:
             return None
         shapes = [program.output_shapes[place] for place in self._fetches]
@@ -94,7 +120,7 @@ class DeviceFastPath(FastPath):
     def run(
         self, context: Any, arrays: Sequence[Any], cells: Sequence[VariableCell]
     ) -> list[Any] | None:
-        program = self._programs.get(tuple([array.shape for array in arrays]))
+        program = self.programs.get(tuple([array.shape for array in arrays]))
         if program is None or (results := program(context, arrays, cells)) is None:
             return None
         if not self.is_whole:
@@ -142,53 +168,47 @@ def fast_path(plan: Plan, feeds: Sequence[Tensor], downloads: bool = True) -> Fa
     return kind(instruction, executable, plan, feeds)
 
 
-#: (plan, feeds as arrays) -> the fetched values
-Execute = Callable[[Plan, Sequence[Any]], list[Any]]
-
-
-class CachedStep:
-    """A step of a session, planned, with the fast path where it has one: fed values are taken as
-    they come, and variables are looked up once."""
+class CachedStep(ABC):
+    """A step of a session with the fast path where it has one: fed values are taken as they come,
+    and variables are looked up once."""
 
     def __init__(
         self,
-        plan: Plan,
+        path: ProgramPath | None,
         step: Step,
-        execute: Execute,
         resources: Resources,
-        cancellation: Cancellation | None,
+        cancellation: Cancellation,
     ) -> None:
-        """Without a cancellation, which stops all runs for good, there is no fast path."""
-        self._plan, self._execute = plan, execute
+        """The cancellation stops all runs on the fast path for good."""
+        self._path = path
         self._feeds = [(n, tensor, _array_dtype(tensor)) for n, tensor in enumerate(step.feeds)]
         self.feed_count = len(step.feeds)
         self._objects, self._version = resources.objects, -1
         self._cells: list[VariableCell] = []
-        self._path = None if cancellation is None else _path_of(plan, step)
-        if self._path is not None and cancellation is not None:
-            self._context = Context(self._path.node, resources, cancellation)
-            self._takes_all = self._path.inputs == list(range(len(step.feeds)))
+        if path is not None:
+            self._context = Context(path.node, resources, cancellation)
+            self._takes_all = path.inputs == list(range(len(step.feeds)))
 
     def run(self, values: Sequence[Any]) -> list[Any]:
         """The fetched values of a step with these feeds."""
         path = self._path
         if path is None:
-            return self._run_plan(values)
+            return self._run_general(values)
         arrays = self._arrays(values, path) if values else values
         if self._version != self._objects.version:
             self._look_up(path)
         results = path.run(self._context, arrays, self._cells)
         if results is None:
-            return self._run_plan(values)
+            return self._run_general(values)
         for place in path.cells:
             results[place] = results[place].snapshot()
         return results
 
-    def _run_plan(self, values: Sequence[Any]) -> list[Any]:
-        given = [feed_value(tensor, values[place]) for place, tensor, _ in self._feeds]
-        return self._execute(self._plan, given)
+    @abstractmethod
+    def _run_general(self, values: Sequence[Any]) -> list[Any]:
+        """The fetched values where the fast path does not give them."""
 
-    def _arrays(self, values: Sequence[Any], path: FastPath) -> list[Any]:
+    def _arrays(self, values: Sequence[Any], path: ProgramPath) -> list[Any]:
         """The region's inputs, as arrays."""
         arrays = [
             value
@@ -198,14 +218,65 @@ class CachedStep:
         ]
         return arrays if self._takes_all else [arrays[place] for place in path.inputs]
 
-    def _look_up(self, path: FastPath) -> None:
+    def _look_up(self, path: ProgramPath) -> None:
         """The cells of the variables, which stay the same until something is forgotten."""
         self._version = self._objects.version
         variables = [tensor.op for tensor in path.references]
         self._cells = [node.op.kernel(self._context.at(node)) for node in variables]
 
 
-def _path_of(plan: Plan, step: Step) -> FastPath | None:
+class PlannedStep(CachedStep):
+    """A step with a plan; `execute` gives the fetched values for feeds, as arrays."""
+
+    def __init__(
+        self,
+        path: FastPath | None,
+        step: Step,
+        execute: Callable[[Sequence[Any]], list[Any]],
+        resources: Resources,
+        cancellation: Cancellation,
+    ) -> None:
+        super().__init__(path, step, resources, cancellation)
+        self._executable, self._execute = path and path.executable, execute
+
+    def _run_general(self, values: Sequence[Any]) -> list[Any]:
+        return self._execute([feed_value(t, values[place]) for place, t, _ in self._feeds])
+
+    def compile_like(
+        self, programs: Mapping[Shapes, AnyProgram], cells: Sequence[VariableCell]
+    ) -> None:
+        """Compile for the shapes of other programs of the step, if these ran: which sizes the next
+        program reads at run time depends on all shapes before."""
+        for shapes, program in programs.items():
+            if self._executable is not None and program.has_run:
+                self._executable.compile(shapes, cells)
+
+
+class RestoredStep(CachedStep):
+    """A step on a program restored from disk. It is planned when a call comes that the program does
+    not serve; from then on the plan runs it."""
+
+    def __init__(
+        self,
+        path: ProgramPath,
+        step: Step,
+        plan: Callable[[], PlannedStep],
+        resources: Resources,
+        cancellation: Cancellation,
+    ) -> None:
+        super().__init__(path, step, resources, cancellation)
+        self._plan = cache(plan)
+
+    def _run_general(self, values: Sequence[Any]) -> list[Any]:
+        planned, path = self._plan(), self._path
+        if path is not None:
+            self._path = None
+            planned.compile_like(path.programs, self._cells)
+        return planned.run(values)
+
+
+def step_path(plan: Plan, step: Step) -> FastPath | None:
+    """The fast path of a session's step, whose variables the session looks up."""
     path = fast_path(plan, step.feeds)
     has_cells = path is not None and all(tensor.op.op.has("kernel") for tensor in path.references)
     return path if has_cells else None

@@ -35,7 +35,7 @@ from thalweg.runtime.program_format import UNREADABLE, Unwritable, decode, encod
 
 Shapes = Sequence[tuple[int, ...]]
 
-_MAX_BYTES = 1 << 20  # of a lowering: a larger one has large constants
+MAX_BYTES = 1 << 20  # of a lowering or a step: a larger one has large constants
 #: Where the code lies that programs are made by.
 FOLDERS = ("autodiff", "codegen", "control", "device", "graph", "ir", "lower", "ops", "runtime")
 
@@ -62,7 +62,7 @@ class ProgramCache:
         """The program for these shapes; raises NotCompiled where it is known that none can be."""
         self._note(shapes)
         self._name = self._name_of(shapes)
-        match _read(self._name, self._region):
+        match read_entry(self._name, self._region):
             case Node() as node, str(reason):
                 raise NotCompiled(node, reason)
             case template, bytes(form):
@@ -75,11 +75,11 @@ class ProgramCache:
 
     def store(self, template: Any, form: Form) -> None:
         """Keep the program that was not found; its form is read only where it is needed."""
-        _write(self._name, self._region, lambda: (template, encode(form, self._region)))
+        write_entry(self._name, self._region, lambda: (template, encode(form, self._region)))
 
     def store_failure(self, failure: NotCompiled) -> None:
         """Keep that there is no program, because of a node."""
-        _write(self._name, self._region, lambda: (failure.node, failure.reason))
+        write_entry(self._name, self._region, lambda: (failure.node, failure.reason))
 
     def _note(self, shapes: Shapes) -> None:
         """Find the sizes that vary: the integers made of them are read at run time."""
@@ -93,7 +93,7 @@ class ProgramCache:
 
     def _name_of(self, shapes: Shapes) -> str | None:
         seen = f"{shapes} {sorted(self._varying)}"
-        return _entry_name(self._fingerprint, f"{winners().state} {self._device.key} {seen}")
+        return entry_name(self._fingerprint, f"{winners().state} {self._device.key} {seen}")
 
     @cached_property
     def _fingerprint(self) -> bytes | None:
@@ -103,20 +103,20 @@ class ProgramCache:
 def cached_lower(region: Region, shapes: Mapping[Tensor, Shape], target: Target) -> Lowered:
     """A region on concrete shapes, lowered now or in an earlier process."""
     sizes = [shapes[tensor] for tensor in (*region.inputs, *region.references)]
-    name = _entry_name(fingerprint(region), f"lowering {target} {sizes}")
-    found = _read(name, region)
+    name = entry_name(fingerprint(region), f"lowering {target} {sizes}")
+    found = read_entry(name, region)
     if not isinstance(found, Lowered):
         lowering = importlib.import_module("thalweg.lower.lowering")  # not before it is needed
         made: Lowered = lowering.lower(region, shapes, target)
         found = made
-        _write(name, region, lambda: made, _MAX_BYTES)
+        write_entry(name, region, lambda: made, MAX_BYTES)
     return found
 
 
 # Entries
 
 
-def _entry_name(content: bytes | None, dependencies: str) -> str | None:
+def entry_name(content: bytes | None, dependencies: str) -> str | None:
     """What an entry is called; None where nothing is kept."""
     if content is None or shared_disk() is None:
         return None
@@ -131,7 +131,8 @@ def environment_key() -> str:
     return f"{versions} {own_digest(FOLDERS)} {ENABLED}"
 
 
-def _read(name: str | None, region: Region) -> Any:
+def read_entry(name: str | None, region: Region) -> Any:
+    """The value of an entry for a region; None if there is none, or it is damaged."""
     disk = shared_disk()
     content = disk.read(name) if disk and name else None
     try:
@@ -140,9 +141,10 @@ def _read(name: str | None, region: Region) -> Any:
         return None  # not of our making
 
 
-def _write(
+def write_entry(
     name: str | None, region: Region, value: Callable[[], Any], limit: int | None = None
 ) -> None:
+    """Write an entry for a region, unless it is larger than the limit."""
     disk = shared_disk()
     if disk is None or name is None:
         return

@@ -13,6 +13,7 @@ import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, cast
 
 from thalweg import errors, protos
@@ -30,11 +31,12 @@ from thalweg.public import public
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.config import RunMetadata, session_options, store_graphs
 from thalweg.runtime.engine import Engine, LocalEngine
-from thalweg.runtime.fast_path import CachedStep
+from thalweg.runtime.fast_path import CachedStep, PlannedStep, RestoredStep, step_path
 from thalweg.runtime.fetches import Fetches, feed_items, feed_tensor, feed_value
 from thalweg.runtime.partial import PartialRun
 from thalweg.runtime.plan import Plan, Step
 from thalweg.runtime.resources import Resources
+from thalweg.runtime.step_cache import StepEntry
 
 _MAX_PLANS = 1_000  # steps that a session keeps plans for
 
@@ -135,18 +137,23 @@ class BaseSession:
         """
         self._check_open()
         key = _call_key(fetches, feed_dict)
-        known = self._calls.get(key) if options is None and run_metadata is None else None
+        is_plain = options is None and run_metadata is None
+        known = self._calls.get(key) if is_plain else None
         if known is not None:
             parsed, cached = known
             return parsed.result(cached.run([*feed_dict.values()] if feed_dict else ()))
         parsed = Fetches(self._graph, fetches)
         feeds = dict(feed_items(self._graph, feed_dict)) if feed_dict else {}
         step = Step(tuple(parsed.tensors), tuple(parsed.targets), tuple(feeds))
-        values = self._execute(self._plan(step), list(feeds.values()), options, run_metadata)
+        arrays = list(feeds.values())
+        if is_plain and key is not None and len(feeds) == len(feed_dict or ()):
+            cached = self._cached(step)
+            values = cached.run(arrays)
+            self._calls[key] = parsed, cached
+            return parsed.result(values)
+        values = self._execute(self._plan(step), arrays, options, run_metadata)
         if run_metadata is not None and options and options.output_partition_graphs:
             store_graphs(run_metadata, self._partition_graphs(step))
-        if key is not None and len(step.feeds) == len(feed_dict or ()):
-            self._calls[key] = parsed, self._cached(step)
         return parsed.result(values)
 
     def _partition_graphs(self, step: Step) -> list[Any]:
@@ -158,11 +165,36 @@ class BaseSession:
         return [extract_sub_graph(self._graph.as_graph_def(), wanted)]
 
     def _cached(self, step: Step) -> CachedStep:
-        has_clock = bool(self._options.timeout_in_ms)  # which the fast path never checks
-        stop = None if has_clock else self._closing
+        """A step on the program that an earlier process stored, else planned."""
+        entry = self._entry(step)
+        path = None if entry is None else entry.find()
+        if path is None:
+            return self._planned(step, entry)
+        plan = partial(self._planned, step)
+        return RestoredStep(path, step, plan, self._engine.resources, self._closing)
+
+    def _entry(self, step: Step) -> StepEntry | None:
+        """The disk entry of a step; None where it must be planned in any case."""
+        options = self._options
+        if step in self._plans or options.log_device_placement or options.timeout_in_ms:
+            return None
+        self._graph.graph_def_versions.check()
+        return self._engine.entry(step)
+
+    def _planned(self, step: Step, entry: StepEntry | None = None) -> PlannedStep:
+        """A step with its plan, which stores its program in the entry once it has run."""
         planned = self._plan(step)
+        has_clock = bool(self._options.timeout_in_ms)  # which the fast path never checks
+        path = None if has_clock else step_path(planned, step)
+
+        def execute(feeds: Sequence[Any]) -> list[Any]:
+            values = self._execute(planned, feeds)
+            if entry is not None and path is not None:
+                entry.store(path)
+            return values
+
         resources = self._engine.resources.on(planned.device)
-        return CachedStep(planned, step, self._execute, resources, stop)
+        return PlannedStep(path, step, execute, resources, self._closing)
 
     def _plan(self, step: Step) -> Plan:
         found = self._plans.get(step)

@@ -56,7 +56,7 @@ class Program(DeviceProgram[Invocation, "Call"]):
         self.work = float(sum(call.dispatch.work for call in template.calls))
         self.packed_references = template.packed_references
         self._is_prepacked = any(call.is_prepacked for call in template.calls)
-        self._idle: deque[Invocation] = deque()
+        self._idle = deque()
 
     def __call__(
         self,

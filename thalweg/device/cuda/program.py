@@ -84,7 +84,7 @@ class CudaProgram(DeviceProgram[Invocation, CudaCall]):
         references = [output.reference for output in template.outputs]
         self._returned_cells = [(n, one) for n, one in enumerate(references) if one >= 0]
         self.gives_host_values = all(map(is_small, template.outputs))
-        self._idle: deque[Invocation] = deque()
+        self._idle = deque()
         self._is_repeated = False  # it ran, and may be taken to run again and again
         shared.programs.add(self)
 

@@ -73,11 +73,11 @@ class FunctionGraph(SubGraph):
             return self._read(self.capture(tensor.op.inputs[0]), tensor)
         return super().capture(tensor)
 
-    def _captured(self, tensor: Tensor) -> Tensor:
+    def _capture(self, tensor: Tensor) -> Tensor:
         graph = tensor.op.graph
         is_enclosing = graph is self.outer or graph in graphs.items
         if not is_enclosing or graph in self.sources or tensor.op.type == "Const":
-            return super()._captured(tensor)
+            return super()._capture(tensor)
         return self._argument(tensor, tensor.op.name)
 
     def _argument(self, tensor: Tensor, name: str) -> Tensor:
