@@ -32,7 +32,7 @@ def iterations(monkeypatch: pytest.MonkeyPatch) -> list[Iteration]:
     request = control_parts.iteration_request
 
     def noted(iteration, target):
-        made.append(replace(iteration, most=3))
+        made.append(replace(iteration, max_iterations=3))
         return request(made[-1], target)
 
     monkeypatch.setattr(control_parts, "iteration_request", noted)

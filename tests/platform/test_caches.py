@@ -51,7 +51,7 @@ REGISTRIES = {
     "alias/switch.py:_finders": "the finders of the alias, two at most",
     "codegen/cache.py:_process": "the one cache of kernels",
     "codegen/llvm/compile.py:_linkers": "the linker that takes the next library",
-    "codegen/cache.py:_before": "what was imported when helpers were forked",
+    "codegen/cache.py:_saved_intervals": "switch intervals, while kernels are compiled",
     "codegen/contraction/tune.py:_process": "the one store of schedules",
     "data/watching.py:_live": "pipelines that run now",
     "distributions/divergence.py:_formulas": "formulas by types, which users register",

@@ -129,7 +129,7 @@ class EagerGraph(threading.local, BareGraph):
     ) -> TraceNode:
         """The child of the current trace node for an op, built on first use."""
         if self._gradient_overrides:
-            parts.append(self._override(op))
+            parts.append(self._gradient_key(op))
         key: Any = tuple(parts)
         try:
             child = lazy_trace.child(key)
@@ -138,7 +138,7 @@ class EagerGraph(threading.local, BareGraph):
             child = lazy_trace.child(key)
         return self._build_child(lazy_trace, op, arguments, name, key) if child is None else child
 
-    def _override(self, op: Op) -> str | None:
+    def _gradient_key(self, op: Op) -> str | None:
         """The gradient override of an op as part of a key; the same for all `CustomGradient`s."""
         override = self.gradient_override(op.type_name)
         return "" if override is not None and isinstance(op, CustomGradient) else override

@@ -15,7 +15,7 @@ import numpy as np
 
 from thalweg.graph import dtypes
 from thalweg.graph.dtypes import DType, as_dtype
-from thalweg.graph.likes import DTypeLike, TensorLike
+from thalweg.graph.likes import DTypeLike, ShapeLike, TensorLike
 from thalweg.graph.node import Tensor
 from thalweg.graph.shapes import as_shape
 from thalweg.ops.arrays import diagonal, transposing
@@ -212,10 +212,10 @@ class _Normal(Initializer):
 
     def __init__(
         self,
-        mean: Any = 0.0,
-        stddev: Any = 1.0,
+        mean: TensorLike = 0.0,
+        stddev: TensorLike = 1.0,
         seed: int | None = None,
-        dtype: Any = dtypes.float32,
+        dtype: DTypeLike = dtypes.float32,
     ) -> None:
         self.mean = mean
         self.stddev = stddev
@@ -223,7 +223,10 @@ class _Normal(Initializer):
         self.dtype = _floating(dtype)
 
     def __call__(
-        self, shape: Shape, dtype: Any = None, partition_info: PartitionInfo | None = None
+        self,
+        shape: ShapeLike,
+        dtype: DTypeLike | None = None,
+        partition_info: PartitionInfo | None = None,
     ) -> Tensor:
         """Normal random numbers."""
         dtype = self._dtype(dtype)
