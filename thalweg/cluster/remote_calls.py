@@ -140,20 +140,20 @@ class RemoteUnit:
     def __call__(self, context: Any, done: Callable[..., None], *inputs: Any) -> None:
         """Start the remote call; `done` is called with the outputs or an error."""
         cells = dict(zip(self._inputs, map(self._colocated_cell, inputs), strict=True))
-        values = [_feed_value(each) for each in inputs if self._colocated_cell(each) is None]
+        values = [_feed_value(item) for item in inputs if self._colocated_cell(item) is None]
         message = self._calls.run(self._handle(cells), values)
         abort = Message(Kind.ABORT, message.step, failures.encode(_caller_cancelled(), ""))
         peer = self._calls.peer(self._device)
-        undo = context.cancellation.on_cancel(lambda: peer.send(abort))
+        unsubscribe = context.cancellation.on_cancel(lambda: peer.send(abort))
 
-        def answered(answer: Message | None, error: Exception | None) -> None:
-            undo()
+        def on_reply(reply: Message | None, error: Exception | None) -> None:
+            unsubscribe()
             try:
-                done(self._assemble_outputs(_raise_if_failed(answer, error), cells), None)
+                done(self._assemble_outputs(_raise_if_failed(reply, error), cells), None)
             except errors.OpError as failure:
                 done(None, failure if failure.op else failure.at(context.node))
 
-        peer.request(message, answered)
+        peer.request(message, on_reply)
 
     def _colocated_cell(self, value: Any) -> RemoteCell | None:
         """The input, if it is a variable on the unit's own task; None otherwise."""
