@@ -1,7 +1,7 @@
-"""Many processes: tasks that run partitions, the master that cuts steps for them, the transport.
+"""Distributed execution: tasks run partitions of steps, a master drives them over a transport.
 
-What few programs use is imported by the first use of a public name or the first session with a
-target; ZeroMQ, an extra, by the first server or client.
+The implementation is imported by the first use of a public name or the first session with a
+target; ZeroMQ, an optional dependency, by the first server or client.
 """
 
 from thalweg.cluster import hash_ring, spec

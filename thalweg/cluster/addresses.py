@@ -1,4 +1,4 @@
-"""Addresses of tasks: "host:port", as numbers where somebody listens; ports that are free."""
+"""Task addresses ("host:port"): parsing, normalization, name lookup; free ports."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from thalweg import errors
 
 
 def numeric(address: str) -> str:
-    """An address in the form that servers are known by: `localhost` is 127.0.0.1."""
+    """The normalized address, as servers are registered: `localhost` becomes 127.0.0.1."""
     host, port = parsed(address)
     return f"{'127.0.0.1' if host == 'localhost' else host}:{port}"
 
 
 def bindable(address: str) -> str:
-    """An address to listen at: sockets are bound to numbers, so a name is looked up."""
+    """The address with its host name resolved: sockets bind to IP addresses."""
     host, port = parsed(address)
     try:
         return f"{socket.gethostbyname(host)}:{port}"
@@ -35,12 +35,12 @@ def parsed(address: str) -> tuple[str, int]:
 
 
 def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
-    """Ports of this machine that nobody listens at just now."""
+    """Ports of this machine that are free at the moment; they are not reserved."""
     sockets = [socket.socket() for _ in range(count)]
     try:
-        for each in sockets:
-            each.bind((host, 0))
-        return [each.getsockname()[1] for each in sockets]
+        for listener in sockets:
+            listener.bind((host, 0))
+        return [listener.getsockname()[1] for listener in sockets]
     finally:
-        for each in sockets:
-            each.close()
+        for listener in sockets:
+            listener.close()

@@ -1,4 +1,4 @@
-"""From the target of a session to its master."""
+"""Connects a session to its target: creates the master."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from thalweg.cluster.server import SCHEME, server_at
 from thalweg.graph.graph import Graph
 from thalweg.runtime.config import SessionOptions
 
-_SCHEMES = (SCHEME, "grpc://")  # old programs write the latter, and mean the former
+_SCHEMES = (SCHEME, "grpc://")  # TensorFlow programs use grpc://: an alias
 
 
 def connect(target: str, graph: Graph, options: SessionOptions) -> Master:
@@ -21,29 +21,29 @@ def connect(target: str, graph: Graph, options: SessionOptions) -> Master:
     try:
         master = Master(member, graph, options)
     except BaseException:
-        _leave(member)
+        _close_client(member)
         raise
-    weakref.finalize(master, _leave, member)  # of a session that nobody closed
+    weakref.finalize(master, _close_client, member)  # for sessions that are never closed
     return master
 
 
 def reset(target: str, containers: Sequence[str] | None, options: SessionOptions) -> None:
-    """Have the tasks of a cluster forget state and sessions."""
+    """Clear the state of a cluster's tasks and close their sessions."""
     member = _member(target)
     try:
         member.reset(containers, options)
     finally:
-        _leave(member)
+        _close_client(member)
 
 
-def _leave(member: Member) -> None:
-    """End a client; a server goes on."""
+def _close_client(member: Member) -> None:
+    """Close the endpoint of a client; a server keeps running."""
     if isinstance(member, Client):
         member.endpoint.close()
 
 
 def _member(target: str) -> Member:
-    """This process as one of a cluster: a server that it has, or a client of one."""
+    """The server at the target if it is in this process, else a new client of it."""
     address = next((target.removeprefix(s) for s in _SCHEMES if target.startswith(s)), "")
     if not address:
         raise errors.NotFoundError(

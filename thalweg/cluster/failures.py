@@ -1,4 +1,4 @@
-"""Errors between processes: a status code, a text, the node's name and the task it happened on.
+"""Errors as message fields: a status code, a text, the node's name and the failing task.
 
 The client binds an error to its own node of that name, so that the text names the user's line.
 """
@@ -27,15 +27,15 @@ def encode(error: BaseException, task: str) -> dict[str, Any]:
 
 def decode(fields: Mapping[str, Any], graph: Graph | None = None) -> errors.OpError:
     """The error in a message, bound to the node of the graph that it names."""
-    kind = _CLASSES.get(fields["code"], errors.UnknownError)
+    error_class = _CLASSES.get(fields["code"], errors.UnknownError)
     text = fields["text"]
     if fields["task"] and fields["task"] not in text:
         text = f"{text} [on {fields['task']}]"
-    return kind(None, _node(graph, fields["node"]), text)
+    return error_class(None, _node(graph, fields["node"]), text)
 
 
 def _node(graph: Graph | None, name: str) -> Node | None:
-    """The user's node of a name; those that a cut made belong to one of these."""
+    """The user's node of a name. A node added by partitioning has its user node's as a prefix."""
     while graph is not None and name:
         try:
             return graph.get_operation_by_name(name)

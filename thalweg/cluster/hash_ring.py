@@ -1,8 +1,8 @@
-"""Consistent hashing: which member of a group owns a key, such that few keys move with a member.
+"""Consistent hashing: maps keys to members so that few keys move when membership changes.
 
-Members stand on a ring at many points each, their virtual nodes; a key belongs to the first virtual
-node at or after its own point. A member that comes takes keys from all others and moves no other
-key; of one that goes, the keys are spread over those that stay.
+Each member has many points on a ring, its virtual nodes; a key belongs to the first virtual node at
+or after its own point. A new member takes keys from all others and moves no other keys; the keys of
+a removed member are spread over the remaining ones.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _BITS: Final = 64
 
 
 class KeyRange(NamedTuple, Generic[Member]):
-    """The keys from `start` up to `stop`, without it, and who owns them."""
+    """The half-open range of keys [start, stop) and its owner."""
 
     start: int
     stop: int
@@ -29,15 +29,15 @@ class KeyRange(NamedTuple, Generic[Member]):
 
 @public("cluster.HashRing")
 class HashRing(Generic[Member]):
-    """Maps keys to members, alike in every process, so that few keys move when members do.
+    """Maps keys to members, identically in every process; few keys move when members change.
 
     Args:
-        members: who may own keys, by their texts: names of tasks, devices, or numbers.
-        virtual_nodes: how many points of the ring each stands at. The more, the more even are
-            their shares: they differ by about 1 / sqrt(virtual_nodes).
+        members: the owners: names of tasks or devices, or numbers. Their `str` is hashed.
+        virtual_nodes: points on the ring per member. More points balance the shares better: they
+            differ by about 1 / sqrt(virtual_nodes).
 
     Raises:
-        ValueError: where there are no members, one comes twice, or none has a point.
+        ValueError: if `members` is empty or has duplicates, or `virtual_nodes` is below 1.
 
     Example:
         >>> few = tf.cluster.HashRing(["ps0", "ps1"])
@@ -54,13 +54,13 @@ class HashRing(Generic[Member]):
         if virtual_nodes < 1:
             raise ValueError(f"A member needs at least one virtual node, not {virtual_nodes}")
         self.members = tuple(members)
-        at = {
+        owner_at = {
             _point(f"{member}#{node}"): member
             for member in members
             for node in range(virtual_nodes)
         }
-        self._points = sorted(at)
-        self._owners = [at[point] for point in self._points]
+        self._points = sorted(owner_at)
+        self._owners = [owner_at[point] for point in self._points]
 
     def __repr__(self) -> str:
         return f"HashRing({list(self.members)!r}, {len(self._points) // len(self.members)})"
@@ -69,22 +69,22 @@ class HashRing(Generic[Member]):
         """The member that owns a key.
 
         Args:
-            key: a name or number; its text counts.
+            key: a name or number; its `str` is hashed.
 
         Returns:
             One of the members.
         """
-        place = bisect_left(self._points, _point(str(key)))
-        return self._owners[place % len(self._owners)]
+        index = bisect_left(self._points, _point(str(key)))
+        return self._owners[index % len(self._owners)]
 
     def key_ranges(self, num_keys: int) -> list[KeyRange[Member]]:
-        """The keys 0, 1, … laid around the ring in order: ranges that belong to one member each.
+        """Distributes the keys 0, 1, … around the ring in order, as ranges with one owner each.
 
         Args:
-            num_keys: how many keys there are.
+            num_keys: the number of keys.
 
         Returns:
-            Ranges in order, none of them empty, that hold all keys.
+            Non-empty ranges in ascending order that cover all keys.
 
         Example:
             >>> ranges = tf.cluster.HashRing(["a", "b"], virtual_nodes=1).key_ranges(100)
@@ -101,7 +101,7 @@ class HashRing(Generic[Member]):
 
 
 def _extend(ranges: list[KeyRange[Member]], start: int, stop: int, owner: Member) -> int:
-    """Give the keys from `start` to `stop` to a member; where the rest starts."""
+    """Append [start, stop), merged with the last range if it has the same owner; the new end."""
     if stop <= start:
         return start
     if ranges and ranges[-1].owner == owner:
@@ -111,5 +111,5 @@ def _extend(ranges: list[KeyRange[Member]], start: int, stop: int, owner: Member
 
 
 def _point(text: str) -> int:
-    """Where on the ring a text is."""
+    """The point of a text on the ring."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=_BITS // 8).digest())

@@ -1,9 +1,9 @@
-"""The master: cuts a session's steps for the tasks of a cluster and runs them there.
+"""The master: partitions a session's steps among the tasks of a cluster and runs them there.
 
-It lives in the client's process. A step is pruned, placed on the devices of all tasks and cut; each
-task is sent its partitions once and runs them by handle from then on: a step costs one message to
-each task and one back. Where the target is a server of this process, its partitions are called
-without a message. The first error of any task ends the step on all of them.
+It lives in the client's process. A step is pruned, placed on the devices of all tasks and
+partitioned. Each task registers its partitions once and then runs them by handle: a step costs one
+request and one reply per task. If the session's target is a server of this process, that server's
+partitions are called directly. The first error on any task aborts the step on all of them.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ from thalweg.runtime.resources import Resources
 
 
 class Course:
-    """What is known of the steps of a plan from those that ran."""
+    """What the last run of a plan showed; it steers the next one."""
 
-    has_long_calls = False  # of the own part
+    has_long_calls = False  # in the part of this process
 
 
 @dataclass(frozen=True)
 class ClusterPlan(Plan):
-    """A step on several tasks, or on one of another process."""
+    """A step that runs on several tasks, or on one task in another process."""
 
     handle: int = 0
     tasks: tuple[TaskPart, ...] = ()
@@ -72,53 +72,53 @@ class ClusterPlan(Plan):
 
     @cached_property
     def others(self) -> Sequence[TaskPart]:
-        """The parts of other processes to which the own one sends nothing before it receives."""
+        """Remote parts to which the own part sends nothing before it receives: started first."""
         return [part for part in self.tasks if part.peer is not None and part not in self.fed]
 
     @cached_property
     def fed(self) -> Sequence[TaskPart]:
-        """The parts of other processes to which the own one sends something at once."""
-        own = [each for part in self.own for each in part.partitions]
-        tasks = {task for each in own for task in _sent_first(each)}
+        """Remote parts to which the own part sends a value before it receives any."""
+        own_partitions = [each for part in self.own for each in part.partitions]
+        tasks = {task for each in own_partitions for task in _tasks_sent_first(each)}
         return [part for part in self.tasks if part.peer is not None and part.task in tasks]
 
     @cached_property
     def fed_tasks(self) -> frozenset[str]:
-        """The tasks of these."""
+        """The tasks of `fed`."""
         return frozenset(part.task for part in self.fed)
 
     @cached_property
     def own(self) -> Sequence[TaskPart]:
-        """The part of this process, if it has one."""
+        """The part that runs in this process: at most one."""
         return [part for part in self.tasks if part.peer is None]
 
 
 @dataclass(frozen=True)
 class TaskPart:
-    """What one task does in a step."""
+    """The partitions of a step that run on one task."""
 
     task: str
     partitions: tuple[Partition, ...]
     peer: Peer | None  # None for the task of this process
     handle: int
     session: str
-    master: str  # the task of this process, which hears of values with the end of the part
+    master: str  # the task of this process: values for it are piggybacked on the reply
 
     @cached_property
     def feeds(self) -> tuple[int, ...]:
-        """The places of the values it takes."""
+        """The indices, in the step's feeds, of the values that the part takes."""
         return tuple(sorted({place for part in self.partitions for place, _ in part.feeds}))
 
     @cached_property
     def run_fields(self) -> dict[tuple[Key, ...], FixedFields]:
-        """The fields of the message that runs it, by the keys of what it receives with that."""
+        """Cached fields of the RUN message, by the keys of the values piggybacked on it."""
         return {}
 
     def new_fields(self, keys: tuple[Key, ...]) -> FixedFields:
-        """The fields of a message that runs it, which are written once."""
-        about = {"session": self.session, "handle": self.handle, "task": self.master}
-        made = self.run_fields[keys] = FixedFields(**about, feeds=self.feeds, keys=keys)
-        return made
+        """Create and cache the fields of the RUN message for some piggybacked keys."""
+        identity = {"session": self.session, "handle": self.handle, "task": self.master}
+        fields = self.run_fields[keys] = FixedFields(**identity, feeds=self.feeds, keys=keys)
+        return fields
 
 
 class Master(Engine):
@@ -127,21 +127,21 @@ class Master(Engine):
     def __init__(self, member: Member, graph: Graph, options: SessionOptions) -> None:
         self._member = member
         self._graph = weakref.ref(graph)
-        self._number = secrets.randbits(31) << 32  # of its steps, which are counted from there
+        self._number = secrets.randbits(31) << 32  # upper half of all its step numbers
         self._session = f"{self._number:x}"
         self._counter = itertools.count(1)
         self._handles = itertools.count(1)
         self._running: dict[int, RunningStep] = {}
         self._lock = threading.Lock()
         self._is_closed = False
-        self._lost: dict[str, errors.OpError] = {}  # by address
+        self._lost: dict[str, errors.OpError] = {}  # the first error of each lost task, by address
         self._tasks = member.open(self._session, self, options)
-        self._forget_attempts()
-        own = member.worker
-        self._own: TaskSession | None = own and own.session(self._session)
+        self._clear_failed_connects()
+        own_worker = member.worker
+        self._own: TaskSession | None = own_worker and own_worker.session(self._session)
         if self._own is not None:
             self._own.on_end = lambda error: self.on_failure(error)
-        self.devices = own.devices if own else local_devices({})
+        self.devices = own_worker.devices if own_worker else local_devices({})
         self.resources = self._own.resources if self._own else Resources()
         names = [name for task in self._tasks.values() for name in task.devices]
         self.placer = Placer(names, options.allow_soft_placement)
@@ -150,84 +150,86 @@ class Master(Engine):
     # Planning
 
     def plan(self, step: Step) -> Plan:
-        """Cut a step for the tasks; one for this process alone is planned as without a cluster."""
+        """Partition and register a step; one that this process runs alone is planned locally."""
         nodes = prune(step.fetches, step.targets, step.feeds)
         placement = self.placer.place(nodes)
-        used = _used(placement) or {self._member.task}
-        if used == {self._member.task} and self._own is not None:
+        tasks = _placed_tasks(placement) or {self._member.task}
+        if tasks == {self._member.task} and self._own is not None:
             return plan(step, self.devices, self.placer, COMPILES, self._switches)
-        if len(used) > 1 and has_primitives(nodes):
+        if len(tasks) > 1 and has_primitives(nodes):
             raise errors.UnimplementedError(
                 None,
                 next(node for node in nodes if has_primitives([node])),
-                f"A step with Switch and Merge nodes cannot be cut between tasks: {sorted(used)}",
+                f"A step with Switch and Merge nodes cannot be cut between tasks: {sorted(tasks)}",
             )
-        step = step._replace(targets=_without_groups(step.targets))
+        step = step._replace(targets=_expand_groups(step.targets))
         nodes = prune(step.fetches, step.targets, step.feeds)
         passes: tuple[PassReport, ...] = ()
         if COMPILES and self._switches.enabled:
             step, nodes, placement, passes = optimized(step, nodes, placement, self._switches)
         order = step_order(nodes, step.feeds)
-        cut = partition(nodes, *step, placement, order)
+        partitions = partition(nodes, *step, placement, order)
         try:
-            return self._register(cut, placement, order, passes)
+            return self._register(partitions, placement, order, passes)
         except errors.AbortedError as error:
-            raise self._error(error) from None
+            raise self._map_error(error) from None
 
     def _register(
         self,
-        cut: Sequence[Partition],
+        partitions: Sequence[Partition],
         placement: Placement,
         order: Any,
         passes: tuple[PassReport, ...],
     ) -> ClusterPlan:
-        handle, own = next(self._handles), self._member.task if self._own else ""
+        handle, own_task = next(self._handles), self._member.task if self._own else ""
         by_task: dict[str, list[Partition]] = {}
-        for part in cut:
+        for part in partitions:
             by_task.setdefault(task_of(part.device), []).append(part)
         parts = [
-            TaskPart(task, tuple(parts), self._peer(task), handle, self._session, own)
+            TaskPart(task, tuple(parts), self._peer(task), handle, self._session, own_task)
             for task, parts in by_task.items()
         ]
-        self._ask(
+        self._request_all(
             [
-                (each.peer, _registration(self._session, handle, each))
-                for each in parts
-                if each.peer is not None
+                (task_part.peer, _register_message(self._session, handle, task_part))
+                for task_part in parts
+                if task_part.peer is not None
             ]
         )
-        for each in parts:
-            if each.peer is None and self._own is not None:
-                self._own.register(handle, each.partitions)
-        made = ClusterPlan(
+        for task_part in parts:
+            if task_part.peer is None and self._own is not None:
+                self._own.register(handle, task_part.partitions)
+        cluster_plan = ClusterPlan(
             (), 0, (), (), placement, order, passes=passes, handle=handle, tasks=tuple(parts)
         )
         peers = [part.peer for part in parts if part.peer is not None]
-        forget = Message(Kind.DEREGISTER, 0, {"session": self._session, "handle": handle})
-        weakref.finalize(made, _forget, self._own, handle, peers, forget).atexit = False
-        return made
+        deregister = Message(Kind.DEREGISTER, 0, {"session": self._session, "handle": handle})
+        weakref.finalize(
+            cluster_plan, _deregister, self._own, handle, peers, deregister
+        ).atexit = False
+        return cluster_plan
 
     def _peer(self, task: str) -> Peer | None:
         return None if task == self._member.task and self._own else self._tasks[task].peer
 
-    def _ask(self, requests: Sequence[tuple[Peer, Message]]) -> list[Message]:
-        """The answers to messages, all sent at once."""
-        answers = SimpleQueue[tuple[int, Message | None, Exception | None]]()
-        for place, (peer, message) in enumerate(requests):
-            peer.request(message, _collect(answers, place))
-        found: dict[int, Message] = {}
+    def _request_all(self, requests: Sequence[tuple[Peer, Message]]) -> list[Message]:
+        """Send all requests, then wait for the replies; returned in request order."""
+        queue = SimpleQueue[tuple[int, Message | None, Exception | None]]()
+        for index, (peer, message) in enumerate(requests):
+            peer.request(message, _reply_callback(queue, index))
+        replies: dict[int, Message] = {}
         for _ in requests:
-            place, answer, error = answers.get()
-            if answer is None or error is not None:
+            index, reply, error = queue.get()
+            if reply is None or error is not None:
                 raise error or errors.InternalError(None, None, "No answer")
-            found[place] = _checked(answer, self._graph())
-        return [found[place] for place in range(len(found))]
+            replies[index] = _raise_if_failed(reply, self._graph())
+        return [replies[index] for index in range(len(replies))]
 
     def explained(self, planned: Plan) -> Plan:
-        """A plan whose partitions are planned here, for devices like this process's."""
+        """The plan with its partitions planned in this process, on CPU proxies of all devices."""
         if not isinstance(planned, ClusterPlan):
             return planned
-        devices = [_stand_in(name) for name in self.placer.devices]
+        devices = [_proxy_device(name) for name in self.placer.devices]
         parts = [
             plan_partition(part, devices, COMPILES)
             for task in planned.tasks
@@ -245,31 +247,31 @@ class Master(Engine):
         running = RunningStep(number, planned, self._member, self._session, self._graph())
         with self._lock:
             self._running[number] = running
-        undo = cancellation.on_cancel(lambda: running.fail(cancellation.error))
+        unsubscribe = cancellation.on_cancel(lambda: running.fail(cancellation.error))
         try:
             return running.run(feeds)
         except errors.AbortedError as error:
-            raise self._error(error) from None
+            raise self._map_error(error) from None
         finally:
-            undo()
+            unsubscribe()
             with self._lock:
                 del self._running[number]
 
     def _check_tasks(self, planned: ClusterPlan) -> None:
-        """Raise where a task of a step is lost: what was registered there is gone."""
+        """Raise if a task of the step is lost: its registered partitions are gone."""
         for part in planned.tasks if self._lost else ():
             if part.peer is not None and part.peer.address in self._lost:
                 raise self._lost[part.peer.address]
 
-    def _forget_attempts(self) -> None:
-        """Take tasks that answered for found, though earlier attempts to reach them failed."""
+    def _clear_failed_connects(self) -> None:
+        """Drop errors of earlier connection attempts to tasks that have since replied."""
         with self._lock:
             for task in self._tasks.values():
                 if task.peer is not None and task.peer.is_alive:
                     self._lost.pop(task.address, None)
 
     def lost(self, address: str, error: errors.OpError) -> None:
-        """A task is gone: the steps that it has a part in end, and no others begin."""
+        """A task is lost: fail the running steps that use it, and all later ones."""
         with self._lock:
             self._lost.setdefault(address, error)
             running = [*self._running.values()]
@@ -278,15 +280,15 @@ class Master(Engine):
                 step.fail(error)
 
     def parted(self, tasks: Set[str], error: errors.OpError) -> None:
-        """Tasks have lost their way to each other: the steps in which they have parts end."""
+        """Tasks have lost their connection to each other: fail the steps that use all of them."""
         with self._lock:
             running = [*self._running.values()]
         for step in running:
             if step.has_parts_of(tasks):
                 step.fail(error)
 
-    def _error(self, error: errors.OpError) -> errors.OpError:
-        """What is told of an error: a task that has forgotten a closed session is no news."""
+    def _map_error(self, error: errors.OpError) -> errors.OpError:
+        """The error to raise: after `close`, AbortedError only says that the session is gone."""
         is_closed = self._is_closed and isinstance(error, errors.AbortedError)
         return errors.CancelledError(None, None, "Session was closed.") if is_closed else error
 
@@ -298,15 +300,15 @@ class Master(Engine):
 
 
 class RunningStep:
-    """One step on its tasks."""
+    """One execution of a step on its tasks."""
 
     def __init__(
         self, number: int, planned: ClusterPlan, member: Member, session: str, graph: Graph | None
     ) -> None:
         self._number, self._plan = number, planned
         self._member, self._session, self._graph = member, session, graph
-        self._work = Waiter(member.endpoint.loop)  # functions to call; None at the end
-        self._ended = itertools.count(1)  # tasks that have done their part
+        self._work = Waiter(member.endpoint.loop)  # queue of long calls; None ends the step
+        self._ended = itertools.count(1)  # parts that have ended; next() is atomic
         self._lock = threading.Lock()
         self._error: errors.OpError | None = None
         self._interrupt: BaseException | None = None
@@ -314,17 +316,20 @@ class RunningStep:
         self._started = time.perf_counter_ns()
 
     def run(self, feeds: Sequence[Any]) -> list[Any]:
-        """Start all tasks, the own one last, and collect what is fetched. Of the own part, this
-        thread does what takes long; the rest is done as messages come."""
+        """Start the step on all tasks and return the fetched values.
+
+        The own part's short calls run on the thread that reads messages, as these arrive; its long
+        calls run on the calling thread.
+        """
         try:
             for part in self._plan.others:
                 self._start(part, feeds)
             with np.errstate(all="ignore"):
-                self._start_own_part(feeds)
-                self._do_work()
-        except BaseException as error:  # an interrupt, say
+                self._start_own_and_fed(feeds)
+                self._run_long_calls()
+        except BaseException as error:  # KeyboardInterrupt, for example
             self.fail(errors.CancelledError(None, None, f"The step was stopped: {error!r}"))
-            WORKERS.start(self._finish)
+            WORKERS.start(self._drain)
             raise
         if self._interrupt is not None:
             raise self._interrupt
@@ -332,51 +337,51 @@ class RunningStep:
             raise self._error
         return [self._found[place] for place in range(len(self._found))]
 
-    def _do_work(self) -> None:
-        """Do what takes long until the step is over. Where there was such work in the last step of
-        the plan, the I/O thread stays what it is: it reads messages meanwhile."""
-        course = self._plan.course
-        get = self._work.get_elsewhere if course.has_long_calls else self._work.get
-        course.has_long_calls = False
-        while (work := get()) is not None:
-            course.has_long_calls = True
+    def _run_long_calls(self) -> None:
+        """Run long calls until the step ends. If the plan's last run had any, this thread does not
+        take over the I/O loop while it waits: the I/O thread keeps reading messages."""
+        history = self._plan.course
+        get = self._work.get_elsewhere if history.has_long_calls else self._work.get
+        history.has_long_calls = False
+        while (call := get()) is not None:
+            history.has_long_calls = True
             self._member.endpoint.loop.resume()
-            work()
+            call()
 
-    def _start_own_part(self, feeds: Sequence[Any]) -> None:
-        """Start the own part, and have those that it sends values to hear of the step with them:
-        messages cost more than values."""
+    def _start_own_and_fed(self, feeds: Sequence[Any]) -> None:
+        """Start the own part, then the parts it feeds, with the values that it sent to them so far
+        piggybacked on their RUN messages: a message costs more than a small value."""
         held = Held(self._plan.fed_tasks) if self._plan.fed else None
         try:
             for part in self._plan.own:
                 self._start_own(part, feeds, held)
-        finally:  # who leaves the step here waits for the answers elsewhere
+        finally:  # even after an interrupt: `_drain` waits for a reply from every task
             if held is not None:
                 for part in self._plan.fed:
                     self._start(part, feeds, held.of(part.task))
 
-    def _finish(self) -> None:
-        """Do what is left of a step that its own thread has left."""
-        while (work := self._work.get_elsewhere()) is not None:
-            work()
+    def _drain(self) -> None:
+        """Finish an interrupted step on another thread: run its long calls until it ends."""
+        while (call := self._work.get_elsewhere()) is not None:
+            call()
 
     def _start(self, part: TaskPart, feeds: Sequence[Any], sent: Keyed = ()) -> None:
         values = [feeds[place] for place in part.feeds] if part.feeds else []
         keys: tuple[Key, ...] = ()
         if sent and self._member.worker is not None:
-            keys, given = zip(*sent, strict=True)
-            size = size_of(given)
+            keys, piggybacked = zip(*sent, strict=True)
+            size = size_of(piggybacked)
             self._member.worker.traffic.bytes_sent += size
-            values += given
+            values += piggybacked
         fields = part.run_fields.get(keys) or part.new_fields(keys)
         message = new_tuple(Message, (Kind.RUN, self._number, fields, values, 0))
         try:
-            part.peer.request(message, partial(self._answered, part))  # pyright: ignore[reportOptionalMemberAccess] - not the own
+            part.peer.request(message, partial(self._on_reply, part))  # pyright: ignore[reportOptionalMemberAccess] - never the own part
         except errors.OpError as error:
-            self._answered(part, None, error)
+            self._on_reply(part, None, error)
 
-    def _answered(self, part: TaskPart, message: Message | None, error: Exception | None) -> None:
-        """Take a task's answer, on the thread that it came on."""
+    def _on_reply(self, part: TaskPart, message: Message | None, error: Exception | None) -> None:
+        """Handle a task's reply to RUN, on the thread that received it."""
         try:
             if spans.is_on():
                 spans.note(f"run on {part.task}", part.partitions[0].nodes[0], self._started)
@@ -395,27 +400,27 @@ class RunningStep:
             self._count_down()
 
     def _count_down(self) -> None:
-        """A task has done its part."""
+        """One part has ended; the last one ends the step."""
         if next(self._ended) == len(self._plan.tasks):
             self._work.put(None)
 
     def _start_own(self, part: TaskPart, feeds: Sequence[Any], held: Held | None = None) -> None:
-        given = {place: feeds[place] for place in part.feeds}
+        part_feeds = {place: feeds[place] for place in part.feeds}
         try:
             self._member.start_own(
                 self._session,
                 self._plan.handle,
                 self._number,
-                given,
-                self._own_done,
+                part_feeds,
+                self._on_own_done,
                 self._work.put,
                 held,
             )
         except errors.OpError as error:
-            self._own_done({}, error)
+            self._on_own_done({}, error)
 
-    def _own_done(self, found: Mapping[int, Any], error: BaseException | None) -> None:
-        self._found.update(found)
+    def _on_own_done(self, fetched: Mapping[int, Any], error: BaseException | None) -> None:
+        self._found.update(fetched)
         if isinstance(error, errors.OpError):
             self.fail(error)
         elif error is not None:
@@ -424,15 +429,15 @@ class RunningStep:
         self._count_down()
 
     def uses(self, address: str) -> bool:
-        """Whether the task at an address has a part in the step."""
+        """Whether the step has a part on the task at an address."""
         return any(part.peer and part.peer.address == address for part in self._plan.tasks)
 
     def has_parts_of(self, tasks: Set[str]) -> bool:
-        """Whether all of some tasks have parts in the step."""
+        """Whether the step has parts on all of the given tasks."""
         return tasks <= {part.task for part in self._plan.tasks}
 
     def fail(self, error: errors.OpError | None) -> None:
-        """End the step everywhere; the first error is the one that is raised."""
+        """Abort the step on all tasks. Only the first error counts; None is ignored."""
         with self._lock:
             if self._error is not None or error is None:
                 return
@@ -445,63 +450,65 @@ class RunningStep:
                 self._member.send(part.peer, Message(Kind.ABORT, self._number, fields))
 
 
-def _stand_in(device: str) -> Device:
-    """A device of this process with the name of another task's."""
+def _proxy_device(device: str) -> Device:
+    """A local CPU device under the name of another task's device."""
     return cpu_device(DeviceSpec.from_string(device).device_index or 0, task=task_of(device))
 
 
-def _used(placement: Placement) -> set[str]:
+def _placed_tasks(placement: Placement) -> set[str]:
     return {task_of(device) for node, device in placement.items() if not is_replicated(node)}
 
 
-def _sent_first(part: Partition) -> set[str]:
-    """The tasks that a partition sends something to before it receives anything."""
-    late, found = set[Node](), set[str]()
+def _tasks_sent_first(part: Partition) -> set[str]:
+    """The tasks to which a partition sends a value that depends on no received one."""
+    after_receive, tasks = set[Node](), set[str]()
     for node in part.nodes:
-        if isinstance(node.op, Receiving) or not late.isdisjoint(part.order[node]):
-            late.add(node)
+        if isinstance(node.op, Receiving) or not after_receive.isdisjoint(part.order[node]):
+            after_receive.add(node)
         elif isinstance(node.op, Sending):
-            found.add(task_of(node.op.recv_device))
-    return found
+            tasks.add(task_of(node.op.recv_device))
+    return tasks
 
 
-def _without_groups(targets: Sequence[Node]) -> tuple[Node, ...]:
-    """What has to be run for some targets: for a group, its parts, so that no task waits for the
-    parts on others only to say that all are done. The master hears of each anyway."""
-    found = dict[Node, None]()
-    left = [*reversed(targets)]
-    while left:
-        node = left.pop()
+def _expand_groups(targets: Sequence[Node]) -> tuple[Node, ...]:
+    """The targets with groups (NoOps with control inputs) replaced by their members, so that no
+    task waits for members on other tasks: the master waits for every part anyway."""
+    expanded = dict[Node, None]()
+    stack = [*reversed(targets)]
+    while stack:
+        node = stack.pop()
         if isinstance(node.op, NoOp) and node.control_inputs:
-            left += reversed(node.control_inputs)
+            stack += reversed(node.control_inputs)
         else:
-            found[node] = None
-    return tuple(found)
+            expanded[node] = None
+    return tuple(expanded)
 
 
-def _registration(session: str, handle: int, part: TaskPart) -> Message:
+def _register_message(session: str, handle: int, part: TaskPart) -> Message:
     fields, graphs = zip(*map(encode, part.partitions), strict=True)
     body = {"session": session, "handle": handle, "partitions": list(fields)}
     return Message(Kind.REGISTER, 0, body, list(graphs))
 
 
-def _forget(own: TaskSession | None, handle: int, peers: Sequence[Peer], message: Message) -> None:
-    """Have tasks drop a plan that its session has dropped."""
-    if own is not None:
-        own.deregister(handle)
+def _deregister(
+    own_session: TaskSession | None, handle: int, peers: Sequence[Peer], message: Message
+) -> None:
+    """Deregister a plan on its tasks after the session has dropped it."""
+    if own_session is not None:
+        own_session.deregister(handle)
     for peer in peers:
         if peer.is_alive:
             Member.send(peer, message)
 
 
-def _collect(
-    answers: SimpleQueue[tuple[int, Message | None, Exception | None]], place: int
+def _reply_callback(
+    queue: SimpleQueue[tuple[int, Message | None, Exception | None]], index: int
 ) -> Callable[[Message | None, Exception | None], None]:
-    return lambda message, error: answers.put((place, message, error))
+    return lambda message, error: queue.put((index, message, error))
 
 
-def _checked(answer: Message, graph: Graph | None) -> Message:
-    """An answer that tells of no failure."""
-    if answer.kind is Kind.FAILED:
-        raise failures.decode(answer.fields, graph)
-    return answer
+def _raise_if_failed(reply: Message, graph: Graph | None) -> Message:
+    """The reply itself; raises the error that a FAILED one carries."""
+    if reply.kind is Kind.FAILED:
+        raise failures.decode(reply.fields, graph)
+    return reply

@@ -1,7 +1,7 @@
-"""A process's place in a cluster: its endpoint, and the masters of its sessions.
+"""A process as a member of a cluster: its endpoint and the masters of its sessions.
 
-A client knows one task, whom it asks for the others. A server is a task itself. Both open sessions
-on all tasks that they use, wait for those that are not up yet, and hear of tasks that are lost.
+A client knows the address of one task and gets the cluster from it. A server is a task itself. Both
+open sessions on all tasks they use, wait for tasks that are not up yet, and detect lost tasks.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from thalweg.cluster.worker import Done, Worker
 from thalweg.platform import tf_logging
 from thalweg.runtime.config import SessionOptions
 
-_PATIENCE = 10.0  # seconds between two lines about a task that does not answer
-_PAUSE = 0.1  # seconds until a task that refused is asked again
+_PATIENCE = 10.0  # seconds between warnings about tasks that do not reply
+_PAUSE = 0.1  # seconds before a refused request is retried
 
 
 class Losing(Protocol):
-    """Who is told of lost tasks."""
+    """A listener for lost tasks."""
 
     def lost(self, address: str, error: errors.OpError) -> None:
-        """A task is gone."""
+        """The task at an address is lost."""
         ...
 
 
 class Member:
-    """What a client and a server have in common."""
+    """The common base of clients and servers."""
 
     worker: Worker | None = None  # the task of this process
-    task: str  # the one that sessions use where nothing else is asked for
+    task: str  # the default task for nodes without a device
 
     def __init__(self, bind: str | None) -> None:
         self._masters: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -48,20 +48,20 @@ class Member:
     # Messages
 
     def received(self, peer: Peer, message: Message) -> None:
-        """A message that answers none of ours."""
+        """Handle a message that is not a reply: LOST is passed on to the masters."""
         if message.kind is Kind.LOST:
             error, pair = failures.decode(message.fields), set(message.fields["tasks"])
             for master in list(self._masters):
                 master.parted(pair, error)
 
     def lost(self, peer: Peer, error: errors.OpError) -> None:
-        """A peer is gone."""
+        """A peer is lost: notify the masters."""
         for master in list(self._masters):
             master.lost(peer.address, error)
 
     @staticmethod
     def send(peer: Peer, message: Message) -> None:
-        """Send a message to a task that may be lost."""
+        """Send a message; dropped if the peer is lost."""
         try:
             peer.send(message)
         except errors.OpError:
@@ -70,21 +70,23 @@ class Member:
     # Sessions
 
     def open(self, session: str, master: Losing, options: SessionOptions) -> dict[str, TaskInfo]:
-        """Open a session on all tasks; those that answered, the own one first."""
+        """Open a session on all tasks that its device filters select; the own task comes first."""
         self._masters.add(master)
         tasks = dict(all_tasks(self._cluster(options)))
-        own = [self.task] if self.task in tasks else []
+        own_task = [self.task] if self.task in tasks else []
         used = {
             task: tasks[task]
-            for task in [*own, *sorted(tasks.keys() - own)]
-            if task in own or passes(task, options.device_filters)
+            for task in [*own_task, *sorted(tasks.keys() - own_task)]
+            if task in own_task or passes(task, options.device_filters)
         }
-        answers = {} if self.worker is None else {self.task: self._open_own(session)}
-        asked = {task: address for task, address in used.items() if task not in answers}
+        infos = {} if self.worker is None else {self.task: self._open_own(session)}
+        remote = {task: address for task, address in used.items() if task not in infos}
         message = Message(Kind.STATUS, 0, {"session": session})
-        found = _Asking(self.endpoint, asked, message, options.timeout_in_ms).answers()
-        answers |= {task: _info(task, *answer) for task, answer in found.items()}
-        return {task: answers[task] for task in used}
+        replies = _RetryingBroadcast(
+            self.endpoint, remote, message, options.timeout_in_ms
+        ).answers()
+        infos |= {task: _task_info(task, *reply) for task, reply in replies.items()}
+        return {task: infos[task] for task in used}
 
     def _cluster(self, options: SessionOptions) -> ClusterSpec:
         raise NotImplementedError
@@ -102,34 +104,34 @@ class Member:
         later: Callable[[Callable[[], None]], None],
         held: Held | None = None,
     ) -> None:
-        """Begin the part of this process in a step, as `Worker.start` does."""
+        """Start the part of a step that runs in this process, as `Worker.start` does."""
         raise NotImplementedError
 
     def close(self, session: str, tasks: Iterable[TaskInfo]) -> None:
-        """End a session on all tasks."""
-        closed = errors.CancelledError(None, None, "Session was closed.")
+        """Close a session on all tasks."""
+        error = errors.CancelledError(None, None, "Session was closed.")
         if self.worker is not None:
-            self.worker.close_session(session, closed)
+            self.worker.close_session(session, error)
         for task in tasks:
             if task.peer is not None:
                 self.send(task.peer, Message(Kind.CLOSE, 0, {"session": session}))
 
     def reset(self, containers: Iterable[str] | None, options: SessionOptions) -> None:
-        """Have all tasks forget containers, or all they have, and their sessions."""
-        named = [*containers] if containers else None
+        """Clear containers (None: all) on all selected tasks and close the tasks' sessions."""
+        names = [*containers] if containers else None
         tasks = {
             task: address
             for task, address in all_tasks(self._cluster(options))
             if passes(task, options.device_filters) and (self.worker is None or task != self.task)
         }
         if self.worker is not None:
-            self.worker.reset(named)
-        message = Message(Kind.RESET, 0, {"containers": named})
-        _Asking(self.endpoint, tasks, message, options.timeout_in_ms).answers()
+            self.worker.reset(names)
+        message = Message(Kind.RESET, 0, {"containers": names})
+        _RetryingBroadcast(self.endpoint, tasks, message, options.timeout_in_ms).answers()
 
 
 class Client(Member):
-    """A process that is no task: it knows the address of one."""
+    """A process that is not a task itself and knows the address of one."""
 
     def __init__(self, address: str) -> None:
         super().__init__(None)
@@ -137,12 +139,12 @@ class Client(Member):
         self.task = ""
 
     def _cluster(self, options: SessionOptions) -> ClusterSpec:
-        asking = {"": self._address}
+        tasks = {"": self._address}
         message = Message(Kind.STATUS)
-        found = _Asking(self.endpoint, asking, message, options.timeout_in_ms).answers()
-        _, answer = found[""]
-        self.task = answer.fields["task"]
-        jobs: Mapping[str, Mapping[str, str]] = answer.fields["cluster"]
+        replies = _RetryingBroadcast(self.endpoint, tasks, message, options.timeout_in_ms).answers()
+        _, reply = replies[""]
+        self.task = reply.fields["task"]
+        jobs: Mapping[str, Mapping[str, str]] = reply.fields["cluster"]
         return ClusterSpec({job: {int(i): a for i, a in jobs[job].items()} for job in jobs})
 
     def close(self, session: str, tasks: Iterable[TaskInfo]) -> None:
@@ -150,8 +152,8 @@ class Client(Member):
         self.endpoint.close()
 
 
-class _Asking:
-    """One question to several tasks, put again to those that are not up yet."""
+class _RetryingBroadcast:
+    """One request to several tasks, retried on those that are not up yet."""
 
     def __init__(
         self,
@@ -165,38 +167,38 @@ class _Asking:
         self._limit = timeout_in_ms / 1000 if timeout_in_ms else None
 
     def answers(self) -> dict[str, tuple[Peer, Message]]:
-        """The answers of all tasks, however long they take to come up."""
-        started = said = time.monotonic()
-        found: dict[str, tuple[Peer, Message]] = {}
+        """The replies of all tasks; waits for tasks to come up until the timeout, if any."""
+        started = last_warning = time.monotonic()
+        replies: dict[str, tuple[Peer, Message]] = {}
         for task in self._tasks:
-            self._ask(task)
-        while len(found) < len(self._tasks):
-            answer = self._next()
+            self._request(task)
+        while len(replies) < len(self._tasks):
+            reply = self._next_reply()
             now = time.monotonic()
-            missing = [task for task in self._tasks if task not in found]
-            if answer is not None:
-                task, peer, message, _ = answer
+            missing = [task for task in self._tasks if task not in replies]
+            if reply is not None:
+                task, peer, message, _ = reply
                 if message is None:
-                    self._ask(task)
+                    self._request(task)
                 elif message.kind is Kind.FAILED:
                     raise failures.decode(message.fields)
                 else:
-                    found[task] = peer, message
+                    replies[task] = peer, message
             if self._limit is not None and now - started > self._limit:
-                raise errors.DeadlineExceededError(None, None, _waiting(missing, self._tasks))
-            if now - said > _PATIENCE:
-                said = now
-                tf_logging.warning("%s", _waiting(missing, self._tasks))
-        return found
+                raise errors.DeadlineExceededError(None, None, _waiting_text(missing, self._tasks))
+            if now - last_warning > _PATIENCE:
+                last_warning = now
+                tf_logging.warning("%s", _waiting_text(missing, self._tasks))
+        return replies
 
-    def _next(self) -> Any:
-        patience = _PATIENCE if self._limit is None else min(_PATIENCE, self._limit)
+    def _next_reply(self) -> Any:
+        timeout = _PATIENCE if self._limit is None else min(_PATIENCE, self._limit)
         try:
-            return self._answers.get(timeout=patience)
+            return self._answers.get(timeout=timeout)
         except Empty:
             return None
 
-    def _ask(self, task: str) -> None:
+    def _request(self, task: str) -> None:
         peer = self._endpoint.peer(self._tasks[task])
 
         def done(message: Message | None, error: Exception | None) -> None:
@@ -207,7 +209,7 @@ class _Asking:
         peer.request(self._message, done)
 
 
-def _waiting(missing: Iterable[str], tasks: Mapping[str, str]) -> str:
+def _waiting_text(missing: Iterable[str], tasks: Mapping[str, str]) -> str:
     named = ", ".join(f"{task or 'the target'} ({tasks[task]})" for task in missing)
     return (
         f"Waiting for tasks that do not answer: {named}. "
@@ -215,5 +217,5 @@ def _waiting(missing: Iterable[str], tasks: Mapping[str, str]) -> str:
     )
 
 
-def _info(task: str, peer: Peer, answer: Message) -> TaskInfo:
-    return TaskInfo(task, peer.address, answer.fields["devices"], peer)
+def _task_info(task: str, peer: Peer, reply: Message) -> TaskInfo:
+    return TaskInfo(task, peer.address, reply.fields["devices"], peer)

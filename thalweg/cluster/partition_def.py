@@ -1,8 +1,8 @@
-"""Partitions as messages: what a task is sent once, before the first of many steps.
+"""Serialization of partitions: each is sent to its task once, before the first step.
 
-The nodes are NodeDefs, with the order between them as control inputs and the device of each; bodies
-of conditionals and loops are functions of the GraphDef's library. What comes back is a partition of
-another graph, whose nodes have the names of the sender's: errors and state go by those.
+Nodes become NodeDefs with their devices, and the order between them becomes control inputs; bodies
+of conditionals and loops are functions in the GraphDef's library. Decoding creates a partition of
+another graph with the same node names, by which errors and state are attributed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Fields = Mapping[str, Any]
 
 
 def encode(part: Partition) -> tuple[Fields, bytes]:
-    """A partition as the fields of a message and a GraphDef."""
+    """A partition as message fields and a serialized GraphDef."""
     fields = {
         "device": part.device,
         "feeds": [[place, tensor.name] for place, tensor in part.feeds],
@@ -41,22 +41,22 @@ def _graph_def(part: Partition) -> Any:
         return proto
 
     proto = protos.GraphDef()
-    kept = {*part.nodes}
-    nodes = [n for n in part.graph.nodes if n in kept or isinstance(n.op, Argument)]
+    own_nodes = {*part.nodes}
+    nodes = [n for n in part.graph.nodes if n in own_nodes or isinstance(n.op, Argument)]
     for node in nodes:
-        written = write(node)
-        known = {*written.input}
+        node_def = write(node)
+        existing_inputs = {*node_def.input}
         before = sorted(f"^{earlier.name}" for earlier in part.order.get(node, ()))
-        fed = {tensor.op for tensor in node.inputs}
-        after = {f"^{each.name}" for each in fed} | known
-        written.input.extend(name for name in before if name not in after)
-        proto.node.append(written)
+        producers = {tensor.op for tensor in node.inputs}
+        implied = {f"^{producer.name}" for producer in producers} | existing_inputs
+        node_def.input.extend(name for name in before if name not in implied)
+        proto.node.append(node_def)
     proto.library.function.extend(function_library(nodes, write).values())
     return proto
 
 
 def decode(fields: Fields, graph_def: bytes, original: Callable[[Node], Node]) -> Partition:
-    """A partition from what `encode` gave. `original` gives the node that state belongs to."""
+    """The inverse of `encode`. `original` maps a node to the one that owns its state."""
     proto = protos.GraphDef.FromString(graph_def)
     graph = RewrittenGraph()
     with graph.as_default():
@@ -69,7 +69,7 @@ def decode(fields: Fields, graph_def: bytes, original: Callable[[Node], Node]) -
         fields["device"],
         graph,
         nodes,
-        {node: _before(node) for node in nodes},
+        {node: _predecessors(node) for node in nodes},
         _slots(graph, fields["feeds"]),
         _slots(graph, fields["fetches"]),
         tuple(graph.get_operation_by_name(name) for name in fields["targets"]),
@@ -77,9 +77,9 @@ def decode(fields: Fields, graph_def: bytes, original: Callable[[Node], Node]) -
     )
 
 
-def _before(node: Node) -> set[Node]:
-    found = {*node.control_inputs, *(tensor.op for tensor in node.inputs)}
-    return {each for each in found if not isinstance(each.op, Argument)}
+def _predecessors(node: Node) -> set[Node]:
+    predecessors = {*node.control_inputs, *(tensor.op for tensor in node.inputs)}
+    return {predecessor for predecessor in predecessors if not isinstance(predecessor.op, Argument)}
 
 
 def _slots(graph: RewrittenGraph, pairs: Sequence[tuple[int, str]]) -> tuple[Slot, ...]:
@@ -91,4 +91,4 @@ def _tensor(graph: RewrittenGraph, name: str) -> Tensor:
 
 
 def _placement(nodes: Sequence[Node], device: str) -> Placement:
-    return {each: each.device or device for node in nodes for each in with_inner(node)}
+    return {nested: nested.device or device for node in nodes for nested in with_inner(node)}

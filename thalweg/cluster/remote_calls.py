@@ -1,9 +1,9 @@
-"""Conditionals and loops that span tasks: what is on another task is called there.
+"""Conditionals and loops that span tasks: their units on other tasks are called remotely.
 
 The task of the control node runs its token graph. A unit on another task becomes a partition of its
-own, which is registered there when it is first called; each call sends the values it takes and gets
-those it makes. Variables stay where they are: a unit finds those of its own task there, and is sent
-the values of others.
+own, registered there on the first call; each call sends its inputs and receives its outputs.
+Variables do not move: a unit accesses those of its own task in place, and is sent the values of
+others.
 """
 
 from __future__ import annotations
@@ -40,16 +40,17 @@ Unit = Node | Region | ControlRegion
 
 
 class RemoteCalls:
-    """The calls that one session of a task makes on others."""
+    """The remote calls of one session of a task."""
 
     def __init__(self, session: str, peer: Callable[[str], Peer]) -> None:
         self.session = session
-        self._peer = peer  # of a task
-        # The upper half of a number tells the session; the steps of the master count from 0.
+        self._peer = peer  # the connection to a task, by name
+        # The upper half of a step number identifies the session. The master counts its steps from 1
+        # in the lower half; bit 31 keeps these numbers apart from them.
         self._numbers = itertools.count(int(session, 16) | 1 << 31 | secrets.randbits(30))
 
     def elsewhere(self, device: str, placement: Placement) -> Elsewhere:
-        """A device of another task."""
+        """A device of another task, as the planner sees it: calls to it are remote."""
         return Elsewhere(device, lambda unit: self._call(unit, device, placement))
 
     def _call(self, unit: Unit, device: str, placement: Placement) -> Call:
@@ -61,15 +62,15 @@ class RemoteCalls:
         return Call(function, True, (), nodes[-1], nodes, is_async=True)
 
     def number(self) -> int:
-        """A number that no other call has."""
+        """A fresh step number or handle, unique within the session."""
         return next(self._numbers)
 
     def peer(self, device: str) -> Peer:
-        """Who has a device."""
+        """The connection to the task that owns a device."""
         return self._peer(task_of(device))
 
     def register(self, part: Partition) -> int:
-        """Have another task plan a partition; its handle."""
+        """Register a partition on the task of its device; returns the handle."""
         handle = self.number()
         fields, graph = encode(part)
         body = {"session": self.session, "handle": handle, "partitions": [fields]}
@@ -77,38 +78,38 @@ class RemoteCalls:
         return handle
 
     def run(self, handle: int, values: Sequence[Any]) -> Message:
-        """The message that runs what was registered."""
+        """The RUN message for a registered partition with some feeds."""
         places = list(range(len(values)))
-        about = {"session": self.session, "handle": handle}
-        fields = {**about, "feeds": places, "keys": (), "task": ""}
+        identity = {"session": self.session, "handle": handle}
+        fields = {**identity, "feeds": places, "keys": (), "task": ""}
         return packed(Message(Kind.RUN, self.number(), fields, values))
 
     def ask(self, device: str, message: Message) -> Message:
-        """The answer of a task, which this thread waits for."""
-        answers = SimpleQueue[tuple[Message | None, Exception | None]]()
-        self.peer(device).request(message, lambda found, error: answers.put((found, error)))
-        return _checked(*answers.get())
+        """Send a request and block until the reply."""
+        replies = SimpleQueue[tuple[Message | None, Exception | None]]()
+        self.peer(device).request(message, lambda reply, error: replies.put((reply, error)))
+        return _raise_if_failed(*replies.get())
 
 
 class RemoteCell(ForeignCell):
-    """A variable of another task."""
+    """A variable on another task."""
 
     def __init__(self, calls: RemoteCalls, node: Node, device: str) -> None:
         self._calls, self.node, self.device = calls, node, device
         self._handle: int | None = None
 
     def read(self) -> Any:
-        """The current value."""
+        """Fetch the current value; blocks."""
         if self._handle is None:
             self._handle = self._calls.register(self._partition())
         return self._calls.ask(self.device, self._calls.run(self._handle, ())).values[0]
 
     def local(self) -> VariableCell:
-        """A variable of this process with the current value."""
+        """A copy of the variable in this process, with the current value."""
         tensor = self.node.outputs[0]
-        made = VariableCell(self.node.name, tensor.dtype.base_dtype, tensor.shape)
-        made.assign(self.read())
-        return made
+        cell = VariableCell(self.node.name, tensor.dtype.base_dtype, tensor.shape)
+        cell.assign(self.read())
+        return cell
 
     def _partition(self) -> Partition:
         graph = RewrittenGraph()
@@ -130,40 +131,44 @@ class RemoteUnit:
         self._inputs: tuple[Tensor, ...] = (*unit.inputs, *references)
         self._outputs = tuple(unit.outputs)
         self._is_control = isinstance(unit, ControlRegion)
-        #: What a control node is run for if nothing of it is wanted but its effects.
+        #: Fetched if a control node has no other outputs in use: it runs only for its effects.
         self._any_output = [*unit.node.outputs[:1]] if isinstance(unit, ControlRegion) else []
         self._roots = reference_roots(self._nodes)
         self._handles: dict[tuple[Node | None, ...], int] = {}
         self._lock = threading.Lock()
 
     def __call__(self, context: Any, done: Callable[..., None], *inputs: Any) -> None:
-        """Call `done` with the outputs, or an error, when they are there."""
-        cells = dict(zip(self._inputs, map(self._own, inputs), strict=True))
-        values = [_value(each) for each in inputs if self._own(each) is None]
+        """Start the remote call; `done` is called with the outputs or an error."""
+        cells = dict(zip(self._inputs, map(self._colocated_cell, inputs), strict=True))
+        values = [_feed_value(item) for item in inputs if self._colocated_cell(item) is None]
         message = self._calls.run(self._handle(cells), values)
-        abort = Message(Kind.ABORT, message.step, failures.encode(_stopped(), ""))
+        abort = Message(Kind.ABORT, message.step, failures.encode(_caller_cancelled(), ""))
         peer = self._calls.peer(self._device)
-        undo = context.cancellation.on_cancel(lambda: peer.send(abort))
+        unsubscribe = context.cancellation.on_cancel(lambda: peer.send(abort))
 
-        def answered(answer: Message | None, error: Exception | None) -> None:
-            undo()
+        def on_reply(reply: Message | None, error: Exception | None) -> None:
+            unsubscribe()
             try:
-                done(self._given(_checked(answer, error), cells), None)
+                done(self._assemble_outputs(_raise_if_failed(reply, error), cells), None)
             except errors.OpError as failure:
                 done(None, failure if failure.op else failure.at(context.node))
 
-        peer.request(message, answered)
+        peer.request(message, on_reply)
 
-    def _own(self, value: Any) -> RemoteCell | None:
-        """A variable that the unit finds on its own task."""
-        is_own = isinstance(value, RemoteCell) and task_of(value.device) == task_of(self._device)
-        return value if is_own else None
+    def _colocated_cell(self, value: Any) -> RemoteCell | None:
+        """The input, if it is a variable on the unit's own task; None otherwise."""
+        is_colocated = isinstance(value, RemoteCell) and task_of(value.device) == task_of(
+            self._device
+        )
+        return value if is_colocated else None
 
-    def _given(self, answer: Message, cells: Mapping[Tensor, RemoteCell | None]) -> list[Any]:
-        """The outputs: what was sent, and references to the variables of the unit's task."""
-        sent = iter(values_of(answer))
+    def _assemble_outputs(
+        self, reply: Message, cells: Mapping[Tensor, RemoteCell | None]
+    ) -> list[Any]:
+        """The outputs: received values, and references to variables on the unit's task."""
+        received = iter(values_of(reply))
         return [
-            cells[self._roots.get(tensor, tensor)] if tensor.dtype.is_ref_dtype else next(sent)
+            cells[self._roots.get(tensor, tensor)] if tensor.dtype.is_ref_dtype else next(received)
             for tensor in self._outputs
         ]
 
@@ -180,42 +185,46 @@ class RemoteUnit:
         feeds: list[Tensor] = []
         for tensor, cell in cells.items():
             if cell is None:
-                made = _argument(graph, tensor)
-                feeds.append(made)
+                copied = _argument(graph, tensor)
+                feeds.append(copied)
             else:
-                known = rewriter.nodes.get(cell.node) or rewriter.copy(cell.node)
-                made = known.outputs[0]
-            rewriter.tensors[tensor] = made
+                variable = rewriter.nodes.get(cell.node) or rewriter.copy(cell.node)
+                copied = variable.outputs[0]
+            rewriter.tensors[tensor] = copied
         order = step_order(self._nodes, self._inputs)
         placement = dict.fromkeys(graph.nodes, self._device)
-        found = {node: set[Node]() for node in graph.nodes if not isinstance(node.op, Argument)}
+        predecessors = {
+            node: set[Node]() for node in graph.nodes if not isinstance(node.op, Argument)
+        }
         for node in self._nodes:
-            for tensor in node.inputs:  # of a control node, some may not be used
+            for tensor in node.inputs:  # a control node may have unused inputs
                 if tensor not in rewriter.tensors:
                     rewriter.tensors[tensor] = _argument(graph, tensor)
-            made = rewriter.copy(node)
-            placement[made] = self._device
-            found[made] = {tensor.op for tensor in made.inputs if tensor.op in found}
-            found[made] |= set(rewriter.mapped(order.get(node, ())))
-            inner = (each for each in with_inner(node) if each is not node)
-            placement.update((each, self._placement[each]) for each in inner)
-        fetched = [t for t in self._outputs if not t.dtype.is_ref_dtype] or self._any_output
+            copied = rewriter.copy(node)
+            placement[copied] = self._device
+            predecessors[copied] = {
+                tensor.op for tensor in copied.inputs if tensor.op in predecessors
+            }
+            predecessors[copied] |= set(rewriter.mapped(order.get(node, ())))
+            inner = (nested for nested in with_inner(node) if nested is not node)
+            placement.update((nested, self._placement[nested]) for nested in inner)
+        fetches = [t for t in self._outputs if not t.dtype.is_ref_dtype] or self._any_output
         targets: Sequence[Node] = () if self._is_control else self._nodes
         return Partition(
             self._device,
             graph,
-            tuple(found),
-            found,
+            tuple(predecessors),
+            predecessors,
             tuple(Slot(place, tensor) for place, tensor in enumerate(feeds)),
-            tuple(Slot(place, rewriter.tensors[t]) for place, t in enumerate(fetched)),
+            tuple(Slot(place, rewriter.tensors[t]) for place, t in enumerate(fetches)),
             tuple(rewriter.mapped(targets)),
             placement,
         )
 
 
 def stays_here(node: Node) -> bool:
-    """Whether a node inside a control node runs where that does, whatever it asks for: lists are
-    objects of one process."""
+    """Whether a node in a control node's body must run on the control node's device, regardless of
+    its placement: lists (variants) cannot leave their process."""
     return any(tensor.dtype is variant for tensor in (*node.inputs, *node.outputs))
 
 
@@ -226,18 +235,18 @@ def _argument(graph: RewrittenGraph, tensor: Tensor) -> Tensor:
     return graph.add(op, (), [dtype], [tensor.shape], name, None, tensor.op.made_at).outputs[0]
 
 
-def _value(item: Any) -> Any:
-    """What is sent of an input."""
+def _feed_value(item: Any) -> Any:
+    """The value to send for an input: variables are read."""
     return item.read() if isinstance(item, ForeignCell | VariableCell) else item
 
 
-def _checked(answer: Message | None, error: Exception | None) -> Message:
-    if answer is None:
+def _raise_if_failed(reply: Message | None, error: Exception | None) -> Message:
+    if reply is None:
         raise error or errors.UnavailableError(None, None, "A task did not answer")
-    if answer.kind is Kind.FAILED:
-        raise failures.decode(answer.fields)
-    return answer
+    if reply.kind is Kind.FAILED:
+        raise failures.decode(reply.fields)
+    return reply
 
 
-def _stopped() -> errors.CancelledError:
+def _caller_cancelled() -> errors.CancelledError:
     return errors.CancelledError(None, None, "The step that called this was stopped")

@@ -1,7 +1,7 @@
 """`tf.train.Server`: a task of a cluster, in this process.
 
-It answers masters, which register partitions and run steps, and other tasks, which push values. A
-session of this process whose target it is calls it without messages.
+It serves masters, which register partitions and run steps, and other tasks, which push values. A
+session in the same process with this server as its target calls it directly, without messages.
 """
 
 from __future__ import annotations
@@ -38,27 +38,27 @@ from thalweg.runtime.config import SessionOptions, session_options
 from thalweg.runtime.dataflow.opening import Opening
 
 SCHEME = "thalweg://"
-_MAX_KEPT = 4096  # fields of messages that are sent in every step
+_MAX_KEPT = 4096  # cached message fields: the same ones recur in every step
 _NO_PLACES = FixedFields(places=(), keys=())
 _NO_FEEDS: Mapping[int, Any] = MappingProxyType({})
 _NO_ROUTE: tuple[Peer | None, FixedFields] = None, FixedFields()
-_TOKEN = ((),)  # what stands for the end of a node
+_TOKEN = ((),)  # the value of a control edge between tasks
 
 _servers: weakref.WeakValueDictionary[str, TaskServer] = weakref.WeakValueDictionary()
 
 
 def server_at(address: str) -> TaskServer | None:
-    """The server of this process that listens at an address."""
+    """The server of this process that listens on an address, if any."""
     return _servers.get(numeric(address))
 
 
 class TaskServer(Member):
-    """A task: what it has, and what it does for masters and other tasks."""
+    """The message handlers of a task: for masters, and for other tasks."""
 
     def __init__(self, cluster: ClusterSpec, job: str, index: int, config: Any) -> None:
         options = session_options(config)
         self.task = task_name(job, index)
-        threads = options.threads or _threads(cluster, job, index)
+        threads = options.threads or _threads_per_step(cluster, job, index)
         devices = local_devices(options.device_count, threads, self.task)
         self._worker = self.worker = Worker(self.task, devices, self, self._peer)
         self._by_task = dict(all_tasks(cluster))
@@ -67,16 +67,16 @@ class TaskServer(Member):
             "keys of sent values", _MAX_KEPT
         )
         self._acts: dict[Kind, Callable[[Peer, Message], None]] = {
-            Kind.TENSOR: self._take,
-            Kind.RUN: self._run,
-            Kind.ABORT: self._abort,
-            Kind.STATUS: lambda peer, message: self._answer(
+            Kind.TENSOR: self._on_tensor,
+            Kind.RUN: self._on_run,
+            Kind.ABORT: self._on_abort,
+            Kind.STATUS: lambda peer, message: self._reply_with(
                 peer, message, lambda request: self._status(peer, request)
             ),
-            Kind.REGISTER: self._answer_later(self._register),
-            Kind.DEREGISTER: self._deregister,
-            Kind.CLOSE: self._close,
-            Kind.RESET: self._answer_later(self._reset),
+            Kind.REGISTER: self._reply_from_worker_thread(self._register),
+            Kind.DEREGISTER: self._on_deregister,
+            Kind.CLOSE: self._on_close,
+            Kind.RESET: self._reply_from_worker_thread(self._reset),
             Kind.LOST: super().received,
         }
         self._job, self._index = job, index
@@ -91,13 +91,13 @@ class TaskServer(Member):
         _servers[self.endpoint.address] = self
 
     def update(self, cluster: ClusterSpec) -> None:
-        """Take over where the tasks are now; this one stays where it listens."""
+        """Adopt new addresses of the other tasks; this one keeps its own."""
         self._spec = _with_address(cluster, self._job, self._index, self.endpoint.address)
         self._by_task = dict(all_tasks(self._spec))
         self._routes.clear()
 
     def stop(self) -> None:
-        """Answer nobody any more."""
+        """Close the endpoint; later requests get no reply."""
         _servers.pop(self.endpoint.address, None)
         self.endpoint.close()
 
@@ -121,50 +121,54 @@ class TaskServer(Member):
         later: Callable[[Callable[[], None]], None],
         held: Held | None = None,
     ) -> None:
-        """Begin the part of this process in a step of a session whose target it is."""
-        about = session, handle, number
-        self._worker.start(*about, feeds, self._soon, done, later, held=held)
+        """Start this task's part of a step for a session in the same process."""
+        step_id = session, handle, number
+        self._worker.start(*step_id, feeds, self._call_on_io_thread, done, later, held=held)
 
     # As a task
 
     def received(self, peer: Peer, message: Message) -> None:
-        """Do what a message asks for: what is short, at once; what is not, on another thread. The
-        first ones may come as soon as there is an endpoint."""
+        """Dispatch a message: short handlers run on this thread, long ones on a worker thread.
+        Messages may arrive while the constructor still runs; they wait for it."""
         if not self._is_made:
             self._made.wait()
-        act = self._acts.get(message.kind)
-        if act is not None:
-            act(peer, message)
+        handler = self._acts.get(message.kind)
+        if handler is not None:
+            handler(peer, message)
 
-    def _take(self, peer: Peer, message: Message) -> None:
-        """A value for a step."""
-        _, step, fields, given, _ = message
-        value: Any = given[0] if given else (values_of(message) or _TOKEN)[0]
+    def _on_tensor(self, peer: Peer, message: Message) -> None:
+        """Deliver a pushed value to its step."""
+        _, step, fields, values, _ = message
+        value: Any = values[0] if values else (values_of(message) or _TOKEN)[0]
         size = getattr(value, "nbytes", 0)
         self._worker.traffic.bytes_received += size
         self._worker.deliver(step, key_of(*fields["key"]), value)
 
-    def _abort(self, _: Peer, message: Message) -> None:
+    def _on_abort(self, _: Peer, message: Message) -> None:
         self._worker.abort(message.step, failures.decode(message.fields))
 
-    def _deregister(self, _: Peer, message: Message) -> None:
-        with suppress(errors.AbortedError):  # the session may be gone as well
+    def _on_deregister(self, _: Peer, message: Message) -> None:
+        with suppress(errors.AbortedError):  # the session may be closed already
             session = self._worker.session(message.fields["session"])
             session.deregister(message.fields["handle"])
 
-    def _answer(self, peer: Peer, message: Message, act: Callable[[Message], Message]) -> None:
+    def _reply_with(
+        self, peer: Peer, message: Message, handler: Callable[[Message], Message]
+    ) -> None:
         try:
-            answer = act(message)
+            reply = handler(message)
         except Exception as error:
-            answer = Message(Kind.FAILED, message.step, failures.encode(error, self.task))
-        with suppress(errors.OpError):  # who asked may be gone
-            peer.reply(message, answer)
+            reply = Message(Kind.FAILED, message.step, failures.encode(error, self.task))
+        with suppress(errors.OpError):  # the requester may be gone
+            peer.reply(message, reply)
 
-    def _answer_later(self, act: Callable[[Message], Message]) -> Callable[[Peer, Message], None]:
-        return lambda peer, message: WORKERS.start(lambda: self._answer(peer, message, act))
+    def _reply_from_worker_thread(
+        self, handler: Callable[[Message], Message]
+    ) -> Callable[[Peer, Message], None]:
+        return lambda peer, message: WORKERS.start(lambda: self._reply_with(peer, message, handler))
 
-    def _run(self, peer: Peer, message: Message) -> None:
-        done = partial(self._ran, peer, message)
+    def _on_run(self, peer: Peer, message: Message) -> None:
+        done = partial(self._on_part_done, peer, message)
         try:
             _, number, fields, values, _ = message
             session, handle = fields["session"], fields["handle"]
@@ -174,85 +178,94 @@ class TaskServer(Member):
                 self._worker.traffic.bytes_received += size
             part = None if places else self._worker.opening(session, handle, number, keys)
             if part is not None and part.opening is not None:
-                self._open(peer, message, part, part.opening)
+                self._run_prologue(peer, message, part, part.opening)
                 return
             feeds = by_place(places, message) if places else _NO_FEEDS
             received = by_key(keys, message) if keys else ()
-            about = session, handle, number
-            self._worker.start(*about, feeds, self._soon, done, received=received)
+            step_id = session, handle, number
+            self._worker.start(*step_id, feeds, self._call_on_io_thread, done, received=received)
         except Exception as error:
             done({}, error)
 
-    def _open(self, peer: Peer, message: Message, part: OpeningPart, opening: Opening) -> None:
-        """Do what a part begins with, and then run the rest. What goes to who asked goes with the
-        answer, where there is no rest; else it leaves before that begins."""
+    def _run_prologue(
+        self, peer: Peer, message: Message, part: OpeningPart, prologue: Opening
+    ) -> None:
+        """Run the prologue of a part, then start the rest of it. If there is no rest and all values
+        go to the master's task, they are piggybacked on the reply; otherwise they are pushed and
+        flushed before the rest starts."""
         _, number, fields, values, _ = message
-        rest, worker, sent = opening.rest, self._worker, list[Any]()
-        is_answer = rest is None and part.tasks <= {fields["task"]}
+        rest, worker, sent = prologue.rest, self._worker, list[Any]()
+        sends_in_reply = rest is None and part.tasks <= {fields["task"]}
         try:
-            if opening.calls:
-                sent = opening(part.context, values)
-            if not is_answer:
-                for key, value in zip(opening.sends, sent, strict=True):
+            if prologue.calls:
+                sent = prologue(part.context, values)
+            if not sends_in_reply:
+                for key, value in zip(prologue.sends, sent, strict=True):
                     self.push(number, key, value)
         except Exception:
             worker.end(number)
             raise
-        if is_answer:
+        if sends_in_reply:
             if sent:
                 size = size_of(sent)
                 worker.traffic.bytes_sent += size
-            self._reply(peer, message, part.fields, sent)
+            self._reply_done(peer, message, part.fields, sent)
             worker.end(number)
             return
         if rest is None:
-            self._reply(peer, message, _NO_PLACES, ())
+            self._reply_done(peer, message, _NO_PLACES, ())
             worker.end(number)
             return
         self.flush()
-        done = partial(self._ran, peer, message)
-        about = fields["session"], fields["handle"], number
-        worker.start(*about, _NO_FEEDS, self._soon, done, rest=rest)
+        done = partial(self._on_part_done, peer, message)
+        step_id = fields["session"], fields["handle"], number
+        worker.start(*step_id, _NO_FEEDS, self._call_on_io_thread, done, rest=rest)
 
-    def _ran(
-        self, peer: Peer, message: Message, found: Values, error: BaseException | None
+    def _on_part_done(
+        self, peer: Peer, message: Message, fetched: Values, error: BaseException | None
     ) -> None:
-        if found or error is not None:
-            self._answer(peer, message, lambda request: self._fetched(request, found, error))
+        if fetched or error is not None:
+            self._reply_with(
+                peer, message, lambda request: self._fetch_reply(request, fetched, error)
+            )
         else:
-            self._reply(peer, message, _NO_PLACES, ())
+            self._reply_done(peer, message, _NO_PLACES, ())
 
     @staticmethod
-    def _reply(peer: Peer, message: Message, fields: FixedFields, values: Sequence[Any]) -> None:
+    def _reply_done(
+        peer: Peer, message: Message, fields: FixedFields, values: Sequence[Any]
+    ) -> None:
         try:
             peer.reply(message, new_tuple(Message, (Kind.DONE, message.step, fields, values, 0)))
         except errors.OpError:
-            return  # who asked may be gone
+            return  # the requester may be gone
 
     def flush(self) -> None:
-        """Have leave what this thread has sent."""
+        """Send the messages that this thread has buffered."""
         self.endpoint.loop.flush()
 
     def do_together(self, work: Callable[[], None]) -> None:
-        """Call a function and have what it sends to one task leave in one packet."""
+        """Call a function and batch what it sends to each task into one packet."""
         self.endpoint.loop.do_together(work)
 
-    def _soon(self, function: Callable[[], None]) -> None:
-        """Call a function on the I/O thread: at once, if it is this one."""
+    def _call_on_io_thread(self, function: Callable[[], None]) -> None:
+        """Call a function on the I/O thread; directly, if this is that thread."""
         loop = self.endpoint.loop
         if get_ident() == loop.ident:
             function()
         else:
             loop.call(function)
 
-    def _fetched(self, message: Message, found: Values, error: BaseException | None) -> Message:
+    def _fetch_reply(
+        self, message: Message, fetched: Values, error: BaseException | None
+    ) -> Message:
         if error is not None:
             raise error
-        places = _place_fields(tuple(found))
-        answer = packed(Message(Kind.DONE, message.step, places, [*found.values()]))
-        size = size_of(answer.values)
+        places = _place_fields(tuple(fetched))
+        reply = packed(Message(Kind.DONE, message.step, places, [*fetched.values()]))
+        size = size_of(reply.values)
         self._worker.traffic.bytes_sent += size
-        return answer
+        return reply
 
     def _register(self, message: Message) -> Message:
         session = self._worker.session(message.fields["session"])
@@ -270,35 +283,35 @@ class TaskServer(Member):
             for index in self._spec.task_indices(job):
                 tasks[str(index)] = self._spec.task_address(job, index)
         devices = [device.name for device in self._worker.devices]
-        about = {"task": self.task, "devices": devices, "cluster": jobs}
-        return Message(Kind.DONE, 0, about | self._worker.traffic.snapshot()._asdict())
+        description = {"task": self.task, "devices": devices, "cluster": jobs}
+        return Message(Kind.DONE, 0, description | self._worker.traffic.snapshot()._asdict())
 
     def _reset(self, message: Message) -> Message:
         self._worker.reset(message.fields["containers"])
         return Message(Kind.DONE)
 
-    def _close(self, peer: Peer, message: Message) -> None:
+    def _on_close(self, peer: Peer, message: Message) -> None:
         session = message.fields["session"]
         self._sessions.get(peer, set()).discard(session)
-        self._end(session, errors.CancelledError(None, None, "Session was closed."))
+        self._end_session(session, errors.CancelledError(None, None, "Session was closed."))
 
-    def _end(self, session: str, error: errors.OpError) -> None:
+    def _end_session(self, session: str, error: errors.OpError) -> None:
         master = int(session, 16) >> 32
         self._worker.close_session(session, error)
         self._worker.forget_steps(lambda number: number >> 32 == master)
 
     def lost(self, peer: Peer, error: errors.OpError) -> None:
-        """A master or another task is gone."""
+        """A peer is lost: end a master's sessions, or notify masters of a lost task."""
         super().lost(peer, error)
         for session in self._sessions.pop(peer, ()):
-            self._end(session, error)
+            self._end_session(session, error)
         for task, address in self._by_task.items():
             if address == peer.address and self.endpoint.has_made(peer):
-                self._tell_lost(task, error)
+                self._notify_lost(task, error)
 
-    def _tell_lost(self, task: str, error: errors.OpError) -> None:
-        """Tell masters that values for another task may be gone: who waits for them does so on
-        connections that may be as good as ever."""
+    def _notify_lost(self, task: str, error: errors.OpError) -> None:
+        """Notify masters that values sent to another task may be lost: the receiver may wait for
+        them forever, as all of the master's own connections can be intact."""
         fields = failures.encode(error, self.task) | {"tasks": [self.task, task]}
         for master in [*self._sessions]:
             self.send(master, Message(Kind.LOST, 0, fields))
@@ -307,7 +320,7 @@ class TaskServer(Member):
         return self.endpoint.peer(self._by_task[task])
 
     def push(self, step: int, key: Key, value: Any) -> None:
-        """Send a value of a step to the task that a key's destination is on."""
+        """Send a value of a step to the task of the key's destination device."""
         peer, fields = self._routes.get(key, _NO_ROUTE)
         if peer is None or not peer.is_alive:
             peer, fields = self._peer(task_of(key.destination)), FixedFields(key=key)
@@ -327,19 +340,19 @@ def _place_fields(places: tuple[int, ...]) -> FixedFields:
     return FixedFields(places=places, keys=())
 
 
-def _threads(cluster: ClusterSpec, job: str, index: int) -> int:
-    """How many threads a step of a task uses; 0 for as many as one of any process. Tasks of a job
-    work at the same time, so those of one host share its cores: their threads meet at barriers,
-    where one that has lost its core keeps the others waiting."""
+def _threads_per_step(cluster: ClusterSpec, job: str, index: int) -> int:
+    """The threads that a step of a task uses; 0 for the process default. Tasks of a job run at the
+    same time, so tasks on one host divide its cores: with more threads than cores, a preempted
+    thread stalls the others at the next barrier."""
     hosts = [parsed(cluster.task_address(job, i))[0] for i in cluster.task_indices(job)]
-    sharing = hosts.count(parsed(cluster.task_address(job, index))[0])
-    if sharing == 1 or "THALWEG_THREADS" in os.environ:
+    tasks_on_host = hosts.count(parsed(cluster.task_address(job, index))[0])
+    if tasks_on_host == 1 or "THALWEG_THREADS" in os.environ:
         return 0
-    return max(1, default_threads() // sharing)
+    return max(1, default_threads() // tasks_on_host)
 
 
 def _with_address(cluster: ClusterSpec, job: str, index: int, address: str) -> ClusterSpec:
-    """A cluster with where a task really listens: a port of 0 is any that is free."""
+    """The cluster with a task's bound address: port 0 was replaced by a free port."""
     jobs = {
         name: {i: cluster.task_address(name, i) for i in cluster.task_indices(name)}
         for name in cluster.jobs
@@ -350,19 +363,19 @@ def _with_address(cluster: ClusterSpec, job: str, index: int, address: str) -> C
 
 @public("train.Server")
 class Server:
-    """A task of a cluster: its devices run steps for every session that asks.
+    """A task of a cluster, whose devices run steps for any session that connects.
 
     Args:
         server_or_cluster_def: a `tf.train.ClusterSpec`, `ClusterDef`, `ServerDef`, or a dict from
             jobs to addresses.
-        job_name: the job that this task belongs to; may be left out where there is but one.
-        task_index: its index in the job; may be left out where there is but one.
-        protocol: any name: all servers speak Thalweg's own.
+        job_name: the job that this task belongs to; may be omitted if there is only one.
+        task_index: its index in the job; may be omitted if the job has only one task.
+        protocol: any name; all servers speak Thalweg's own protocol.
         config: a `tf.ConfigProto` for the task's devices.
-        start: whether to listen at once.
+        start: whether to start listening immediately.
 
     Raises:
-        tf.errors.InvalidArgumentError: where an address is no "host:port".
+        tf.errors.InvalidArgumentError: if an address is not "host:port".
 
     Example:
         >>> server = tf.train.Server.create_local_server()
@@ -394,7 +407,7 @@ class Server:
         return described(self, task=f"{self._def.job_name}:{self._def.task_index}", state=state)
 
     def start(self) -> None:
-        """Begin to listen; sessions may connect from now on."""
+        """Start listening for sessions and other tasks; does nothing if started."""
         if self._task is None:
             definition = self._def
             self._task = TaskServer(
@@ -405,21 +418,21 @@ class Server:
             )
 
     def join(self) -> None:
-        """Wait until the server is stopped; a parameter server does nothing else."""
+        """Block until the server is stopped, as the main thread of a parameter server does."""
         while not self._stopped.wait(3600):
             pass
 
     def stop(self) -> None:
-        """End: steps that use this task fail, and it answers nobody any more."""
+        """Stop serving: running steps that use this task fail."""
         if self._task is not None:
             self._task.stop()
         self._stopped.set()
 
     def update(self, cluster: ClusterLike) -> None:
-        """Hear that tasks have come or moved; sessions that begin from now on use them.
+        """Replace the cluster after tasks were added or moved; new sessions use it.
 
         Args:
-            cluster: all tasks, this one among them, as a `tf.train.ClusterSpec` or what makes one.
+            cluster: all tasks, including this one: a `tf.train.ClusterSpec` or its argument.
         """
         self._cluster = ClusterSpec(cluster)
         self._def.cluster.CopyFrom(self._cluster.as_cluster_def())
@@ -428,17 +441,17 @@ class Server:
 
     @property
     def server_def(self) -> protos.ServerDef:
-        """Which task of which cluster this server is, as a `tf.train.ServerDef`."""
+        """The cluster and this server's task in it, as a `tf.train.ServerDef`."""
         return self._def
 
     @property
     def target(self) -> str:
-        """What sessions are given to connect: `tf.Session(server.target)`."""
+        """The target for sessions that connect to this server: `tf.Session(server.target)`."""
         if self._task is None:
             raise errors.FailedPreconditionError(None, None, "The server was not started")
         return f"{SCHEME}{self._task.endpoint.address}"
 
     @staticmethod
     def create_local_server(config: protos.ConfigProto | None = None, start: bool = True) -> Server:
-        """A server that is a cluster of its own, whose job is `local`, at a port that is free."""
+        """A server for a single-task cluster with the job `local`, on a free port."""
         return Server({"local": ["localhost:0"]}, protocol="grpc", config=config, start=start)

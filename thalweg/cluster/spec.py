@@ -1,7 +1,7 @@
 """`ClusterSpec`: the jobs of a cluster, their tasks, and the address of each.
 
-A program writes it down as a dict, files and other tasks as a `ClusterDef` message; a `ServerDef`
-says besides which of the tasks somebody is.
+Programs write it as a dict; files and messages carry it as a `ClusterDef`. A `ServerDef` adds which
+of the tasks a server is.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from thalweg.public import public
 
 protos.publish("ClusterDef", "JobDef", "ServerDef", below="train")
 
-#: What `ServerDef.protocol` is called where a program does not say.
+#: The default of `ServerDef.protocol`.
 PROTOCOL: Final = "thalweg"
 
 Tasks = dict[int, str]  # addresses, by the index of the task
-#: What describes a cluster: jobs with the addresses of their tasks, all of them or by index.
+#: Whatever describes a cluster: task addresses by job, as a list or by task index.
 ClusterLike: TypeAlias = (
     "ClusterSpec | protos.ClusterDef | Mapping[str, Sequence[str] | Mapping[int, str]]"
 )
@@ -31,11 +31,11 @@ class ClusterSpec:
 
     Args:
         cluster: a dict from the names of jobs to the addresses of their tasks, "host:port" each: a
-            list, or a dict from task indices where only some of the tasks are known. A
-            `tf.train.ClusterDef` or another ClusterSpec will do too.
+            list, or a dict by task index if only some of the tasks are known. Also accepts a
+            `tf.train.ClusterDef` or another ClusterSpec.
 
     Raises:
-        TypeError: where `cluster` is something else.
+        TypeError: if `cluster` is anything else.
 
     Example:
         >>> cluster = tf.train.ClusterSpec({
@@ -63,7 +63,7 @@ class ClusterSpec:
         return list(self._jobs)
 
     def as_dict(self) -> dict[str, Any]:
-        """The addresses of each job: a list, or a dict by index where indices are left out."""
+        """The addresses of each job: a list, or a dict by index if indices are missing."""
         return {
             job: self.job_tasks(job) if sorted(tasks) == list(range(len(tasks))) else dict(tasks)
             for job, tasks in self._jobs.items()
@@ -77,11 +77,11 @@ class ClusterSpec:
         return definition
 
     def num_tasks(self, job_name: str) -> int:
-        """How many tasks of a job are known."""
+        """The number of known tasks of a job."""
         return len(self._tasks(job_name))
 
     def task_indices(self, job_name: str) -> list[int]:
-        """The indices of the tasks of a job that are known."""
+        """The indices of the known tasks of a job, in ascending order."""
         return sorted(self._tasks(job_name))
 
     def task_address(self, job_name: str, task_index: int) -> str:
@@ -95,7 +95,7 @@ class ClusterSpec:
             "host:port".
 
         Raises:
-            ValueError: where there is no such job or task.
+            ValueError: if there is no such job or task.
         """
         tasks = self._tasks(job_name)
         if task_index not in tasks:
@@ -103,7 +103,7 @@ class ClusterSpec:
         return tasks[task_index]
 
     def job_tasks(self, job_name: str) -> list[str | None]:
-        """The addresses of a job's tasks, by index; None for a task that is not known."""
+        """The addresses of a job's tasks, by index; None for an unknown task."""
         tasks = self._tasks(job_name)
         return [tasks.get(index) for index in range(max(tasks, default=-1) + 1)]
 
@@ -123,8 +123,8 @@ def _jobs(cluster: Any) -> dict[str, Tasks]:
             "`cluster` must be a dictionary mapping one or more job names to lists of network "
             f"addresses, or a `ClusterDef` protocol buffer, not {cluster!r}"
         )
-    given = cast("Mapping[Any, Any]", cluster)
-    return {_text(job, "Job name"): _addresses(job, tasks) for job, tasks in given.items()}
+    mapping = cast("Mapping[Any, Any]", cluster)
+    return {_text(job, "Job name"): _addresses(job, tasks) for job, tasks in mapping.items()}
 
 
 def _addresses(job: Any, tasks: Any) -> Tasks:
@@ -134,8 +134,8 @@ def _addresses(job: Any, tasks: Any) -> Tasks:
         raise TypeError(
             f"The tasks for job {job!r} must be a list or a dictionary from integers to strings."
         )
-    given = cast("Mapping[Any, Any]", tasks)
-    return {int(index): _text(address, "Task address") for index, address in given.items()}
+    mapping = cast("Mapping[Any, Any]", tasks)
+    return {int(index): _text(address, "Task address") for index, address in mapping.items()}
 
 
 def _text(value: Any, what: str) -> str:
@@ -153,27 +153,27 @@ def server_def(
     protocol: str | None = None,
     config: Any = None,
 ) -> Any:
-    """The `ServerDef` of one task: what is given, and what can be told from the cluster.
+    """The `ServerDef` of one task: the given one with overrides, or a new one for a cluster.
 
-    A job that is the only one, and a task that is the only one of its job, need not be named.
+    The job may be omitted if the cluster has only one, the task if its job has only one.
     """
-    made: Any = protos.ServerDef(protocol=PROTOCOL)
+    definition: Any = protos.ServerDef(protocol=PROTOCOL)
     if protos.is_message(server_or_cluster_def, protos.ServerDef):
-        made = protos.ServerDef.FromString(server_or_cluster_def.SerializeToString())
+        definition = protos.ServerDef.FromString(server_or_cluster_def.SerializeToString())
     else:
         cluster = _as_cluster(server_or_cluster_def)
-        made.cluster.CopyFrom(cluster.as_cluster_def())
+        definition.cluster.CopyFrom(cluster.as_cluster_def())
         job = _only(cluster.jobs, "job_name") if job_name is None else job_name
         if task_index is None:
             task_index = _only(cluster.task_indices(job), "task_index")
         job_name = job
-    given = {"job_name": job_name, "task_index": task_index, "protocol": protocol}
-    for name, value in given.items():
+    overrides = {"job_name": job_name, "task_index": task_index, "protocol": protocol}
+    for name, value in overrides.items():
         if value is not None:
-            setattr(made, name, value)
+            setattr(definition, name, value)
     if config is not None:
-        made.default_session_config.MergeFromString(config.SerializeToString())
-    return made
+        definition.default_session_config.MergeFromString(config.SerializeToString())
+    return definition
 
 
 def _as_cluster(value: Any) -> ClusterSpec:

@@ -1,4 +1,4 @@
-"""Sessions with a target: the first one imports what clusters are made of."""
+"""Lazy entry points for sessions with a target: the first call imports the implementation."""
 
 from __future__ import annotations
 
@@ -21,5 +21,5 @@ def connect(target: str, graph: Graph, options: SessionOptions) -> Engine:
 
 
 def reset(target: str, containers: Sequence[str] | None, options: SessionOptions) -> None:
-    """Have the tasks of a cluster forget state and sessions."""
+    """Clear the state of a cluster's tasks and close their sessions."""
     _implementation().reset(target, containers, options)

@@ -1,4 +1,4 @@
-"""Tasks by name: `/job:ps/replica:0/task:1`, as in the names of their devices."""
+"""Task names, such as `/job:ps/replica:0/task:1`: the prefix of their devices' names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from thalweg.graph.device import DeviceSpec
 
 @dataclass(frozen=True)
 class TaskInfo:
-    """A task that answered: its devices, and how it is reached."""
+    """A task that replied to STATUS: its devices and its connection."""
 
     name: str
     address: str
@@ -38,12 +38,12 @@ def all_tasks(cluster: ClusterSpec) -> Iterator[tuple[str, str]]:
 
 
 def passes(task: str, filters: Sequence[str]) -> bool:
-    """Whether a task is one that a session's device filters leave."""
-    asked = [DeviceSpec.from_string(each) for each in filters]
+    """Whether a session's device filters select a task; no filters select all."""
+    patterns = [DeviceSpec.from_string(pattern) for pattern in filters]
     spec = DeviceSpec.from_string(task)
-    return not asked or any(_agree(each, spec) for each in asked)
+    return not patterns or any(_matches(pattern, spec) for pattern in patterns)
 
 
-def _agree(asked: DeviceSpec, task: DeviceSpec) -> bool:
-    parts = ("job", "replica", "task")
-    return all(getattr(asked, part) in (None, getattr(task, part)) for part in parts)
+def _matches(pattern: DeviceSpec, task: DeviceSpec) -> bool:
+    fields = ("job", "replica", "task")
+    return all(getattr(pattern, field) in (None, getattr(task, field)) for field in fields)

@@ -1,4 +1,4 @@
-"""What a task has done since it started: steps run, bytes of values sent and received."""
+"""Counters of a task since it started: steps run, bytes of values sent and received."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 
 class Statistics(NamedTuple):
-    """The counters of a task at one moment, as STATUS messages carry them."""
+    """A snapshot of a task's counters, as replies to STATUS carry it."""
 
     steps: int = 0
     bytes_sent: int = 0
@@ -15,8 +15,8 @@ class Statistics(NamedTuple):
 
 
 class Traffic:
-    """Counts, from any thread. There is no lock: the interpreter changes threads at calls and jumps
-    alone, and no counter is read and written with one of these in between."""
+    """Counters that any thread may increment, without a lock: the interpreter switches threads only
+    at calls and backward jumps, and an increment has neither between its load and its store."""
 
     def __init__(self) -> None:
         self.steps = self.bytes_sent = self.bytes_received = 0
@@ -27,7 +27,7 @@ class Traffic:
 
 
 def size_of(values: Sequence[Any]) -> int:
-    """The bytes of values."""
+    """The total bytes of some values."""
     size = 0
     for value in values:
         size += getattr(value, "nbytes", 0)

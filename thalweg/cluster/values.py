@@ -1,8 +1,8 @@
-"""Values in messages: by their places in a step, or by the keys that they are received under.
+"""Values in messages: by feed or fetch index, or by rendezvous key.
 
-A trace of a branch that was not taken has no value; nobody looks at it, but it flows all the same.
-Small values need no message of their own where another one leaves at the same time for the same
-task: the one that starts its part of a step, or tells the master that a part has ended.
+A tensor of a branch that was not taken has no value: it is sent as None and never read. A small
+value is piggybacked if another message goes to the same task at the same time: the RUN message of
+its part of a step, or the reply to the master at the end of one.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from thalweg.platform.caches import memoized
 
 Keyed = Sequence[tuple[Key, Any]]
 
-#: The same keys come in every step.
+#: Memoized, as the same keys recur in every step.
 key_of = memoized(4096)(Key)
-_MAX_HELD = 32 << 10  # bytes of a value
+_MAX_HELD = 32 << 10  # bytes of a value that is piggybacked
 _ARRAYS: Any = (np.ndarray, np.generic)
-_ABSENT = "absent"  # the field with the places of values that are None
+_ABSENT = "absent"  # the field with the indices of values that are None
 
 
 def packed(message: Message) -> Message:
-    """A message without the values that are None."""
+    """The message with None values removed and their indices recorded in a field."""
     absent = [place for place, value in enumerate(message.values) if value is None]
     if not absent:
         return message
@@ -37,36 +37,37 @@ def packed(message: Message) -> Message:
 
 
 def values_of(message: Message) -> Sequence[Any]:
-    """The values of a message that was packed."""
+    """The values of a packed message, with the None values restored."""
     absent: Sequence[int] = message.fields.get(_ABSENT, ())
     if not absent:
         return message.values
-    found = list(message.values)
+    values = list(message.values)
     for place in absent:
-        found.insert(place, None)
-    return found
+        values.insert(place, None)
+    return values
 
 
 def by_place(places: Sequence[int], message: Message) -> Mapping[int, Any]:
-    """The values of a message by their places in a step; they come before those with keys."""
+    """The values of a message by feed or fetch index; they precede piggybacked ones."""
     return dict(zip(places, values_of(message), strict=False))
 
 
 def by_key(keys: Sequence[Sequence[str]], message: Message) -> list[tuple[Key, Any]]:
-    """The last values of a message, by the keys that they are received under."""
+    """The piggybacked values of a message, which are its last ones, with their keys."""
     values = message.values[-len(keys) :]
     return [(key_of(*key), value) for key, value in zip(keys, values, strict=True)]
 
 
 class Held:
-    """Values for some tasks that one thread sends and that have not left."""
+    """Values that one thread sent to some tasks, held back to be piggybacked on messages."""
 
     def __init__(self, tasks: Collection[str]) -> None:
         self._tasks, self._kept = tasks, dict[str, list[tuple[Key, Any]]]()
         self._thread = get_ident()
 
     def keep(self, key: Key, value: Any) -> bool:
-        """Hold a value, unless it is large, not for one of the tasks, or of another thread."""
+        """Hold a value back; False if the caller has to send it: it is not a small array, is for
+        none of the tasks, or this is another thread."""
         if not isinstance(value, _ARRAYS) or value.nbytes > _MAX_HELD:
             return False
         task = task_of(key.destination)
@@ -76,5 +77,5 @@ class Held:
         return True
 
     def of(self, task: str) -> Keyed:
-        """The values for a task."""
+        """The held values for a task."""
         return self._kept.get(task, ())

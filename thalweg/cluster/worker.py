@@ -1,8 +1,8 @@
-"""What a task does for masters: it keeps the partitions they register and runs steps of them.
+"""The worker of a task: holds the partitions that masters register and runs steps of them.
 
-Its devices own variables, queues and the like, which all sessions share by container and name. A
-step of a task has one rendezvous: values for other tasks are pushed to them, and those from other
-tasks may come before the step itself. An aborted step is never taken up again.
+Its devices own variables, queues and other resources, which all sessions share by container and
+name. Each step has one rendezvous per task. Values for other tasks are pushed to them; values from
+other tasks may arrive before the step's RUN message. An ended or aborted step never restarts.
 """
 
 from __future__ import annotations
@@ -40,26 +40,26 @@ from thalweg.runtime.resources import Objects, Resources
 
 
 class Outgoing(Protocol):
-    """How the values of a task reach others."""
+    """The sending side of a task, as its steps use it."""
 
     def push(self, step: int, key: Key, value: Any) -> None:
-        """Send a value of a step to the task that a key's destination is on."""
+        """Send a value of a step to the task of the key's destination device."""
         ...
 
     def flush(self) -> None:
-        """Have leave what this thread has sent."""
+        """Send the messages that this thread has buffered."""
         ...
 
     def do_together(self, work: Callable[[], None]) -> None:
-        """Call a function and have what it sends to one task leave in one packet."""
+        """Call a function and batch what it sends to each task into one packet."""
         ...
 
 
-_MAX_ENDED = 10_000  # steps of which a value that comes late is still known to be late
+_MAX_ENDED = 10_000  # ended steps remembered, so that their late values are dropped
 
 
 class Worker:
-    """The devices of one task, and what masters have them do."""
+    """The devices of one task, its open sessions and its steps."""
 
     def __init__(
         self,
@@ -69,11 +69,11 @@ class Worker:
         peer: Callable[[str], Peer],
     ) -> None:
         self.name, self._prefix = name, f"{name}/"  # "/job:ps/replica:0/task:0"
-        self._peer = peer  # of another task
+        self._peer = peer  # the connection to another task, by name
         self.devices = devices
         self._objects = [Objects() for _ in devices]
         self.traffic = Traffic()
-        self.lender: Lender | None = None  # for variables that other tasks of the host can map
+        self.lender: Lender | None = None  # allocates variables that the host's tasks can map
         self._outgoing = outgoing
         self._sessions: dict[str, TaskSession] = {}
         self._steps: dict[int, TaskStep] = {}
@@ -83,42 +83,42 @@ class Worker:
     # Sessions
 
     def open_session(self, session: str) -> TaskSession:
-        """A master begins; what it registers is forgotten when it ends."""
+        """Open a master's session, or return it if it is open."""
         with self._lock:
             calls = RemoteCalls(session, self._peer)
-            made = TaskSession(self.devices, self._objects, calls, self.lender)
-            return self._sessions.setdefault(session, made)
+            new_session = TaskSession(self.devices, self._objects, calls, self.lender)
+            return self._sessions.setdefault(session, new_session)
 
     def session(self, name: str) -> TaskSession:
-        """A session that is open."""
-        found = self._sessions.get(name)
-        if found is None:
+        """An open session; raises AbortedError if there is none of that name."""
+        task_session = self._sessions.get(name)
+        if task_session is None:
             raise errors.AbortedError(
                 None,
                 None,
                 f"{self.name} does not know this session: the task was reset or started again. "
                 "Make a new session; tf.train.MonitoredTrainingSession does so by itself",
             )
-        return found
+        return task_session
 
     def close_session(self, session: str, error: errors.OpError) -> None:
-        """Forget what a master registered, and end its steps."""
+        """Drop a master's registered partitions and abort its steps."""
         with self._lock:
-            found = self._sessions.pop(session, None)
+            task_session = self._sessions.pop(session, None)
             steps = [step for step in self._steps.values() if step.session == session]
         for step in steps:
             self.abort(step.number, error)
-        if found is not None and found.on_end is not None:
-            found.on_end(error)
+        if task_session is not None and task_session.on_end is not None:
+            task_session.on_end(error)
 
     def reset(self, containers: Sequence[str] | None) -> None:
-        """Forget the objects in some containers, or all, and all sessions."""
-        own = self.name.split("/")[1].removeprefix("job:")  # the default container is the job's
-        named = None if not containers else {"" if each == own else each for each in containers}
-        for each in self._objects:
-            each.clear(named)
+        """Clear the given containers, or all of them, and close all sessions."""
+        own_job = self.name.split("/")[1].removeprefix("job:")  # names the default container
+        names = None if not containers else {"" if item == own_job else item for item in containers}
+        for item in self._objects:
+            item.clear(names)
         for session in [*self._sessions]:
-            self.close_session(session, _reset(self.name))
+            self.close_session(session, _reset_error(self.name))
 
     # Steps
 
@@ -135,48 +135,56 @@ class Worker:
         held: Held | None = None,
         rest: StraightGraph | None = None,
     ) -> None:
-        """Run this task's partitions of a step on threads that may not wait, as long as all calls
-        are short, and by `later` from then on; `done` is told the fetched values by their places,
-        or an error. Some values that they receive may be there, and some that they send at once
-        are held. `rest`: what is left after an opening."""
-        opened = self._sessions.get(session) or self.session(session)
-        plan = opened.plans[handle]
-        step = self._step(number, session)
+        """Start this task's partitions of a step; does not block.
+
+        Args:
+            soon: runs a continuation on a thread that must not block. Used while calls are short.
+            done: is called once with the fetched values by fetch index, or with an error.
+            later: runs the remaining calls from the first long one on.
+            received: values that arrived with the RUN message.
+            held: collects values sent before `start` returns, to be piggybacked on messages.
+            rest: the graph that remains after the prologue; all of it if None.
+        """
+        task_session = self._sessions.get(session) or self.session(session)
+        plan = task_session.plans[handle]
+        step = self._get_or_create_step(number, session)
         for key, value in received:
             self.deliver(number, key, value)
-        ended = partial(self._ran, step, done)
+        on_done = partial(self._on_partitions_done, step, done)
         if isinstance(plan, StartablePartitions):
             step.held = held
             try:
-                plan.start(feeds, step.cancellation, step, soon, later, ended, rest)
+                plan.start(feeds, step.cancellation, step, soon, later, on_done, rest)
             finally:
                 step.held = None
-        else:  # it waits for the answers of others, which the thread reads
-            about = opened.resources, step.cancellation, step
-            later(lambda: _run(plan, feeds, *about, ended))
+        else:  # it blocks on replies, so it must not run on the thread that reads them
+            run_state = task_session.resources, step.cancellation, step
+            later(lambda: _run_blocking(plan, feeds, *run_state, on_done))
 
     def opening(
         self, session: str, handle: int, number: int, keys: Sequence[Sequence[str]]
     ) -> OpeningPart | None:
-        """What a step's part begins with, if that can be done at once with the values that came
-        with it, by a thread that may not wait."""
-        opened = self._sessions.get(session)
-        part = None if opened is None else opened.openings.get(handle)
+        """The prologue of a step's part, if a thread that must not block can run it at once with
+        the values that arrived with RUN under `keys`; None otherwise."""
+        task_session = self._sessions.get(session)
+        part = None if task_session is None else task_session.openings.get(handle)
         if part is None or number in self._steps:
             return None
         if part.keys != keys:
             part.take(keys)
-        opening = part.opening
-        return part if opening is not None and opening.is_short else None
+        prologue = part.opening
+        return part if prologue is not None and prologue.is_short else None
 
     def end(self, number: int) -> None:
-        """A step that was never begun has ended."""
+        """Record the end of a step that ended in its prologue and was never started."""
         with self._lock:
             self._ended[number] = None
         self.traffic.steps += 1
 
-    def _ran(self, step: TaskStep, done: Done, found: Values, error: BaseException | None) -> None:
-        """The partitions of a step have ended."""
+    def _on_partitions_done(
+        self, step: TaskStep, done: Done, fetched: Values, error: BaseException | None
+    ) -> None:
+        """Remove a step whose partitions have ended, and call `done`."""
         if error is not None:
             step.abort(error)
         number = step.number
@@ -184,47 +192,47 @@ class Worker:
             self._steps.pop(number, None)
             self._ended[number] = None
         self.traffic.steps += 1
-        done(found, error)
+        done(fetched, error)
 
     def receive(self, number: int, keys: Sequence[Sequence[str]], values: Sequence[Any]) -> None:
-        """Take values that came with another message."""
+        """Deliver values that were piggybacked on another message."""
         for key, value in zip(keys, values, strict=True):
             size = value.nbytes
             self.traffic.bytes_received += size
             self.deliver(number, key_of(*key), value)
 
     def deliver(self, number: int, key: Key, value: Any) -> None:
-        """Take a value that another task pushed."""
-        step = self._steps.get(number) or self._step(number)
+        """Put a value from another task into the step's rendezvous; dropped if that is aborted."""
+        step = self._steps.get(number) or self._get_or_create_step(number)
         if step.cancellation.error is None:
             Rendezvous.send(step, key, value)
 
     def abort(self, number: int, error: errors.OpError) -> None:
-        """End a step, be it running or still to come."""
-        self._step(number).cancel(error)
+        """Abort a step, whether it runs or has yet to start here."""
+        self._get_or_create_step(number).cancel(error)
 
-    def _step(self, number: int, session: str = "") -> TaskStep:
-        """A step that somebody speaks of, for the first time or not."""
+    def _get_or_create_step(self, number: int, session: str = "") -> TaskStep:
+        """The step of a number, created on first mention; an ended one is returned aborted."""
         with self._lock:
-            found = self._steps.get(number)
-            if found is None:
-                found = TaskStep(number, self._prefix, self._outgoing)
+            step = self._steps.get(number)
+            if step is None:
+                step = TaskStep(number, self._prefix, self._outgoing)
                 if number in self._ended:
-                    found.cancel(_ended(number))
+                    step.cancel(_step_ended_error(number))
                 else:
-                    self._steps[number] = found
+                    self._steps[number] = step
             if session:
-                found.session = session
-            return found
+                step.session = session
+            return step
 
     def forget_steps(self, belongs: Callable[[int], bool]) -> None:
-        """Drop what came for steps that will never be run: their master is gone."""
+        """Abort and remove the steps of a master that is gone, including those never started."""
         with self._lock:
-            gone = [number for number in self._steps if belongs(number)]
-        for number in gone:
-            self.abort(number, _ended(number))
+            orphaned = [number for number in self._steps if belongs(number)]
+        for number in orphaned:
+            self.abort(number, _step_ended_error(number))
         with self._lock:
-            for number in gone:
+            for number in orphaned:
                 self._steps.pop(number, None)
                 self._ended[number] = None
 
@@ -234,7 +242,7 @@ Done = Callable[[Values, BaseException | None], None]
 
 
 class TaskSession:
-    """What one master has registered with a task."""
+    """One master's session on a task: its registered partitions, by handle."""
 
     def __init__(
         self,
@@ -244,78 +252,78 @@ class TaskSession:
         lender: Lender | None = None,
     ) -> None:
         self._devices, self._calls = devices, calls
-        every = Resources.of_devices(devices, objects)
-        self.resources, *self._others = every
-        for device, each in zip(devices, every, strict=True):
+        resources_by_device = Resources.of_devices(devices, objects)
+        self.resources, *self._others = resources_by_device
+        for device, resources in zip(devices, resources_by_device, strict=True):
             if lender is not None and device.is_host:
-                each.allocate = partial(lender.allocate, device=device.name)
+                resources.allocate = partial(lender.allocate, device=device.name)
         self._originals: dict[str, Node] = {}
-        #: By handle; plain partitions where they have control nodes that span tasks.
+        #: By handle; plain partition plans if control nodes span tasks, which makes them block.
         self.plans: dict[int, StartablePartitions | Sequence[PartitionPlan]] = {}
         self.openings: dict[int, OpeningPart] = {}
         self.on_end: Callable[[errors.OpError], None] | None = None
 
     def register(self, handle: int, parts: Sequence[Partition]) -> None:
-        """Plan the partitions of a step, which runs under a handle from now on."""
-        own = {device.name for device in self._devices}
-        plans = [self._planned(part) for part in parts]
-        is_own = all(own.issuperset(part.placement.values()) for part in parts)
-        made = StartablePartitions(plans, self.resources) if is_own else plans
-        self.plans[handle] = made
-        if isinstance(made, StartablePartitions):
-            self.openings[handle] = OpeningPart(made)
+        """Plan the partitions of a step and make it runnable by its handle."""
+        own_devices = {device.name for device in self._devices}
+        plans = [self._plan_partition(part) for part in parts]
+        is_local = all(own_devices.issuperset(part.placement.values()) for part in parts)
+        registered = StartablePartitions(plans, self.resources) if is_local else plans
+        self.plans[handle] = registered
+        if isinstance(registered, StartablePartitions):
+            self.openings[handle] = OpeningPart(registered)
 
     def deregister(self, handle: int) -> None:
-        """Forget what ran under a handle."""
+        """Drop the partitions registered under a handle."""
         self.plans.pop(handle, None)
         self.openings.pop(handle, None)
 
-    def _planned(self, part: Partition) -> PartitionPlan:
+    def _plan_partition(self, part: Partition) -> PartitionPlan:
         placement = {
             node: part.device if stays_here(node) else device
             for node, device in part.placement.items()
         }
         part = replace(part, placement=placement)
-        elsewhere = partial(self._calls.elsewhere, placement=placement)
-        return plan_partition(part, self._devices, COMPILES, elsewhere)
+        remote = partial(self._calls.elsewhere, placement=placement)
+        return plan_partition(part, self._devices, COMPILES, remote)
 
     def decoded(self, parts: Sequence[tuple[Fields, bytes]]) -> list[Partition]:
-        """Partitions that came as messages: nodes of one name share one state."""
-        return [decode(fields, graph, self._original) for fields, graph in parts]
+        """Decode partitions from a REGISTER message. Nodes of one name share their state."""
+        return [decode(fields, graph, self._state_owner) for fields, graph in parts]
 
-    def _original(self, node: Node) -> Node:
+    def _state_owner(self, node: Node) -> Node:
         return self._originals.setdefault(node.name, node)
 
 
 class OpeningPart:
-    """What a part of a step does with the values that come with the order to run it; the same ones
-    come in every step."""
+    """The prologue of a step's part: the calls that run at once with the values piggybacked on RUN.
+    It is cached for one list of keys; steps usually bring the same keys each time."""
 
     def __init__(self, plan: StartablePartitions) -> None:
         self._plan, self.context = plan, plan.context
         self.take(())
 
     def take(self, keys: Sequence[Sequence[str]]) -> None:
-        """Values under some keys come from now on, in their order."""
-        self.keys = [list(key) for key in keys]  # as messages have them
+        """Rebuild the prologue for values that arrive under `keys`, in this order."""
+        self.keys = [list(key) for key in keys]  # lists, as decoded from messages
         self.opening = self._plan.opening([Key(*key) for key in keys])
         sends = self.opening.sends if self.opening else ()
         self.tasks = {task_of(key.destination) for key in sends}
-        self.fields = FixedFields(places=(), keys=sends)  # of the answer
+        self.fields = FixedFields(places=(), keys=sends)  # of the reply
 
 
 class TaskStep(Rendezvous):
-    """One step, as far as a task has a part in it: where its partitions meet those of others."""
+    """One step on this task: the rendezvous of its partitions with those of other tasks."""
 
     def __init__(self, number: int, prefix: str, outgoing: Outgoing) -> None:
         super().__init__()
         self.number, self.session = number, ""
-        self._prefix, self._outgoing = prefix, outgoing  # of the names of this task's devices
+        self._prefix, self._outgoing = prefix, outgoing  # prefix of this task's device names
         self.cancellation = Cancellation()
-        self.held: Held | None = None  # what leaves with another message
+        self.held: Held | None = None  # values to be piggybacked on another message
 
     def send(self, key: Key, value: Any) -> None:
-        """Give a value to who receives it, here or on another task."""
+        """Send a value to its receiver, on this task or another."""
         if key.destination.startswith(self._prefix):
             super().send(key, value)
         elif self.error is not None:
@@ -324,40 +332,40 @@ class TaskStep(Rendezvous):
             self._outgoing.push(self.number, key, value)
 
     def flush(self) -> None:
-        """Have leave what this thread has sent."""
+        """Send the messages that this thread has buffered."""
         self._outgoing.flush()
 
     def do_together(self, work: Callable[[], None]) -> None:
-        """Call a function and have what it sends to one task leave in one packet."""
+        """Call a function and batch what it sends to each task into one packet."""
         self._outgoing.do_together(work)
 
     def cancel(self, error: errors.OpError) -> None:
-        """End the step; whoever waits for a value of it is told."""
+        """Abort the step: pending receives and cancellable calls get the error."""
         self.cancellation.cancel(error)
         self.abort(error)
 
 
-def _run(
+def _run_blocking(
     parts: Sequence[PartitionPlan],
     feeds: Mapping[int, Any],
     resources: Resources,
     cancellation: Cancellation,
     rendezvous: Rendezvous,
-    ended: Done,
+    done: Done,
 ) -> None:
-    """Run partitions on this thread, which may wait."""
+    """Run partitions on this thread, which may block."""
     try:
         with np.errstate(all="ignore"):
-            found = run_partitions(parts, feeds, resources, cancellation, rendezvous)
+            fetched = run_partitions(parts, feeds, resources, cancellation, rendezvous)
     except BaseException as error:
-        ended({}, error)
+        done({}, error)
     else:
-        ended(found, None)
+        done(fetched, None)
 
 
-def _reset(task: str) -> errors.AbortedError:
+def _reset_error(task: str) -> errors.AbortedError:
     return errors.AbortedError(None, None, f"{task} was reset: its sessions have ended")
 
 
-def _ended(number: int) -> errors.AbortedError:
+def _step_ended_error(number: int) -> errors.AbortedError:
     return errors.AbortedError(None, None, f"Step {number:x} has ended")

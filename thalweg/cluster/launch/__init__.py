@@ -1,1 +1,1 @@
-"""Starting the tasks of a cluster: as processes of this machine, or as actors of Ray."""
+"""Launchers for the tasks of a cluster: as local processes, or as Ray actors."""

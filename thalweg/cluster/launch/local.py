@@ -1,4 +1,4 @@
-"""Tasks as processes of this machine: own ports on loopback, lines of output, signals."""
+"""Tasks as local processes: loopback ports, line-by-line output, termination by signals."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from thalweg.cluster.launch.task import Task, environment, expanded
 from thalweg.cluster.spec import ClusterSpec
 
 _GRACE = 5.0  # seconds from SIGTERM to SIGKILL
-_LAST_LINES = 1.0  # seconds in which the output of a process that has ended is read to its end
+_LAST_LINES = 1.0  # seconds to drain the output of a process that has exited
 _CHUNK = 1 << 16
 
 
 def loopback_cluster(jobs: Mapping[str, int]) -> ClusterSpec:
-    """A cluster of this machine, at ports that are free."""
+    """A cluster on this machine, on free loopback ports."""
     ports = iter(free_ports(sum(jobs.values())))
     return ClusterSpec(
         {job: [f"127.0.0.1:{next(ports)}" for _ in range(count)] for job, count in jobs.items()}
@@ -27,11 +27,11 @@ def loopback_cluster(jobs: Mapping[str, int]) -> ClusterSpec:
 
 
 class LocalSite:
-    """Starts a program as the tasks of a cluster of this machine.
+    """Starts a program as the tasks of a cluster on this machine.
 
     Args:
-        words: the command line of each task, as `expanded` takes it.
-        jobs: how many tasks each job has.
+        words: the command line of every task, with the placeholders of `expanded`.
+        jobs: the number of tasks of each job.
     """
 
     def __init__(self, words: Sequence[str], jobs: Mapping[str, int]) -> None:
@@ -39,16 +39,16 @@ class LocalSite:
         self.cluster = loopback_cluster(jobs)
 
     async def start(self, task: Task, write: Callable[[str], None]) -> LocalProcess:
-        """Start a task; `write` is given its output line by line."""
+        """Start a task; `write` is called with each line of its output."""
         command = expanded(self._words, self.cluster, task)
         return await LocalProcess.start(command, environment(self.cluster, task), write)
 
     def close(self) -> None:
-        """Nothing is left of a site whose tasks have ended."""
+        """Does nothing: a local site holds no resources beyond its processes."""
 
 
 class LocalProcess:
-    """A task in a process, and a group of processes, of its own."""
+    """A task in its own process and process group."""
 
     def __init__(
         self, process: asyncio.subprocess.Process, write: Callable[[str], None], grace: float
@@ -65,7 +65,7 @@ class LocalProcess:
         write: Callable[[str], None],
         grace: float = _GRACE,
     ) -> LocalProcess:
-        """Start a command; `write` is given its output line by line."""
+        """Start a command; `write` is called with each line of its output."""
         process = await asyncio.create_subprocess_exec(
             *command, stdout=PIPE, stderr=STDOUT, env=os.environ | settings, process_group=0
         )
@@ -73,17 +73,17 @@ class LocalProcess:
 
     @property
     def pid(self) -> int:
-        """The number of the process, and of its group."""
+        """The id of the process and of its group."""
         return self._process.pid
 
     async def wait(self) -> int:
-        """The exit status, when all output is written."""
+        """Wait for the exit status and the end of the output."""
         status = await self._process.wait()
-        await asyncio.wait([self._output], timeout=_LAST_LINES)  # a child of it may hold the pipe
+        await asyncio.wait([self._output], timeout=_LAST_LINES)  # children may hold the pipe
         return status
 
     async def stop(self) -> None:
-        """Ask the group to end, and kill it if it does not."""
+        """Terminate the process group: SIGTERM, then SIGKILL after the grace period."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             if self._process.returncode is not None:
                 break

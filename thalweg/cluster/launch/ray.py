@@ -1,8 +1,8 @@
-"""`tf.cluster.ray`: the tasks of a cluster as actors of Ray.
+"""`tf.cluster.ray`: the tasks of a cluster as Ray actors.
 
-Ray finds machines for the tasks (one placement group for each call that adds some), watches over
-their processes and starts the dead again. A task that comes back enters the roster, from which all
-others hear where it is; the sessions that had used it fail, and new ones find it.
+Ray schedules the tasks on machines (one placement group per call that adds tasks) and restarts
+actors that die. A restarted task registers with the roster, which sends its address to all others;
+sessions that used its previous incarnation fail, and new ones find it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from thalweg.cluster.transport.security import Security
 from thalweg.platform.described import described
 from thalweg.public import public
 
-_THREADS = 4  # of an actor: one runs the user's function, others answer meanwhile
+_THREADS = 4  # per actor: one runs the user's function, the others serve calls meanwhile
 _ONE_CPU: Mapping[str, float] = {"CPU": 1}
 
 Resources = Mapping[str, Mapping[str, float]]
@@ -33,25 +33,25 @@ def ray(
     strategy: str = "PACK",
     max_restarts: int = -1,
 ) -> RayCluster:
-    """Start the tasks of a cluster as actors of Ray.
+    """Start the tasks of a cluster as Ray actors.
 
     Args:
-        jobs: how many tasks each job has: `{"ps": 2, "worker": 4}`.
-        resources: what Ray reserves for each task of a job: `{"worker": {"CPU": 4}}`. One CPU where
-            nothing is said.
-        address: of a Ray cluster, such as "10.0.0.1:6379" or "ray://10.0.0.1:10001". Without one,
-            the cluster of RAY_ADDRESS or of this machine is used; where there is none, a local Ray
-            is started, as by "local".
-        strategy: how Ray spreads the tasks over machines: "PACK", "SPREAD", "STRICT_PACK" or
+        jobs: the number of tasks of each job: `{"ps": 2, "worker": 4}`.
+        resources: what Ray reserves for each task of a job: `{"worker": {"CPU": 4}}`. The default
+            is one CPU.
+        address: the address of a Ray cluster, such as "10.0.0.1:6379" or "ray://10.0.0.1:10001".
+            By default, the cluster of RAY_ADDRESS or one on this machine is used; if there is
+            none, a local Ray is started, as with "local".
+        strategy: the placement strategy of Ray: "PACK", "SPREAD", "STRICT_PACK" or
             "STRICT_SPREAD".
-        max_restarts: how often a task that died is started again; -1 for always.
+        max_restarts: how often Ray restarts a task that died; -1 for no limit.
 
     Returns:
-        The cluster, whose tasks are up. It ends with `shutdown`, or as a context manager.
+        The cluster, with all tasks up. End it with `shutdown`, or use it as a context manager.
 
     Raises:
-        ImportError: where Ray is not installed.
-        tf.errors.ResourceExhaustedError: where Ray has no room for the tasks.
+        ImportError: if Ray is not installed.
+        tf.errors.ResourceExhaustedError: if Ray cannot reserve the resources.
     """
     return RayCluster(jobs, resources or {}, address, strategy, max_restarts)
 
@@ -93,15 +93,15 @@ class RayCluster:
 
     @property
     def spec(self) -> ClusterSpec:
-        """Where the tasks are now."""
+        """The tasks with their current addresses."""
         return ClusterSpec(self._ray.get(self._roster.cluster.remote())[1])
 
     def target(self, job: str = "worker", index: int = 0) -> str:
-        """What a session of this process connects to.
+        """The session target of a task.
 
         Args:
             job: the name of a job.
-            index: of a task in it.
+            index: the index of a task in it.
 
         Returns:
             "thalweg://host:port" of the task.
@@ -109,42 +109,42 @@ class RayCluster:
         return self._ray.get(self._actor(Task(job, index)).target.remote())
 
     def scale(self, job: str, count: int) -> None:
-        """Let a job grow; all tasks hear of the new ones before this returns.
+        """Add tasks to a job; all tasks know the new ones when this returns.
 
         Args:
-            job: the name of a job, new or not.
-            count: how many tasks it is to have.
+            job: the name of a job, which may be new.
+            count: the new number of tasks.
 
         Raises:
-            ValueError: where it has more.
+            ValueError: if the job has more tasks already.
         """
-        now = sum(task.job == job for task in self._tasks)
-        if count < now:
-            raise ValueError(f"Job {job!r} has {now} tasks: it can grow, not shrink to {count}")
-        self._add([Task(job, index) for index in range(now, count)])
+        current = sum(task.job == job for task in self._tasks)
+        if count < current:
+            raise ValueError(f"Job {job!r} has {current} tasks: it can grow, not shrink to {count}")
+        self._add([Task(job, index) for index in range(current, count)])
 
     def run(
         self, function: Callable[..., Any], *given: Any, job: str = "worker", **named: Any
     ) -> list[Any]:
-        """Call a function on every task of a job, at once; wait for all.
+        """Call a function on every task of a job in parallel and wait for all results.
 
-        A task that dies meanwhile is started again, and so is its call: a training loop in a
-        `tf.train.MonitoredTrainingSession` goes on from where the variables are.
+        If a task dies, it is restarted and its call is retried: a training loop in a
+        `tf.train.MonitoredTrainingSession` continues from the current variables.
 
         Args:
-            function: is called with the `tf.train.Server` of the task, in a graph of its own.
-            given: more arguments.
+            function: called with the `tf.train.Server` of the task, under a new default graph.
+            given: further positional arguments.
             job: the name of the job.
-            named: arguments by keyword.
+            named: keyword arguments.
 
         Returns:
-            What the calls returned, by task.
+            The results, in task order.
         """
         tasks = [actor for task, actor in self._tasks.items() if task.job == job]
         return self._ray.get([task.run.remote(function, given, named) for task in tasks])
 
     def shutdown(self) -> None:
-        """End all tasks, and the connection to Ray if there was none before."""
+        """Kill all tasks, and disconnect from Ray if this cluster connected to it."""
         if not self._ray.is_initialized():
             return
         for actor in (*self._tasks.values(), self._roster):
@@ -165,13 +165,13 @@ class RayCluster:
         if not tasks:
             return
         name = f"{self._name}/{len(self._groups)}"
-        needs = [self._needs(task) for task in tasks]
-        group = ray_library.reserve(needs, self._strategy, name)
+        bundles = [self._task_resources(task) for task in tasks]
+        group = ray_library.reserve(bundles, self._strategy, name)
         self._groups.append(group)
         for index, task in enumerate(tasks):
             self._tasks[task] = ray_library.remote(
                 RayTask,
-                self._needs(task),
+                self._task_resources(task),
                 name=f"{self._name}/{task}",
                 max_concurrency=_THREADS,
                 max_restarts=self._restarts,
@@ -182,5 +182,5 @@ class RayCluster:
         version, jobs = self._ray.get(self._roster.cluster.remote())
         self._ray.get([actor.update.remote(version, jobs) for actor in self._tasks.values()])
 
-    def _needs(self, task: Task) -> Mapping[str, float]:
+    def _task_resources(self, task: Task) -> Mapping[str, float]:
         return self._resources.get(task.job, _ONE_CPU)

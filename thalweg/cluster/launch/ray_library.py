@@ -1,4 +1,4 @@
-"""Ray, which is an extra: found when it is used, with advice where it is not there."""
+"""Access to Ray, an optional dependency that is imported on first use."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Any, NamedTuple
 
 from thalweg import errors
 
-_PATIENCE = 60.0  # seconds until Ray must have found room for tasks
-_LOCAL_CPUS = 64  # a local Ray's CPUs are but a count: tasks share the cores, and jobs may grow
+_PATIENCE = 60.0  # seconds to wait for a placement group
+_LOCAL_CPUS = 64  # logical CPUs of a local Ray: tasks share the cores, and jobs may grow
 
 
 class Connection(NamedTuple):
     """How this process is connected to Ray."""
 
-    is_new: bool  # it was not before
-    is_local: bool  # to a Ray that was started for it, on this machine
+    is_new: bool  # whether `connect` made the connection
+    is_local: bool  # whether `connect` started a Ray on this machine for it
 
 
 def library() -> Any:
-    """The package; an ImportError says how to get it."""
+    """The `ray` module; the ImportError says how to install it."""
     try:
         return import_module("ray")
     except ImportError as error:
@@ -29,12 +29,12 @@ def library() -> Any:
 
 
 def connect(address: str | None, runtime_env: Mapping[str, Any] | None = None) -> Connection:
-    """Connect this process to Ray, unless it is connected.
+    """Connect this process to Ray, unless it is connected already.
 
     Args:
-        address: of a cluster, as `ray.init` takes it. Without one, RAY_ADDRESS or a cluster of this
-            machine is used, and where there is none, a local Ray is started.
-        runtime_env: what tasks find on their machines.
+        address: the address of a cluster, as for `ray.init`. By default, RAY_ADDRESS or a cluster
+            on this machine is used; if there is none, a local Ray is started.
+        runtime_env: the runtime environment of the actors, as for `ray.init`.
     """
     ray = library()
     if ray.is_initialized():
@@ -54,45 +54,45 @@ def connect(address: str | None, runtime_env: Mapping[str, Any] | None = None) -
 
 
 def remote(actor: type, resources: Mapping[str, float], **options: Any) -> Any:
-    """A class as one of actors that are given resources."""
-    others = dict(resources)
-    given = {
-        "num_cpus": others.pop("CPU", 0),
-        "num_gpus": others.pop("GPU", 0),
-        "resources": others or None,
+    """A class as a Ray actor class with reserved resources and other actor options."""
+    custom = dict(resources)
+    reserved = {
+        "num_cpus": custom.pop("CPU", 0),
+        "num_gpus": custom.pop("GPU", 0),
+        "resources": custom or None,
     }
-    return library().remote(actor).options(**given, **options)
+    return library().remote(actor).options(**reserved, **options)
 
 
 def reserve(bundles: Sequence[Mapping[str, float]], strategy: str, name: str) -> Any:
-    """A placement group with room for each of some tasks."""
-    asked = [dict(each) for each in bundles]
+    """Create a placement group with one bundle per task and wait until it is ready."""
+    needed = [dict(resources) for resources in bundles]
     groups = import_module("ray.util.placement_group")
-    group = groups.placement_group(asked, strategy=strategy, name=name)
+    group = groups.placement_group(needed, strategy=strategy, name=name)
     if group.wait(_PATIENCE):
         return group
     groups.remove_placement_group(group)
     raise errors.ResourceExhaustedError(
         None,
         None,
-        f"Ray has found no room for {len(asked)} tasks in {_PATIENCE:g} s: they need {asked}, "
+        f"Ray has found no room for {len(needed)} tasks in {_PATIENCE:g} s: they need {needed}, "
         f"and of {library().cluster_resources()} it has {library().available_resources()} free",
     )
 
 
 def release(group: Any) -> None:
-    """Give a placement group back; what runs in it ends."""
+    """Remove a placement group; Ray kills the actors in it."""
     import_module("ray.util.placement_group").remove_placement_group(group)
 
 
 def bundle(group: Any, index: int) -> Any:
-    """The scheduling strategy of an actor that takes one bundle of a placement group."""
+    """The scheduling strategy of an actor that uses one bundle of a placement group."""
     strategies = import_module("ray.util.scheduling_strategies")
     return strategies.PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index)
 
 
 def node_address() -> str:
-    """The address of the machine that an actor runs on, as Ray knows it."""
+    """The address of the Ray node that this actor runs on."""
     ray = library()
-    own = ray.get_runtime_context().get_node_id()
-    return next(node["NodeManagerAddress"] for node in ray.nodes() if node["NodeID"] == own)
+    node_id = ray.get_runtime_context().get_node_id()
+    return next(node["NodeManagerAddress"] for node in ray.nodes() if node["NodeID"] == node_id)

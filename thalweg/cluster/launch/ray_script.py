@@ -1,7 +1,7 @@
-"""A program as the tasks of a cluster on Ray: each a process below an actor, which Ray places.
+"""A program as the tasks of a cluster on Ray: each is a child process of a Ray actor.
 
-The folder of the program is copied to the machines. A task keeps the address that its actor was
-given first, so one whose process dies can be started again, and one whose machine dies cannot.
+The program's folder is copied to the machines. A task keeps the address that its actor chose at
+first, so it can be restarted if its process dies, but not if its machine does.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class Script:
         self._process: subprocess.Popen[str] | None = None
 
     def address(self) -> str:
-        """Where the task is to listen."""
+        """The address that the task has to listen on."""
         return f"{self._host}:{self._port}"
 
     def run(self, words: Sequence[str], jobs: Mapping[str, Any], key: str) -> Iterator[str | int]:
-        """Run the program; its lines, and in the end its exit status."""
+        """Run the program; yields its lines of output, then its exit status."""
         cluster = ClusterSpec(jobs)
         settings = environment(cluster, self._task) | {"THALWEG_CLUSTER_KEY": key}
         self._process = subprocess.Popen(
@@ -54,7 +54,7 @@ class Script:
         yield self._process.wait()
 
     def stop(self) -> None:
-        """End the program, if it has not ended."""
+        """Terminate the program if it is running."""
         process = self._process
         for number in (signal.SIGTERM, signal.SIGKILL):
             if process is None or process.poll() is not None:
@@ -70,10 +70,10 @@ class RaySite:
     """Starts a program as the tasks of a cluster on Ray.
 
     Args:
-        words: the command line of each task, as `expanded` takes it, in the folder.
-        jobs: how many tasks each job has.
-        address: of the Ray cluster, as `tf.cluster.ray` takes it.
-        folder: is copied to the machines that the tasks run on.
+        words: the command line of every task, with the placeholders of `expanded`.
+        jobs: the number of tasks of each job.
+        address: the address of the Ray cluster, as for `tf.cluster.ray`.
+        folder: the working directory of the tasks; copied to their machines.
     """
 
     def __init__(
@@ -89,51 +89,51 @@ class RaySite:
                 Script,
                 _ONE_CPU,
                 name=f"{name}/{task}",
-                max_concurrency=2,  # it is told to stop while it runs
+                max_concurrency=2,  # `stop` is called while `run` runs
                 scheduling_strategy=ray_library.bundle(self._group, index),
             ).remote(task, self._connection.is_local)
             for index, task in enumerate(tasks)
         }
-        self.cluster = self._found()
+        self.cluster = self._collect_addresses()
 
-    def _found(self) -> ClusterSpec:
+    def _collect_addresses(self) -> ClusterSpec:
         addresses = self._ray.get([actor.address.remote() for actor in self._actors.values()])
-        found: dict[str, list[str]] = {}
+        jobs: dict[str, list[str]] = {}
         for task, address in zip(self._actors, addresses, strict=True):
-            found.setdefault(task.job, []).append(address)
-        return ClusterSpec(found)
+            jobs.setdefault(task.job, []).append(address)
+        return ClusterSpec(jobs)
 
     async def start(self, task: Task, write: Callable[[str], None]) -> RayProcess:
-        """Start a task; `write` is given its output line by line."""
+        """Start a task; `write` is called with each line of its output."""
         key = Security.of_process().key or "none"
         run = self._actors[task].run.options(num_returns="streaming")
         lines = run.remote(self._words, self.cluster.as_dict(), key)
         return RayProcess(self._actors[task], lines, write)
 
     def close(self) -> None:
-        """End the actors, and the connection to Ray if there was none before."""
+        """Kill the actors, and disconnect from Ray if this site connected to it."""
         ray_library.release(self._group)
         if self._connection.is_new:
             self._ray.shutdown()
 
 
 class RayProcess:
-    """A program below an actor."""
+    """The program that runs under one actor."""
 
     def __init__(self, actor: Any, lines: Any, write: Callable[[str], None]) -> None:
         self._actor, self._lines, self._write = actor, lines, write
 
     async def wait(self) -> int:
-        """The exit status, when all output is written."""
+        """Wait for the end of the output and the exit status."""
         status = 0
         async for reference in self._lines:
-            told = await reference
-            if isinstance(told, int):
-                status = told
+            item = await reference
+            if isinstance(item, int):
+                status = item
             else:
-                self._write(told.rstrip())
+                self._write(item.rstrip())
         return status
 
     async def stop(self) -> None:
-        """End the program, if it has not ended."""
+        """Terminate the program if it is running."""
         await self._actor.stop.remote()

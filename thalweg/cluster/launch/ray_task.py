@@ -1,7 +1,7 @@
-"""What runs on Ray: the tasks of a cluster, and the roster that knows where each of them is.
+"""The Ray actors of a cluster: its tasks, and the roster with the address of each.
 
-A task enters the roster whenever it starts: for the first time, because its job grows, or again
-after it died. The roster tells all others, so that tasks may move between machines.
+A task registers with the roster on every start, the first one and restarts alike. The roster sends
+the new cluster to all other tasks, so a task may move to another machine.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Jobs = dict[str, dict[int, str]]
 
 
 class Roster:
-    """The actor that knows where the tasks are."""
+    """The actor that holds the addresses of all tasks."""
 
     def __init__(self) -> None:
         self._addresses: dict[Task, str] = {}
@@ -29,12 +29,12 @@ class Roster:
         self._version = 0
 
     def enter(self, task: Task, offered: str, keeps: bool, actor: Any) -> tuple[int, Jobs]:
-        """A task starts; where it and all others are.
+        """Register a task that starts; returns the version and the addresses of all tasks.
 
         Args:
-            offered: an address of the task's machine that is free.
-            keeps: whether to have its old address rather, if that is on the same machine.
-            actor: who is told of others.
+            offered: a free address on the task's machine.
+            keeps: whether to keep its previous address if that is on the same machine.
+            actor: the task's actor, which is notified when other tasks register.
         """
         old = self._addresses.get(task)
         if old is None or not keeps or parsed(old)[0] != parsed(offered)[0]:
@@ -47,7 +47,7 @@ class Roster:
         return self.cluster()
 
     def cluster(self) -> tuple[int, Jobs]:
-        """All tasks, and how many times somebody has entered."""
+        """The version, which counts registrations, and the addresses of all tasks."""
         jobs: Jobs = {}
         for (job, index), address in sorted(self._addresses.items()):
             jobs.setdefault(job, {})[index] = address
@@ -55,40 +55,40 @@ class Roster:
 
 
 class RayTask:
-    """The actor that is a task: a server in a process of Ray's."""
+    """The actor of a task: a server in a Ray worker process."""
 
     def __init__(self, roster: str, job: str, index: int, key: str, is_local: bool) -> None:
         os.environ["THALWEG_CLUSTER_KEY"] = key
         self._task = Task(job, index)
         self._host = "127.0.0.1" if is_local else node_address()
-        self._roster = library().get_actor(roster)  # by its name: Ray keeps that for restarts
+        self._roster = library().get_actor(roster)  # by name: restarts pass it again
         self._version = 0
         try:
             self._server = self._listen(keeps=True)
-        except errors.UnknownError:  # somebody else is at its old address
+        except errors.UnknownError:  # its previous address is in use
             self._server = self._listen(keeps=False)
 
     def _listen(self, keeps: bool) -> Server:
         ray = library()
         (port,) = free_ports(1, self._host)
-        itself = ray.get_runtime_context().current_actor
-        entered = self._roster.enter.remote(self._task, f"{self._host}:{port}", keeps, itself)
-        self._version, jobs = ray.get(entered)
+        own_actor = ray.get_runtime_context().current_actor
+        reply = self._roster.enter.remote(self._task, f"{self._host}:{port}", keeps, own_actor)
+        self._version, jobs = ray.get(reply)
         return Server(jobs, *self._task)
 
     def update(self, version: int, jobs: Jobs) -> None:
-        """Hear where all tasks are; what is older than what is known is passed over."""
+        """Adopt the addresses of all tasks; a version that is not newer is ignored."""
         if version > self._version:
             self._version = version
             self._server.update(jobs)
 
     def target(self) -> str:
-        """What sessions connect to."""
+        """The session target of this task."""
         return self._server.target
 
     def run(
         self, function: Callable[..., Any], given: Sequence[Any], named: Mapping[str, Any]
     ) -> Any:
-        """Call a user's function with the server, in a graph of its own."""
+        """Call the user's function with the server, under a new default graph."""
         with Graph().as_default():
             return function(self._server, *given, **named)

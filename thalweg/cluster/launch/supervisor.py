@@ -1,7 +1,7 @@
-"""Keeps the tasks of a program running: starts them, starts the dead again, ends them together.
+"""Supervises the tasks of a program: starts them, restarts failed ones, stops them together.
 
-Parameter servers serve for as long as other tasks run. A task that fails more often than it may
-ends all; so does a cancellation of `Supervisor.run`, which comes from a signal.
+Parameter servers run until all other tasks have ended. A task that exceeds its restarts stops all
+others; so does the cancellation of `Supervisor.run`, for example by a signal handler.
 """
 
 from __future__ import annotations
@@ -15,48 +15,48 @@ from typing import Protocol
 from thalweg.cluster.launch.task import Task
 from thalweg.cluster.spec import ClusterSpec
 
-SERVING_JOBS = ("ps",)  # whose tasks do not end by themselves
+SERVING_JOBS = ("ps",)  # jobs whose tasks never exit by themselves
 
 
 class Process(Protocol):
-    """A task that was started."""
+    """A started task."""
 
     async def wait(self) -> int:
-        """Its exit status; minus the number of the signal that ended it."""
+        """Wait for the exit status; the negated signal number if a signal killed it."""
         ...
 
     async def stop(self) -> None:
-        """End it, if it has not ended."""
+        """Terminate it if it is running."""
         ...
 
 
 class Site(Protocol):
-    """Where tasks run."""
+    """A place to run tasks: this machine or Ray."""
 
     cluster: ClusterSpec
 
     async def start(self, task: Task, write: Callable[[str], None]) -> Process:
-        """Start a task, for the first time or again; `write` is given its output line by line."""
+        """Start or restart a task; `write` is called with each line of its output."""
         ...
 
     def close(self) -> None:
-        """Give back what was taken for the tasks."""
+        """Release the resources of the site."""
         ...
 
 
 class TaskFailed(Exception):
-    """A task ended with an error, more often than it may."""
+    """A task failed and has no restarts left."""
 
 
 @dataclass
 class Supervisor:
-    """Runs tasks until all have done their work, or one has failed.
+    """Runs tasks until all have succeeded or one has failed for good.
 
     Args:
         tasks: all tasks.
-        start: starts one of them.
-        restarts: how often each may be started again after it failed.
-        tell: is told in words of what happens to a task.
+        start: starts one task.
+        restarts: how often each task may be restarted after a failure.
+        tell: reports an event of a task as text.
     """
 
     tasks: Sequence[Task]
@@ -66,47 +66,49 @@ class Supervisor:
     states: dict[Task, str] = field(default_factory=dict[Task, str])
 
     async def run(self) -> None:
-        """Run all; raises what went wrong first, TaskFailed where a task did."""
+        """Run all tasks; raises the first error, TaskFailed if a task failed for good."""
         self.states = dict.fromkeys(self.tasks, "waiting")
         try:
             async with asyncio.TaskGroup() as group:
-                kept = {task: group.create_task(self._keep(task)) for task in self.tasks}
-                group.create_task(self._dismiss(kept))
+                supervised = {
+                    task: group.create_task(self._run_with_restarts(task)) for task in self.tasks
+                }
+                group.create_task(self._stop_serving_tasks(supervised))
         except* Exception as failures:
             raise failures.exceptions[0] from None
 
-    async def _dismiss(self, kept: dict[Task, asyncio.Task[None]]) -> None:
-        """End the tasks that only serve when the others have ended."""
-        working = [kept[task] for task in self.tasks if task.job not in SERVING_JOBS]
-        await asyncio.wait(working or kept.values())
+    async def _stop_serving_tasks(self, supervised: dict[Task, asyncio.Task[None]]) -> None:
+        """Cancel serving tasks once all others have ended."""
+        working = [supervised[task] for task in self.tasks if task.job not in SERVING_JOBS]
+        await asyncio.wait(working or supervised.values())
         for task in self.tasks:
-            kept[task].cancel()
+            supervised[task].cancel()
 
-    async def _keep(self, task: Task) -> None:
-        for left in range(self.restarts, -1, -1):
+    async def _run_with_restarts(self, task: Task) -> None:
+        for remaining in range(self.restarts, -1, -1):
             status = await self._run_once(task)
             if status == 0:
                 return
-            if left == 0:
+            if remaining == 0:
                 raise TaskFailed(f"{task} {ending(status)}")
             self.tell(
-                task, f"{ending(status)} and is started again, {left} of {self.restarts} left"
+                task, f"{ending(status)} and is started again, {remaining} of {self.restarts} left"
             )
 
     async def _run_once(self, task: Task) -> int:
         process = await self.start(task)
-        self.states[task], ended = "running", "stopped"
+        self.states[task], end_state = "running", "stopped"
         try:
             status = await process.wait()
-            ended = "failed" if status else "done"
+            end_state = "failed" if status else "done"
         finally:
             await process.stop()
-            self.states[task] = ended
+            self.states[task] = end_state
         return status
 
 
 def ending(status: int) -> str:
-    """How a process ended, in words."""
+    """A description of how a process ended."""
     if status >= 0:
         return f"ended with status {status}"
     try:

@@ -1,4 +1,4 @@
-"""Which task of a cluster a process is, and how its program is told: TF_CONFIG and flags."""
+"""The identity of a task, and how it is passed to its program: TF_CONFIG and flags."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from thalweg.cluster.spec import ClusterSpec
 
-#: What old programs call their flags, filled in as `expanded` does.
+#: The customary flags of TensorFlow 1.x programs, with the placeholders of `expanded`.
 FLAGS = (
     "--job_name={job}",
     "--task_index={index}",
@@ -19,7 +19,7 @@ FLAGS = (
 
 
 class Task(NamedTuple):
-    """A task, by its job and its index there."""
+    """A task, identified by its job and its index in the job."""
 
     job: str
     index: int
@@ -29,26 +29,26 @@ class Task(NamedTuple):
 
 
 def tasks_of(jobs: Mapping[str, int]) -> list[Task]:
-    """The tasks of jobs, given how many each has."""
+    """All tasks, given the number of tasks of each job."""
     return [Task(job, index) for job, count in jobs.items() for index in range(count)]
 
 
 def environment(cluster: ClusterSpec, task: Task) -> dict[str, str]:
-    """What the environment of a task tells it, besides what its parent's does."""
-    about = {"type": task.job, "index": task.index}
-    config = json.dumps({"cluster": cluster.as_dict(), "task": about})
-    return {"TF_CONFIG": config, "PYTHONUNBUFFERED": "1"}  # lines are shown when they are printed
+    """The environment variables of a task, to be added to its parent's."""
+    identity = {"type": task.job, "index": task.index}
+    config = json.dumps({"cluster": cluster.as_dict(), "task": identity})
+    return {"TF_CONFIG": config, "PYTHONUNBUFFERED": "1"}  # no delay of output
 
 
 def expanded(words: Sequence[str], cluster: ClusterSpec, task: Task) -> list[str]:
-    """Words of a command line with {python}, {job}, {index} and {<job>_hosts} replaced."""
-    names = {"{python}": sys.executable, "{job}": task.job, "{index}": str(task.index)}
+    """A command line with the placeholders {python}, {job}, {index}, {<job>_hosts} replaced."""
+    substitutions = {"{python}": sys.executable, "{job}": task.job, "{index}": str(task.index)}
     for job in cluster.jobs:
-        names[f"{{{job}_hosts}}"] = ",".join(map(str, cluster.job_tasks(job)))
-    return [_replaced(word, names) for word in words]
+        substitutions[f"{{{job}_hosts}}"] = ",".join(map(str, cluster.job_tasks(job)))
+    return [_substitute(word, substitutions) for word in words]
 
 
-def _replaced(word: str, names: Mapping[str, str]) -> str:
-    for name, value in names.items():
-        word = word.replace(name, value)
+def _substitute(word: str, substitutions: Mapping[str, str]) -> str:
+    for placeholder, value in substitutions.items():
+        word = word.replace(placeholder, value)
     return word

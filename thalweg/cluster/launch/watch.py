@@ -1,4 +1,4 @@
-"""Asks tasks how they do: their counters, and from two looks at them, their rates."""
+"""Polls tasks for their counters and derives rates from the last two samples."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from thalweg.cluster.wire import Kind, Message
 
 
 class Look(NamedTuple):
-    """What a task said, and when."""
+    """A sample of a task's counters and its time."""
 
     time: float
     statistics: Statistics
 
 
 class Rates(NamedTuple):
-    """What a task does in a second."""
+    """The rates of a task's counters, per second."""
 
     steps: float
     bytes_sent: float
@@ -29,7 +29,7 @@ class Rates(NamedTuple):
 
 
 class Watch:
-    """Asks tasks for their counters, without waiting for any."""
+    """Polls tasks for their counters without blocking."""
 
     def __init__(self, addresses: Mapping[Task, str]) -> None:
         self._addresses = addresses
@@ -37,44 +37,44 @@ class Watch:
         self._looks: dict[Task, tuple[Look, Look]] = {}
 
     def ask(self) -> None:
-        """Ask all tasks; what they answer is there later."""
+        """Request the counters of all tasks; replies are recorded as they arrive."""
         for task, address in self._addresses.items():
             self._endpoint.peer(address).request(Message(Kind.STATUS), self._answered(task))
 
     def statistics(self, task: Task) -> Statistics | None:
-        """The counters that a task told last."""
+        """The latest counters of a task, if it has replied."""
         return self._looks[task][1].statistics if task in self._looks else None
 
     def rates(self, task: Task) -> Rates | None:
-        """What a task did in a second between the last two answers."""
+        """The rates of a task between its last two replies; None if they are unknown."""
         return rates(*self._looks[task]) if task in self._looks else None
 
     def close(self) -> None:
-        """Ask nobody any more."""
+        """Stop polling and close the endpoint."""
         self._endpoint.close()
 
     def _answered(self, task: Task) -> Done:
         def done(message: Message | None, error: Exception | None) -> None:
             if message is None or message.kind is not Kind.DONE:
-                return  # it is not up, or not any more
+                return  # the task is not up, or is gone
             fields: Mapping[str, Any] = message.fields
-            counted = Statistics(*(int(fields.get(name, 0)) for name in Statistics._fields))
-            look = Look(time.monotonic(), counted)
+            counters = Statistics(*(int(fields.get(name, 0)) for name in Statistics._fields))
+            look = Look(time.monotonic(), counters)
             self._looks[task] = self._looks.get(task, (look, look))[1], look
 
         return done
 
-    # What the endpoint tells
+    # Callbacks of the endpoint
 
     def received(self, peer: Peer, message: Message) -> None:
-        """Nobody sends a watcher anything but answers."""
+        """Does nothing: only replies are expected."""
 
     def lost(self, peer: Peer, error: errors.OpError) -> None:
-        """A task that is gone is asked again in a while."""
+        """Does nothing: a lost task is asked again by the next poll."""
 
 
 def rates(before: Look, after: Look) -> Rates | None:
-    """What happened in a second; None where nothing can be said: a first look, or a new process."""
+    """The rates between two samples; None if there is only one or the task was restarted."""
     seconds = after.time - before.time
     pairs = zip(before.statistics, after.statistics, strict=True)
     differences = [new - old for old, new in pairs]
