@@ -1,22 +1,22 @@
-"""The wire format of a cluster: what bytes a message is, and which bytes are refused.
+"""The wire format of a cluster: the encoding of messages, and the validation of received bytes.
 
-A message comes in as a kind, a step, a few fields and some values, and goes out as one ZeroMQ
-frame, little-endian throughout:
+A message has a kind, a step, a few fields and some values. It is encoded as one ZeroMQ frame,
+little-endian throughout:
 
     offset  bytes
-    0       4      the magic word "THLW"
-    4       2      version of this format; what comes after the kind may differ between versions
+    0       4      magic "THLW"
+    4       2      format version; everything after the kind may differ between versions
     6       2      kind
-    8       8      session: the number that the accepting side gave to this connection, 0 in a HELLO
-    16      8      sequence: greater than that of every message before it on this connection
+    8       8      session: the number the accepting side assigned to this connection, 0 in a HELLO
+    16      8      sequence: greater than that of every earlier message on this connection
     24      8      step; 0 for none
-    32      8      request that this asks or answers; 0 for none
-    40      2      flags: 1 if this answers a request
+    32      8      number of the request that this message makes or answers; 0 for none
+    40      2      flags: 1 if this is the answer to a request
     42      2      number of values
     44      4      bytes of fields
-    48      …      fields: a JSON object in UTF-8; nothing at all where there are none
+    48      …      fields: a JSON object in UTF-8; empty if there are none
     …       …      the header of each value
-    …       …      the content of each inline value, from the next multiple of 16 bytes
+    …       …      the content of each inline value, each aligned to a multiple of 16 bytes
 
 The header of a value:
 
@@ -25,43 +25,45 @@ The header of a value:
     2       1      rank
     3       5      zero
     8       8      bytes of content
-    16      8      the number of the segment of shared memory, or of the stream
-    24      8      offset in the segment; of what is lent, the byte of its first page to clear
+    16      8      number of the shared-memory segment, or of the stream
+    24      8      offset from the segment's second page; if lent, of its lease byte in the first
     32      8·rank shape
 
-The content of a tensor is its elements in row-major order. That of a tensor of strings is the
-length of each string, 8 bytes, and then the strings. A CHUNK has a second frame, its data: the
-next bytes of the stream whose number it has in the place of the step.
+The content of a tensor is its elements in row-major order. The content of a string tensor is the
+length of each string, 8 bytes each, followed by the strings. A CHUNK has a second frame, its data:
+the next bytes of the stream whose number is in the step field.
 
-A packet of a connection within the host is one message, or several that left together:
+A packet of a local connection, between processes on one host, is one message or a bundle:
 
-    0       4      the magic word "THLB"
-    4       2      version of this format
-    6       2      number of messages
-    8       4·n    bytes of each
+    0       4      magic "THLB"
+    4       2      format version
+    6       2      number n of messages
+    8       4·n    bytes of each message
     …       …      the messages
 
-Large values between hosts have a TCP connection of their own, which a WELCOME offers: a port, a
-ticket, and a key for each direction where the cluster has one. It begins with 16 bytes:
+Large values between hosts use a bulk connection, a TCP connection of their own, which a WELCOME
+offers: a port, a ticket and, if the cluster has a key, one key for each direction. The connecting
+side first sends a preamble of 16 bytes:
 
-    0       4      the magic word "THLW"
-    4       2      version of this format
+    0       4      magic "THLW"
+    4       2      format version
     6       2      zero
-    8       8      the ticket
+    8       8      ticket
 
-and goes on, in both directions, with messages, the first of which is an ATTACH:
+Then follow messages, in both directions; the first one of the connecting side is an ATTACH:
 
     0       4      bytes of the frame
-    4       4      bytes of data, 1 MB at most; 0 where the message is no CHUNK
+    4       4      bytes of the data, at most 1 MiB; 0 unless the message is a CHUNK
     8       …      the frame
     …       …      the data
 
-With keys, frame and data are sealed, each by AES-256-GCM: 16 bytes of tag follow the content. The
-nonce is 12 bytes, the number of the piece in its direction, counted from 1; the 8 bytes of the two
-lengths are authenticated with it. A piece that does not open ends the connection.
+With keys, the frame and the data, if any, are two records, each encrypted with AES-256-GCM; a tag
+of 16 bytes, not counted in the lengths, follows each ciphertext. The nonce is 12 bytes, the number
+of the record in its direction, counted from 1. The 8 bytes of the two lengths are the associated
+data of both records. A record that fails authentication ends the connection.
 
-Every length is checked against the bytes that are there before anything is made of them. Nothing
-that comes in is evaluated.
+Every length is checked against the bytes received before anything is decoded or allocated. No
+received data is evaluated.
 """
 
 from __future__ import annotations
@@ -83,42 +85,42 @@ from thalweg.platform.dtype_traits import TABLE, Dtype, find_traits
 MAGIC = b"THLW"
 BUNDLE_MAGIC = b"THLB"
 VERSION = 5
-MAX_FRAME = 8 << 20  # bytes; ZeroMQ closes a connection on which a larger one is announced
+MAX_FRAME = 8 << 20  # bytes; ZeroMQ closes a connection that announces a larger one
 MAX_FIELDS = 4 << 20  # bytes
 MAX_VALUES = 4096
 MAX_RANK = 64  # NumPy's own limit
-MAX_ELEMENTS = 1 << 48  # also of a shape with a zero in it
-MAX_BUNDLE = 64  # messages in one packet within a host
-MAX_PACKET = 160 << 10  # bytes of it; the system takes little more at once
-_MAX_HEADS = 64  # of messages with the same fields: shapes of their values
+MAX_ELEMENTS = 1 << 48  # with zero dimensions counted as 1
+MAX_BUNDLE = 64  # messages in one packet of a local connection
+MAX_PACKET = 160 << 10  # bytes of such a packet; close to the kernel's limit
+_MAX_HEADS = 64  # cached heads per FixedFields
 
 
 class Kind(IntEnum):
-    """What a message is about."""
+    """The type of a message."""
 
-    # Of the transport: handlers never see these
-    HELLO = 1  # who connects; the first message on a connection
-    WELCOME = 2  # the answer: who accepts, and the number of the session
-    REFUSED = 3  # the other answer: why not
-    CONFIRM = 4  # of who was welcome: whether it can map the memory of who accepted
-    BYE = 5  # the endpoint closes
-    ATTACH = 6  # the first message on another connection of a session: for chunks, or local
+    # Of the transport: not passed to handlers
+    HELLO = 1  # the first message on a connection: identity of the connecting side
+    WELCOME = 2  # its answer: identity of the accepting side; carries the session
+    REFUSED = 3  # the negative answer, with the reason
+    CONFIRM = 4  # answers WELCOME: whether the sender can map the other side's memory
+    BYE = 5  # the sender's endpoint closes
+    ATTACH = 6  # the first message on a further connection of a session: bulk or local
     CHUNK = 7  # bytes of a stream
-    CREDIT = 8  # so many bytes of chunks were taken: as many may follow
-    FORGET = 9  # segments of shared memory that the sender has done with
+    CREDIT = 8  # flow control: bytes of chunks received, which may follow again
+    FORGET = 9  # shared-memory segments that the sender has freed
 
     # Of masters and workers
     STATUS = 16
     REGISTER = 17
-    CLOSE = 18  # a session ends
-    RUN = 19  # a part of a step, with values that it receives
-    DONE = 20  # the answer, with values that are fetched, and others that the master receives
+    CLOSE = 18  # ends a session
+    RUN = 19  # runs one task's part of a step, with the values it receives
+    DONE = 20  # its answer, with fetched values and others that the master receives
     FAILED = 21
     TENSOR = 22
     ABORT = 23
     RESET = 24
-    DEREGISTER = 25  # a step will not be run again
-    LOST = 26  # a task has lost its way to another: values that it sent there may be gone
+    DEREGISTER = 25  # the sender will not run a step again
+    LOST = 26  # a task lost its connection to another; values in flight may be lost
 
 
 _KINDS = {int(kind): kind for kind in Kind}
@@ -126,50 +128,50 @@ _NO_FIELDS: Mapping[str, Any] = MappingProxyType({})
 
 
 class FixedFields(dict[str, Any]):
-    """Fields of many messages, which are encoded once: nobody may change them."""
+    """Immutable fields shared by many messages, encoded once."""
 
     @cached_property
     def encoded(self) -> bytes:
-        """As they travel."""
+        """The fields as JSON."""
         return _encode(self).encode()
 
     def prefix(self, kind: Kind, step: int, request: int, flags: int, values: int) -> bytearray:
-        """The start of a message with these fields: its head and them."""
-        known = self.prefixes.get((kind, flags, values))
-        if known is None:
+        """The start of a frame with these fields: the fixed header and the fields."""
+        cached = self.prefixes.get((kind, flags, values))
+        if cached is None:
             if len(self.encoded) > MAX_FIELDS:
                 raise ValueError(f"{kind.name}: {len(self.encoded)} bytes of fields")
             head = _HEAD.pack(MAGIC, VERSION, kind, 0, 0, 0, 0, flags, values, len(self.encoded))
-            known = self.prefixes[kind, flags, values] = head + self.encoded
-        frame = bytearray(known)
+            cached = self.prefixes[kind, flags, values] = head + self.encoded
+        frame = bytearray(cached)
         _STEP.pack_into(frame, _STEP_OFFSET, step, request)
         return frame
 
     @cached_property
     def prefixes(self) -> dict[tuple[Kind, int, int], bytes]:
-        """The starts that were written, by kind, flags and number of values."""
+        """Cached prefixes, with step and request 0, by kind, flags and number of values."""
         return {}
 
     @cached_property
     def heads(self) -> dict[tuple[Any, ...], bytes]:
-        """All that comes before the content of one small array, by its type and shape."""
+        """Cached bytes before the content of one small array, by kind, flags, type and shape."""
         return {}
 
-    def keep_head(self, shaped: tuple[Any, ...], head: bytes) -> None:
-        """Write no such head again."""
+    def keep_head(self, key: tuple[Any, ...], head: bytes) -> None:
+        """Cache a head."""
         if len(self.heads) >= _MAX_HEADS:
             self.heads.clear()
-        self.heads[shaped] = head
+        self.heads[key] = head
 
 
 class Message(NamedTuple):
-    """What one process tells another."""
+    """A message to be sent, or received with all of its values."""
 
     kind: Kind
     step: int = 0
-    fields: Mapping[str, Any] = _NO_FIELDS  # small: strings, numbers, lists
-    values: Sequence[Any] = ()  # NumPy arrays, or bytes; nobody may write to them afterwards
-    request: int = 0  # of one that was received: what an answer to it refers to
+    fields: Mapping[str, Any] = _NO_FIELDS  # small, encodable as JSON
+    values: Sequence[Any] = ()  # NumPy arrays or bytes; immutable from now on
+    request: int = 0  # of a received message: the number to answer; 0 for none
 
 
 class Place(IntEnum):
@@ -182,10 +184,10 @@ class Place(IntEnum):
 
 
 class ValueHeader(NamedTuple):
-    """What a value is, and where its content is to be found."""
+    """The type and shape of a value, and the location of its content."""
 
     place: Place
-    code: int  # of the element type; BYTES for bytes
+    code: int  # element type; BYTES for bytes
     shape: tuple[int, ...]
     nbytes: int
     number: int = 0
@@ -193,12 +195,12 @@ class ValueHeader(NamedTuple):
 
     @property
     def is_view(self) -> bool:
-        """Whether `value_of` makes an array that uses its content in place."""
+        """Whether `value_of` returns an array that is a view of the content."""
         return self.code not in (BYTES, _STRING)
 
 
 class Letter(NamedTuple):
-    """A frame that was read. Of a value that is elsewhere, its header tells where."""
+    """A decoded frame. A value that is not inline is represented by its ValueHeader."""
 
     kind: Kind
     session: int
@@ -208,30 +210,30 @@ class Letter(NamedTuple):
     is_answer: bool
     fields: Mapping[str, Any]
     values: Sequence[Any]
-    is_complete: bool  # no value is elsewhere
+    is_complete: bool  # all values are inline
 
 
-#: Make a tuple of one of these types without the constructor in Python that it has by its names.
+#: Creates an instance of a NamedTuple class without its slower constructor in Python.
 new_tuple = cast("Any", tuple).__new__
 
 
 class WireError(ValueError):
-    """Bytes that are no message."""
+    """Received bytes are not a valid message."""
 
 
 class VersionError(WireError):
-    """A message in another version of the format."""
+    """A message of another format version."""
 
 
 BYTES = 0
 _STRING = 7
 _HEAD = Struct("<4sHHQQQQHHI")
-_NUMBERS = Struct("<QQQQHHI")  # what follows the kind
-_FORM = Struct("<4sHHHHI")  # the head of a message without its numbers
+_NUMBERS = Struct("<QQQQHHI")  # all after the kind
+_FORM = Struct("<4sHHHHI")  # the fixed header without session, sequence, step and request
 _BUNDLE = Struct("<4sHH")
 _STAMP = Struct("<QQ")
 _VALUE = Struct("<BBB5xQQQ")
-_STEP = Struct("<QQ")  # and the request
+_STEP = Struct("<QQ")  # step, request
 STAMP_OFFSET, _STEP_OFFSET, _FLAGS_OFFSET, _RANK_OFFSET = 8, 24, 40, 2
 _ALIGNMENT = 16
 _HEAD_SIZE, _VALUE_SIZE = _HEAD.size, _VALUE.size
@@ -242,21 +244,21 @@ _array: Any = np.ndarray
 _PADDING = [bytes(-size % _ALIGNMENT) for size in range(_ALIGNMENT)]
 _LENGTH = np.dtype("<u8")
 _STORAGE: dict[int, Dtype] = {row.enum: row.storage for row in TABLE if row.dtype_class != "opaque"}
-#: Of types whose arrays travel as they are.
+#: Types whose arrays are encoded as their memory.
 _PLAIN_CODES: dict[Dtype, int] = {
     storage: code for code, storage in _STORAGE.items() if code != _STRING and not storage.hasobject
 }
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 _decode = json.JSONDecoder().decode
-_MAX_KEPT, _MAX_KEPT_BYTES = 4096, 1024  # messages that were read, and bytes of each
+_MAX_KEPT, _MAX_KEPT_BYTES = 4096, 1024  # entries in the cache of layouts, and bytes of each
 _PLACES = {int(place): place for place in Place}
 
 
-# Out
+# Encoding
 
 
 class Content(NamedTuple):
-    """A value that is about to travel: its header's facts and where its bytes are."""
+    """A value to be sent: the type, shape and size for its header, and its source."""
 
     code: int
     shape: tuple[int, ...]
@@ -264,21 +266,21 @@ class Content(NamedTuple):
     source: Any  # an array of any strides, or bytes
 
     def copy_to(self, memory: memoryview) -> None:
-        """Copy the bytes to where they travel; the only copy that is made of a large array."""
+        """Copy the bytes to their place in a frame or in shared memory."""
         if isinstance(self.source, bytes):
             memory[:] = self.source
         else:
             np.copyto(np.ndarray(self.shape, self.source.dtype, memory), self.source)
 
     def contiguous(self) -> memoryview:
-        """The bytes in one piece of memory."""
+        """The bytes as contiguous memory; copies only a non-contiguous array."""
         if isinstance(self.source, bytes):
             return memoryview(self.source)
         return _bytes_of(np.ascontiguousarray(self.source))
 
 
 def content_of(value: Any) -> Content:
-    """How a value travels; a TypeError for what cannot."""
+    """Prepare a value for sending; raises TypeError if its type is not supported."""
     if isinstance(value, bytes):
         return Content(BYTES, (), len(value), value)
     array = np.asarray(value)
@@ -286,20 +288,20 @@ def content_of(value: Any) -> Content:
     if traits is None:
         raise TypeError(f"A value of type {array.dtype} cannot be sent to another process")
     if traits.enum == _STRING:
-        packed = _packed_strings(array)
+        packed = _pack_strings(array)
         return Content(_STRING, array.shape, len(packed), packed)
     if not array.dtype.isnative:
         array = array.astype(traits.storage)
     return Content(traits.enum, array.shape, array.nbytes, array)
 
 
-def _packed_strings(array: np.ndarray[Any, Dtype]) -> bytes:
-    strings = [_string(item) for item in array.ravel().tolist()]
+def _pack_strings(array: np.ndarray[Any, Dtype]) -> bytes:
+    strings = [_encode_string(item) for item in array.ravel().tolist()]
     lengths = np.array([len(item) for item in strings], _LENGTH)
     return b"".join([lengths.tobytes(), *strings])
 
 
-def _string(item: Any) -> bytes:
+def _encode_string(item: Any) -> bytes:
     if isinstance(item, str):
         return item.encode()
     if isinstance(item, bytes):
@@ -308,7 +310,7 @@ def _string(item: Any) -> bytes:
 
 
 def _bytes_of(array: np.ndarray[Any, Dtype]) -> memoryview:
-    """The memory of a contiguous array; other types than NumPy's own export none themselves."""
+    """The memory of a contiguous array; extension types do not export a buffer themselves."""
     return array.reshape(-1).view(np.uint8).data if array.size else memoryview(b"")
 
 
@@ -318,21 +320,25 @@ def write(
     contents: Sequence[Content] = (),
     is_answer: bool = False,
 ) -> bytearray:
-    """The frame of a message, to be stamped; `contents` are those of the inline values."""
+    """Encode a message, without session and sequence; `contents` are the inline values."""
     kind, step, fields, _, request = message
     if isinstance(fields, FixedFields):
         if not headers:
             return fields.prefix(kind, step, request, _IS_ANSWER if is_answer else 0, 0)
-        told = fields.encoded
+        encoded_fields = fields.encoded
     else:
-        told = _encode(dict(fields)).encode() if fields else b""
-    if len(told) > MAX_FIELDS or len(headers) > MAX_VALUES:
-        raise ValueError(f"{kind.name}: {len(told)} bytes of fields, {len(headers)} values")
+        encoded_fields = _encode(dict(fields)).encode() if fields else b""
+    if len(encoded_fields) > MAX_FIELDS or len(headers) > MAX_VALUES:
+        raise ValueError(
+            f"{kind.name}: {len(encoded_fields)} bytes of fields, {len(headers)} values"
+        )
     flags = _IS_ANSWER if is_answer else 0
     frame = bytearray(
-        _HEAD.pack(MAGIC, VERSION, kind, 0, 0, step, request, flags, len(headers), len(told))
+        _HEAD.pack(
+            MAGIC, VERSION, kind, 0, 0, step, request, flags, len(headers), len(encoded_fields)
+        )
     )
-    frame += told
+    frame += encoded_fields
     for header in headers:
         _write_header(frame, header)
     for content in contents:
@@ -342,17 +348,17 @@ def write(
 
 
 def write_inline(message: Message, is_answer: bool, request: int, limit: int) -> bytearray | None:
-    """The frame of a message that is alike in every step, and whose values are plain arrays of a
-    few bytes, as most are; None for any other."""
+    """Encode a message with FixedFields whose values are plain arrays of at most `limit` bytes in
+    total, the common case; returns None for any other message."""
     kind, step, fields, values, _ = message
     if not isinstance(fields, FixedFields):
         return None
     flags = _IS_ANSWER if is_answer else 0
     if not values:
-        known = fields.prefixes.get((kind, flags, 0))
-        if known is None:
+        cached = fields.prefixes.get((kind, flags, 0))
+        if cached is None:
             return fields.prefix(kind, step, request, flags, 0)
-        frame = bytearray(known)
+        frame = bytearray(cached)
         _STEP.pack_into(frame, _STEP_OFFSET, step, request)
         return frame
     if len(values) > 1:
@@ -361,12 +367,12 @@ def write_inline(message: Message, is_answer: bool, request: int, limit: int) ->
     if not isinstance(value, _ARRAYS):
         return None
     array: np.ndarray[Any, Dtype] = value
-    shaped = kind, flags, array.dtype, array.shape
-    head = fields.heads.get(shaped)
+    key = kind, flags, array.dtype, array.shape
+    head = fields.heads.get(key)
     if head is None:
         frame = _write_plain(fields, message, request, flags, limit)
         if frame is not None:
-            fields.keep_head(shaped, bytes(frame[: len(frame) - array.nbytes]))
+            fields.keep_head(key, bytes(frame[: len(frame) - array.nbytes]))
         return frame
     frame = bytearray(head)
     _STEP.pack_into(frame, _STEP_OFFSET, step, request)
@@ -375,8 +381,8 @@ def write_inline(message: Message, is_answer: bool, request: int, limit: int) ->
 
 
 def write_again(kind: Kind, step: int, fields: FixedFields, value: Any) -> bytearray | None:
-    """The frame of a message with a value like one that `write_inline` has written; None for any
-    other."""
+    """Encode a message with one value from the head that `write_inline` cached for its kind, type
+    and shape; returns None if there is none."""
     if not isinstance(value, _ARRAYS):
         return None
     head = fields.heads.get((kind, 0, value.dtype, value.shape))
@@ -391,16 +397,16 @@ def write_again(kind: Kind, step: int, fields: FixedFields, value: Any) -> bytea
 def _write_plain(
     fields: FixedFields, message: Message, request: int, flags: int, limit: int
 ) -> bytearray | None:
-    """A message with plain arrays of a few bytes; None where some are not."""
+    """Encode a message with plain arrays; None if one is not, or they exceed `limit` bytes."""
     kind, step, _, values, _ = message
     if len(values) > MAX_VALUES:
         return None
     frame = fields.prefix(kind, step, request, flags, len(values))
     contents = list[bytes]()
-    for given in values:
-        if not isinstance(given, _ARRAYS):
+    for item in values:
+        if not isinstance(item, _ARRAYS):
             return None
-        value: np.ndarray[Any, Dtype] = given
+        value: np.ndarray[Any, Dtype] = item
         code, nbytes = _PLAIN_CODES.get(value.dtype), value.nbytes
         if code is None or nbytes > limit:
             return None
@@ -428,17 +434,17 @@ def _write_header(frame: bytearray, header: ValueHeader) -> None:
         frame += _shape_struct(len(shape)).pack(*shape)
 
 
-#: Write into a frame, from STAMP_OFFSET on, of which connection and which message it is.
+#: Writes session and sequence into a frame: pack_stamp(frame, STAMP_OFFSET, session, sequence).
 pack_stamp = _STAMP.pack_into
 
 
 def stamp(frame: bytearray, session: int, sequence: int) -> None:
-    """Write which message of which connection a frame is."""
+    """Write session and sequence into a frame."""
     pack_stamp(frame, STAMP_OFFSET, session, sequence)
 
 
 def bundle_head(sizes: Sequence[int]) -> bytes:
-    """What comes before messages of some sizes that travel in one packet."""
+    """The header of a bundle of messages of these sizes."""
     return _BUNDLE.pack(BUNDLE_MAGIC, VERSION, len(sizes)) + _sizes_struct(len(sizes)).pack(*sizes)
 
 
@@ -447,11 +453,11 @@ def _sizes_struct(count: int) -> Struct:
     return Struct(f"<{count}I")
 
 
-# In
+# Decoding
 
 
 def frames_of(packet: bytes) -> list[bytes]:
-    """The frames of a packet of a connection within the host; a WireError where it has none."""
+    """Split a packet of a local connection into frames; raises WireError if it is invalid."""
     if not packet.startswith(BUNDLE_MAGIC):
         return [packet]
     if len(packet) < _BUNDLE.size:
@@ -470,7 +476,7 @@ def frames_of(packet: bytes) -> list[bytes]:
 
 
 def read(frame: bytes) -> Letter:
-    """A message, read; a WireError where the frame is none, or of another version."""
+    """Decode a frame; raises WireError if it is invalid, VersionError for another version."""
     length = len(frame)
     if length < _HEAD_SIZE:
         raise WireError(f"{length} bytes are no message")
@@ -480,13 +486,13 @@ def read(frame: bytes) -> Letter:
         end += _VALUE_SIZE + frame[end + _RANK_OFFSET] * 8
     elif count:
         end = _end_of_headers(frame, end, count)
-    repeated = frame[:STAMP_OFFSET] + frame[_FLAGS_OFFSET:end]
-    read_form = _read_form_again if end <= _MAX_KEPT_BYTES else _read_form
-    kind, is_answer, fields, places, is_complete, size = read_form(repeated)
+    layout_bytes = frame[:STAMP_OFFSET] + frame[_FLAGS_OFFSET:end]
+    parse = _parse_layout_cached if end <= _MAX_KEPT_BYTES else _parse_layout
+    kind, is_answer, fields, places, is_complete, size = parse(layout_bytes)
     if length != size:
         raise WireError(f"{length} bytes where the values end at {size}")
     values: Sequence[Any] = ()
-    if len(places) == 1 and places[0][1] is not None:  # as most have it
+    if len(places) == 1 and places[0][1] is not None:  # the common case
         header, dtype, start = places[0]
         values = [_array(header.shape, dtype, frame, start)]
     elif places:
@@ -504,7 +510,7 @@ def read(frame: bytes) -> Letter:
 
 
 def _end_of_headers(frame: bytes, start: int, count: int) -> int:
-    """Where the headers of values that begin somewhere end, if the frame is as long as it says."""
+    """The end of `count` value headers from `start`; validated later, by `_parse_layout`."""
     for _ in range(count if count <= MAX_VALUES else 0):
         rank = start + _RANK_OFFSET
         if rank >= len(frame):
@@ -513,32 +519,32 @@ def _end_of_headers(frame: bytes, start: int, count: int) -> int:
     return start
 
 
-class _Form(NamedTuple):
-    """A message without its numbers and the content of its values: the same in every step."""
+class _Layout(NamedTuple):
+    """What a frame contains except its numbers and the content of values: equal in every step."""
 
     kind: Kind
     is_answer: bool
     fields: Mapping[str, Any]
-    #: Of each value its header, its type if it is an array in the frame, and where its content
-    #: begins there; 0 if that is elsewhere.
+    #: For each value its header, its dtype if it is an inline array, and the offset of its content
+    #: in the frame; 0 if it is not inline.
     places: Sequence[tuple[ValueHeader, Dtype | None, int]]
     is_complete: bool
     size: int  # bytes of the frame
 
 
-def _read_form(repeated: bytes) -> _Form:
-    """What the bytes of a frame say that are no numbers, step, or content."""
+def _parse_layout(layout_bytes: bytes) -> _Layout:
+    """Parse and validate a frame without its numbers and the content of its values."""
     skipped = _FLAGS_OFFSET - STAMP_OFFSET
-    magic, version, number, flags, count, field_bytes = _FORM.unpack_from(repeated)
+    magic, version, number, flags, count, field_bytes = _FORM.unpack_from(layout_bytes)
     kind = _KINDS.get(number)
     if magic != MAGIC or version != VERSION or kind is None or flags & ~_IS_ANSWER:
-        raise _foreign(magic, version, number, flags)
+        raise _header_error(magic, version, number, flags)
     end = _FORM.size + field_bytes
-    if field_bytes > MAX_FIELDS or end > len(repeated) or count > MAX_VALUES:
+    if field_bytes > MAX_FIELDS or end > len(layout_bytes) or count > MAX_VALUES:
         raise WireError(f"fields of {field_bytes} bytes, {count} values")
-    fields = _read_fields(repeated[_FORM.size : end]) if field_bytes else _NO_FIELDS
-    headers = _read_headers(repeated, end, count)
-    start, places = len(repeated) + skipped, list[tuple[ValueHeader, Dtype | None, int]]()
+    fields = _read_fields(layout_bytes[_FORM.size : end]) if field_bytes else _NO_FIELDS
+    headers = _read_headers(layout_bytes, end, count)
+    start, places = len(layout_bytes) + skipped, list[tuple[ValueHeader, Dtype | None, int]]()
     for header in headers:
         if header.place is not Place.INLINE:
             places.append((header, None, 0))
@@ -547,27 +553,27 @@ def _read_form(repeated: bytes) -> _Form:
         places.append((header, _STORAGE[header.code] if header.is_view else None, start))
         start += header.nbytes
     is_complete = all(header.place is Place.INLINE for header in headers)
-    return _Form(kind, flags != 0, fields, places, is_complete, start)
+    return _Layout(kind, flags != 0, fields, places, is_complete, start)
 
 
-def _read_headers(repeated: bytes, start: int, count: int) -> list[ValueHeader]:
+def _read_headers(layout_bytes: bytes, start: int, count: int) -> list[ValueHeader]:
     headers = list[ValueHeader]()
     for _ in range(count):
         end = start + _VALUE.size
-        if end > len(repeated):
+        if end > len(layout_bytes):
             raise WireError("a value's header ends early")
-        end += repeated[start + _RANK_OFFSET] * _LENGTH.itemsize
-        headers.append(_read_header(repeated[start:end]))
+        end += layout_bytes[start + _RANK_OFFSET] * _LENGTH.itemsize
+        headers.append(_read_header(layout_bytes[start:end]))
         start = end
     return headers
 
 
-#: A step's messages are the same every time but for numbers; whoever reads them changes nothing.
-_read_form_again = memoized(_MAX_KEPT)(_read_form)
+#: Messages of a step differ only in numbers and content. Results are shared, so read-only.
+_parse_layout_cached = memoized(_MAX_KEPT)(_parse_layout)
 
 
-def _foreign(magic: bytes, version: int, kind: int, flags: int) -> WireError:
-    """Why the start of a frame is not that of a message."""
+def _header_error(magic: bytes, version: int, kind: int, flags: int) -> WireError:
+    """The error for an invalid start of a frame."""
     if magic != MAGIC:
         return WireError("not a message of Thalweg")
     if version != VERSION:
@@ -578,9 +584,9 @@ def _foreign(magic: bytes, version: int, kind: int, flags: int) -> WireError:
     return WireError(f"kind {kind} with flags {flags} is unknown")
 
 
-def _read_fields(told: bytes) -> Mapping[str, Any]:
+def _read_fields(encoded_fields: bytes) -> Mapping[str, Any]:
     try:
-        fields: Any = _decode(told.decode())
+        fields: Any = _decode(encoded_fields.decode())
     except (ValueError, RecursionError) as error:
         raise WireError(f"fields are no JSON: {error}") from None
     if not isinstance(fields, dict):
@@ -599,7 +605,7 @@ def _read_header(data: bytes) -> ValueHeader:
 
 
 def _check_size(header: ValueHeader) -> None:
-    """Whether a value has as many bytes as its type and shape need."""
+    """Raise WireError unless the size of a value agrees with its type and shape."""
     elements = prod(header.shape)
     if prod(size or 1 for size in header.shape) > MAX_ELEMENTS:
         raise WireError(f"shape {header.shape}")
@@ -615,25 +621,25 @@ def _check_size(header: ValueHeader) -> None:
 
 
 def value_of(header: ValueHeader, memory: Any, start: int = 0) -> Any:
-    """A value made of its content: an array is a view of it, strings and bytes are copies."""
+    """Decode the content of a value: arrays are read-only views, strings and bytes copies."""
     if header.is_view:
         array = np.ndarray(header.shape, _STORAGE[header.code], memory, start)
-        if not isinstance(memory, bytes):  # of which no array can be written to
+        if not isinstance(memory, bytes):  # arrays over bytes are read-only already
             array.flags.writeable = False
         return array
     content = memoryview(memory)[start : start + header.nbytes]
-    return bytes(content) if header.code == BYTES else _unpacked_strings(header, content)
+    return bytes(content) if header.code == BYTES else _unpack_strings(header, content)
 
 
-def _unpacked_strings(header: ValueHeader, content: memoryview) -> np.ndarray[Any, Dtype]:
+def _unpack_strings(header: ValueHeader, content: memoryview) -> np.ndarray[Any, Dtype]:
     count = prod(header.shape)
     lengths: list[int] = np.ndarray(count, _LENGTH, content).tolist()
     start = count * _LENGTH.itemsize
     if start + sum(lengths) != header.nbytes:
         raise WireError("strings are not as long as they say")
     array = np.empty(count, np.object_)
-    for place, length in enumerate(lengths):
-        array[place] = bytes(content[start : start + length])
+    for index, length in enumerate(lengths):
+        array[index] = bytes(content[start : start + length])
         start += length
     array = array.reshape(header.shape)
     array.flags.writeable = False

@@ -1,1 +1,1 @@
-"""How processes talk: endpoints and their peers, over ZeroMQ and, within a host, shared memory."""
+"""The transport of a cluster: endpoints and peers, over ZeroMQ, TCP, Unix sockets and memory."""

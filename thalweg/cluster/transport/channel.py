@@ -1,4 +1,4 @@
-"""One connection of a peer: it numbers the messages that leave, and checks those that come."""
+"""One connection of a peer: numbers the messages sent, and rejects replays among those received."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from typing import Any
 
 from thalweg.cluster.wire import STAMP_OFFSET, Letter, WireError, bundle_head, pack_stamp
 
-#: Hand the frames of a message to a socket: False where its queue is full.
+#: Passes the frames of a message to a socket; returns False if its send queue is full.
 Write = Callable[..., bool]
 
 
 class Channel:
-    """A connection, its session and how many messages went over it."""
+    """A connection: its session and its sequence numbers in both directions."""
 
     def __init__(
         self, write: Write, session: int = 0, heard: int = 0, lock: threading.Lock | None = None
     ) -> None:
         self.session, self.heard = session, heard
         self._write = write
-        self.sent = 0  # messages; `heard` is the number of the last that came
-        self._lock = lock or threading.Lock()  # messages leave in the order of their numbers
+        self.sent = 0  # last sequence number sent; `heard` is the last one received
+        self._lock = lock or threading.Lock()  # messages are written in sequence order
 
     def put(self, frame: bytearray, *more: Any) -> bool:
-        """Send a message, from any thread: False where too many wait to leave.
+        """Stamp and send a message, from any thread; returns False if the send queue is full.
 
-        A ConnectionError where the connection is gone.
+        Raises ConnectionError if the connection is broken.
         """
         with self._lock:
             self.sent += 1
@@ -34,7 +34,7 @@ class Channel:
             return self._write(frame, *more)
 
     def put_together(self, frames: Sequence[bytearray]) -> bool:
-        """Send messages in one packet, as `put` does one."""
+        """Send several messages in one packet; otherwise like `put`."""
         with self._lock:
             for frame in frames:
                 self.sent += 1
@@ -42,7 +42,7 @@ class Channel:
             return self._write(bundle_head([len(frame) for frame in frames]), *frames)
 
     def check(self, letter: Letter) -> None:
-        """Refuse a message that cannot be the next: one that came before, or elsewhere."""
+        """Raise WireError for a message of another session or a replayed sequence number."""
         if letter.session != self.session:
             raise WireError("a message of another connection")
         if letter.sequence <= self.heard:

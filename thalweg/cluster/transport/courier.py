@@ -1,4 +1,4 @@
-"""A thread that sends what the I/O thread may not wait for."""
+"""A background thread for sends that would block the I/O thread."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ from queue import SimpleQueue
 
 
 class Courier:
-    """Does one errand after the other; its thread starts with the first."""
+    """Runs tasks in FIFO order on a thread that starts with the first task."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._errands: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._given = self._done = 0
-        self.is_busy = False  # whether there is something left to do
+        self.is_busy = False  # whether a task is queued or running
         self._lock = threading.Lock()
 
-    def give(self, errand: Callable[[], None]) -> None:
-        """Have something done; on one thread, the I/O thread."""
+    def give(self, task: Callable[[], None]) -> None:
+        """Queue a task; only the I/O thread calls this."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             self._thread.start()
         with self._lock:
             self._given += 1
             self.is_busy = True
-        self._errands.put(errand)
+        self._errands.put(task)
 
     def close(self) -> None:
-        """End once all is done."""
+        """End the thread once the queue is empty."""
         self._errands.put(None)
 
-    def _work(self) -> None:
-        while (errand := self._errands.get()) is not None:
+    def _run(self) -> None:
+        while (task := self._errands.get()) is not None:
             try:
-                errand()
+                task()
             finally:
                 with self._lock:
                     self._done += 1

@@ -1,7 +1,7 @@
-"""Endpoints: where a process sends and receives messages of a cluster.
+"""Endpoints: a process's end of the cluster's transport.
 
-A server's endpoint listens, and both a server's and a client's connect to others. Each connection
-is one peer at either end; two servers that connect to each other have two.
+A server's endpoint listens; those of servers and clients connect to servers. Each connection is one
+peer at either end, so two servers that connect to each other have two.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ if TYPE_CHECKING:
 
 __all__ = ["Done", "Endpoint", "Handler", "Peer", "Security"]
 
-_PATIENCE = 5.0  # seconds in which a peer must answer the first time
+_PATIENCE = 5.0  # seconds: timeout of the handshake
 _TRIM_EVERY = 10.0  # seconds
 _LOOPBACK = "127.0.0.1"
-_MAX_REASONS = 100  # that are counted one by one: a stranger may think of any number
-_LINGER_MS = 500  # for what was sent before the end
+_MAX_REASONS = 100  # distinct keys of `refused`, which unauthenticated input can influence
+_LINGER_MS = 500  # for queued messages at close
 
 
 class Endpoint:
-    """Where a process sends and receives messages: one per server or client.
+    """Sends and receives the messages of one server or client.
 
     Args:
-        handler: who is told of messages, and of peers that are lost.
+        handler: receives messages and the loss of peers.
         bind: "host:port" to listen at, port 0 for any; None for a client, which only connects.
-        security: the cluster's key; that of this process if None.
-        shares_memory: whether tensors may go through shared memory within the host, and messages
-            past the network; if None, they may unless THALWEG_SHARED_MEMORY is 0.
+        security: the cluster's key; by default that of this process.
+        shares_memory: whether peers on the same host use shared memory for tensors and Unix sockets
+            for messages; by default unless THALWEG_SHARED_MEMORY is 0.
     """
 
     def __init__(
@@ -59,14 +59,14 @@ class Endpoint:
     ) -> None:
         self.handler = handler
         self.incarnation = secrets.randbits(63) | 1
-        self.refused: Counter[str] = Counter()  # messages that were dropped, by reason
+        self.refused: Counter[str] = Counter()  # number of dropped messages by reason
         self.recycler = Recycler()
         self.loop = Loop("thalweg-cluster")
         self._context: zmq.Context[zmq.Socket[bytes]] = zeromq().Context()
         self._security = security or Security.of_process()
         self._doorkeeper: Doorkeeper | None = None
         self._peers: dict[str, Outbound] = {}
-        self._former: dict[str, int] = {}  # sessions of lost ones, by address
+        self._former: dict[str, int] = {}  # last session of lost peers, by address
         self._lock = threading.Lock()
         self._is_closed = False
         if shares_memory is None:
@@ -94,7 +94,7 @@ class Endpoint:
         self.loop.later(_TRIM_EVERY, self._trim)
 
     def renew_locks(self) -> None:
-        """The child of a fork has no I/O thread, and its sockets are the parent's."""
+        """Close in the child of a fork, which has no I/O thread and must not use the sockets."""
         self._lock, self._is_closed = threading.Lock(), True
         for peer in self._all_peers():
             peer.inherit()
@@ -105,10 +105,10 @@ class Endpoint:
         return self._listener.address if self._listener else ""
 
     def peer(self, address: str, patience: float = _PATIENCE) -> Peer:
-        """The peer at an address, the same one while it is alive; connects in the background.
+        """The peer at an address, one per address while it is alive; connects in the background.
 
         Args:
-            patience: seconds until one that does not answer is lost.
+            patience: seconds until a peer that does not answer is lost.
         """
         with self._lock:
             if self._is_closed:
@@ -119,18 +119,18 @@ class Endpoint:
             return known
 
     def close(self) -> None:
-        """Say goodbye and end; requests that wait are told."""
+        """Send BYE to all peers and shut down; pending requests fail."""
         with self._lock:
             if self._is_closed:
                 return
             self._is_closed = True
-        if self.loop.is_current:  # which cannot wait for its own end
+        if self.loop.is_current:  # the I/O thread cannot join itself
             threading.Thread(target=self._end, name="thalweg-cluster-end", daemon=True).start()
         else:
             self._end()
 
     def forget(self, peer: Peer) -> None:
-        """A peer is lost."""
+        """Remove a lost peer, and remember its session for the next HELLO to its address."""
         with self._lock:
             known = self._peers.get(peer.address)
             if known is not None and known is peer:
@@ -139,11 +139,11 @@ class Endpoint:
 
     @staticmethod
     def has_made(peer: Peer) -> bool:
-        """Whether the connection to a peer is one that this side made."""
+        """Whether this side opened the connection to a peer."""
         return isinstance(peer, Outbound)
 
     def refuse(self, reason: str) -> None:
-        """Count a message that was dropped."""
+        """Count a dropped message."""
         is_known = reason in self.refused or len(self.refused) < _MAX_REASONS
         self.refused[reason if is_known else "other reasons"] += 1
 
@@ -178,7 +178,7 @@ class Endpoint:
 
     def _end(self) -> None:
         ended = threading.Event()
-        self.loop.call(lambda: self._part(ended))
+        self.loop.call(lambda: self._disconnect_all(ended))
         ended.wait()
         self.loop.stop()
         self._context.destroy(_LINGER_MS)
@@ -187,7 +187,7 @@ class Endpoint:
         if self.lender:
             self.lender.close()
 
-    def _part(self, ended: threading.Event) -> None:
+    def _disconnect_all(self, ended: threading.Event) -> None:
         try:
             for peer in self._all_peers():
                 peer.part(_LINGER_MS)
@@ -204,6 +204,6 @@ _endpoints: WeakSet[Endpoint] = WeakSet()
 
 @atexit.register
 def _close_all() -> None:
-    """Leave no thread inside ZeroMQ when the interpreter goes."""
+    """Leave no thread inside ZeroMQ when the interpreter exits."""
     for endpoint in list(_endpoints):
         endpoint.close()

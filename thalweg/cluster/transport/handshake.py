@@ -1,4 +1,4 @@
-"""What two endpoints tell each other first: who they are, or why they will not talk."""
+"""The handshake of two endpoints: HELLO, then WELCOME and CONFIRM, or REFUSED."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ _ADDRESS = re.compile(r"\S+:\d+")
 
 
 class Identity(NamedTuple):
-    """Who an endpoint is."""
+    """The identity and capabilities of an endpoint."""
 
-    address: str  # where it listens; "" where it does not
-    incarnation: int  # which of the processes that there were at this address
-    probe: Mapping[str, Any] | None  # whether its memory can be mapped; None: nor does it map
-    is_secret: bool  # nobody else reads what is told to it: the cluster has a key
-    takes_bulk: bool  # whether it can have connections for chunks
+    address: str  # where it listens; "" for a client
+    incarnation: int  # random, tells apart successive processes at one address
+    probe: Mapping[str, Any] | None  # fields of its `Probe`; None: it uses no shared memory
+    is_secret: bool  # the cluster has a key: control connections are encrypted
+    takes_bulk: bool  # whether it supports bulk connections
 
     def hello(self, replaces: int = 0) -> Message:
-        """The first message to a process that this one connects to; `replaces` is the session of
-        its former connection there, which the other may not know to be gone."""
-        return Message(Kind.HELLO, 0, self._told() | {"replaces": replaces})
+        """The first message of the connecting side; `replaces` is the session of its previous
+        connection to the same address, whose loss the other side may not have noticed."""
+        return Message(Kind.HELLO, 0, self._common_fields() | {"replaces": replaces})
 
     def welcome(self, hello: Greeting, local: str | None, bulk: Offer | None) -> Message:
-        """The answer to it; `local` is the name of this endpoint's socket within the host, `bulk`
-        where to connect to for chunks."""
+        """The answer to a HELLO; `local` is the name of this endpoint's Unix socket, sent to peers
+        on this host only, `bulk` the offer of a bulk connection."""
         is_local = hello.process is not None
         more = {"maps": is_local, "local": local if is_local else None, "bulk": bulk}
-        return Message(Kind.WELCOME, 0, self._told() | more)
+        return Message(Kind.WELCOME, 0, self._common_fields() | more)
 
     def read(self, letter: Letter) -> Greeting:
-        """What the HELLO or WELCOME of another endpoint says to this one."""
+        """Parse the HELLO or WELCOME of another endpoint."""
         fields = letter.fields
         probe = fields.get("probe") if self.probe else None
         return Greeting(
@@ -54,9 +54,9 @@ class Identity(NamedTuple):
             self._offer(fields.get("bulk")),
         )
 
-    def _offer(self, given: Any) -> Offer | None:
-        """What a WELCOME says of a connection for chunks, if this process can have it."""
-        match given:
+    def _offer(self, offer: Any) -> Offer | None:
+        """Parse the bulk offer of a WELCOME; None if this process cannot use it."""
+        match offer:
             case [int(port), int(ticket), None] if not self.is_secret:
                 return Offer(port, ticket, None)
             case [int(port), int(ticket), [str(outgoing), str(incoming)]] if self.takes_bulk:
@@ -64,7 +64,7 @@ class Identity(NamedTuple):
             case _:
                 return None
 
-    def _told(self) -> dict[str, Any]:
+    def _common_fields(self) -> dict[str, Any]:
         name = self.address or f"{socket.gethostname()} (client, process {os.getpid()})"
         return {
             "release": __version__,
@@ -76,30 +76,30 @@ class Identity(NamedTuple):
 
 
 class Greeting(NamedTuple):
-    """Who is at the other end."""
+    """The contents of a HELLO or WELCOME."""
 
     address: str
     incarnation: int
-    process: int | None  # whose memory this process can map
-    maps: bool  # whether it can map that of this process; in a WELCOME
-    local: str | None  # the name of its socket within the host; in a WELCOME
-    replaces: int = 0  # the session of a former connection of the same process; in a HELLO
-    takes_bulk: bool = False  # whether it can have connections for chunks
-    bulk: Offer | None = None  # where it expects one; in a WELCOME
+    process: int | None  # its process ID if this process can map its memory
+    maps: bool  # whether it can map the memory of this process; in a WELCOME
+    local: str | None  # the name of its Unix socket; in a WELCOME
+    replaces: int = 0  # the session of its previous connection; in a HELLO
+    takes_bulk: bool = False  # whether it supports bulk connections
+    bulk: Offer | None = None  # its bulk offer; in a WELCOME
 
     @property
     def listens(self) -> bool:
-        """Whether others connect to its address."""
+        """Whether its address is one to connect to, as a server's is."""
         return _ADDRESS.fullmatch(self.address) is not None
 
 
 def confirm(welcome: Greeting) -> Message:
-    """Tell who accepted whether this process can map its memory."""
+    """The CONFIRM to a WELCOME: whether this process can map the accepting side's memory."""
     return Message(Kind.CONFIRM, 0, {"maps": welcome.process is not None})
 
 
 def field(fields: Any, name: str, kind: type[Any]) -> Any:
-    """A field of a message, which must be there and of a type."""
+    """A required field of a message; raises WireError unless it has the type `kind`."""
     value = fields.get(name)
     if not isinstance(value, kind):
         raise WireError(f"field {name} is of another type")
@@ -107,20 +107,20 @@ def field(fields: Any, name: str, kind: type[Any]) -> Any:
 
 
 def numbers(fields: Any, name: str) -> list[int]:
-    """A field that is a list of integers."""
-    found = field(fields, name, list)
-    if not all(isinstance(each, int) for each in found):
+    """A required field that is a list of integers."""
+    items = field(fields, name, list)
+    if not all(isinstance(item, int) for item in items):
         raise WireError(f"field {name} has more than integers")
-    return found
+    return items
 
 
 def refused(error: errors.OpError) -> Message:
-    """Why this endpoint will not talk to another."""
+    """The REFUSED message for an error."""
     return Message(Kind.REFUSED, 0, {"code": error.error_code, "reason": error.message})
 
 
 def refusal(address: str, letter: Letter) -> errors.OpError:
-    """The error that a REFUSED stands for."""
+    """The error that a REFUSED message carries."""
     code = field(letter.fields, "code", int)
     text = f"{address} refuses this process: {field(letter.fields, 'reason', str)}"
     try:

@@ -1,9 +1,9 @@
-"""Large variables in memory that peers of the host can map: they are read where they are.
+"""Lending: large variables live in shared memory, and peers on the host read them in place.
 
-A task allocates the buffers of its variables here. To send one is to tell a peer its segment and a
-byte of the segment's first page, which the peer clears when the last reference to its array is
-gone. Until then the buffer is leased, as to a reader of this process: whoever wants to write to it
-writes to a copy. Memory of buffers that are gone serves again.
+A task allocates the buffers of its variables here. Sending one sends the number of its segment and
+the offset of a lease byte in the segment's first page, which the peer clears when the last
+reference to its array is gone. Until then the buffer is leased, exactly as to a reader in this
+process: a writer copies on write. Segments of freed buffers are reused.
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ from thalweg.platform.forks import renewed_after_fork
 
 Array = NDArray[Any]
 
-MIN_LENT = 1 << 20  # bytes of an array that is lent; copies of smaller ones are soon made
-_FIRST_NUMBER = 1 << 24  # of segments, above those of pools
-_MAX_FREE = 1 << 30  # bytes of segments that wait to serve again
+MIN_LENT = 1 << 20  # bytes; copying a smaller array is cheap enough
+_FIRST_NUMBER = 1 << 24  # of segments, above the numbers that pools use
+_MAX_FREE = 1 << 30  # bytes of free segments kept for reuse
 
 
 class Lent(NamedTuple):
-    """Where a peer finds an array, and which byte it clears when it has done with it."""
+    """A lease of an array to a peer: its segment, and the offset of the byte the peer clears."""
 
     segment: LentSegment
     place: int
 
     @property
     def is_over(self) -> bool:
-        """Whether the peer has done with it; a byte that is lent again is somebody's still."""
+        """Whether the peer has cleared the byte; False, too, once the byte is in use again."""
         return not self.segment.memory[self.place]
 
 
 class LentSegment(SharedMemory):
-    """Shared memory for one buffer."""
+    """A shared-memory segment for one buffer."""
 
     def __init__(self, nbytes: int, order: int) -> None:
         super().__init__(nbytes, order, is_populated=False)
-        self._held: dict[int, Array] = {}  # what peers read, by their bytes
+        self._held: dict[int, Array] = {}  # leased arrays by the offset of their lease byte
         self._lock = threading.Lock()
         self.is_tainted = False  # a lost peer may still read it
-        self.freed = 0.0  # when its buffer was gone
+        self.freed = 0.0  # monotonic time at which its buffer was freed
 
     def lend(self, array: Array) -> Lent | None:
-        """Let a peer read an array of the buffer; None where too many do."""
+        """Lease an array of the buffer to a peer; None if no lease byte is free."""
         with self._lock:
             self.reap()
             place = self.memory.find(b"\0", FIRST_LEASE, mmap.PAGESIZE)
@@ -64,30 +64,30 @@ class LentSegment(SharedMemory):
             return Lent(self, place)
 
     def reap(self) -> None:
-        """Let go of what peers have done with."""
+        """Drop references to arrays whose lease byte is cleared."""
         for place in list(self._held):
             if not self.memory[place]:
                 self._held.pop(place, None)
 
     @property
     def is_held(self) -> bool:
-        """Whether arrays of it are kept for peers."""
+        """Whether it holds references for leases."""
         return bool(self._held)
 
     def forfeit(self, place: int) -> None:
-        """A peer that may never clear its byte is lost."""
+        """End the lease of a lost peer; taints the segment if the peer has not cleared its byte."""
         if self.memory[place]:
             self.is_tainted = True
         self._held.pop(place, None)
 
     @property
     def is_free(self) -> bool:
-        """Whether no peer reads it."""
+        """Whether no lease byte is set."""
         return self.memory.find(b"\1", FIRST_LEASE, mmap.PAGESIZE) < 0
 
 
 class LentBuffer(HostBuffer):
-    """A buffer of the host that peers can read."""
+    """A host buffer in shared memory that can be leased to peers."""
 
     __slots__ = ("_leases", "_lender", "_segment")
 
@@ -97,34 +97,34 @@ class LentBuffer(HostBuffer):
 
     @property
     def leases(self) -> set[int]:
-        """The readers of this process and of others."""
+        """Leases of this process and, by the arrays held for them, of peers; 0 never ends."""
         segment = self._segment
         segment.reap()
-        is_for_good = segment.is_tainted or self._lender.is_inherited
-        return self._leases | {0} if is_for_good else self._leases
+        is_leased_forever = segment.is_tainted or self._lender.is_inherited
+        return self._leases | {0} if is_leased_forever else self._leases
 
     @leases.setter
     def leases(self, value: set[int]) -> None:  # pyright: ignore[reportIncompatibleVariableOverride] - the base has a slot
         self._leases = value
 
     def copy(self) -> HostBuffer:
-        """A buffer with the same elements that nobody else has."""
-        made = self._lender.allocate(self.shape, self.dtype, self.device)
-        np.copyto(made.array, self.array)
-        return made
+        """A new, unleased buffer with the same elements."""
+        buffer = self._lender.allocate(self.shape, self.dtype, self.device)
+        np.copyto(buffer.array, self.array)
+        return buffer
 
     def adopt(self, value: Array) -> Array:  # pyright: ignore[reportIncompatibleMethodOverride] - it never keeps the array
-        """Take over the elements of an array; its own memory is where peers look."""
+        """Copy the elements of an array: the buffer must stay in shared memory."""
         self.fill(value)
         return value
 
 
 class Lender:
-    """The segments of a process whose buffers peers can read."""
+    """Allocates the lendable buffers of a process, and reuses their segments."""
 
     def __init__(self) -> None:
         self._by_address = weakref.WeakValueDictionary[int, LentSegment]()
-        self._lent: dict[LentSegment, None] = {}  # what peers may read
+        self._lent: dict[LentSegment, None] = {}  # ordered set of segments with leases
         self._free: list[LentSegment] = []
         self._forgotten: list[int] = []
         self._order = count(_FIRST_NUMBER)
@@ -134,34 +134,34 @@ class Lender:
         renewed_after_fork(self)
 
     def renew_locks(self) -> None:
-        """The child of a fork shares the memory with its parent: it writes to copies only."""
-        self._lock = threading.RLock()  # the collector of garbage may free one meanwhile
+        """In the child of a fork: memory is shared with the parent, so writes must copy."""
+        self._lock = threading.RLock()  # reentrant: garbage collection may call _recycle
         self.is_inherited = True
 
     def allocate(self, shape: tuple[int, ...], dtype: Any, device: str) -> HostBuffer:
-        """Memory for an array; what it holds is undefined."""
-        kind = np.dtype(dtype)
-        nbytes = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
-        segment = None if nbytes < MIN_LENT or kind.hasobject else self._take(nbytes)
+        """An uninitialized buffer; lendable if it is large enough and memory is available."""
+        element_type = np.dtype(dtype)
+        nbytes = int(np.prod(shape, dtype=np.int64)) * element_type.itemsize
+        segment = None if nbytes < MIN_LENT or element_type.hasobject else self._take(nbytes)
         if segment is None:
-            return HostBuffer(np.empty(shape, kind), device)
-        array: Array = np.ndarray(shape, kind, segment.content)
+            return HostBuffer(np.empty(shape, element_type), device)
+        array: Array = np.ndarray(shape, element_type, segment.content)
         self._by_address[array.ctypes.data] = segment
         weakref.finalize(array, self._recycle, segment).atexit = False
         return LentBuffer(array, device, segment, self)
 
     def find(self, value: Any) -> LentSegment | None:
-        """The segment that a leased array is the content of, from its start, if there is one."""
+        """The segment whose content starts with this leased, contiguous array, or None."""
         if not isinstance(value, np.ndarray):
             return None
         array = cast("Array", value)
         if array.nbytes < MIN_LENT:
             return None
-        found = None if self.is_inherited else self._by_address.get(array.ctypes.data)
-        return found if found and array.flags.c_contiguous and is_lease(array) else None
+        segment = None if self.is_inherited else self._by_address.get(array.ctypes.data)
+        return segment if segment and array.flags.c_contiguous and is_lease(array) else None
 
     def lend(self, array: Any) -> Lent | None:
-        """Let a peer read an array; None where that is not in lent memory."""
+        """Lease an array to a peer; None if it is not in a lendable segment."""
         segment = self.find(array)
         lent = segment.lend(array) if segment is not None else None
         if lent is not None:
@@ -169,27 +169,27 @@ class Lender:
         return lent
 
     def _reap(self) -> None:
-        """Let go of what peers have done with; buffers that their variables have left go, too."""
+        """Drop ended leases; this frees buffers whose variables are gone."""
         for segment in list(self._lent):
             segment.reap()
             if not segment.is_held:
                 self._lent.pop(segment, None)
 
     def forgotten(self) -> Sequence[int]:
-        """Segments that peers may unmap, each told once: nobody used them for a while."""
+        """Drop segments idle for `IDLE` s; returns the numbers peers may unmap, each once."""
         self._reap()
-        oldest = time.monotonic() - IDLE
+        cutoff = time.monotonic() - IDLE
         with self._lock:
-            while self._free and self._free[0].freed < oldest:
+            while self._free and self._free[0].freed < cutoff:
                 self._drop_oldest()
-            found, self._forgotten = self._forgotten, []
-        return found
+            forgotten, self._forgotten = self._forgotten, []
+        return forgotten
 
     def _drop_oldest(self) -> None:
         self._forgotten.append(self._free.pop(0).number)
 
     def close(self) -> None:
-        """Keep nothing to serve again."""
+        """Free the segments kept for reuse; allocate no more."""
         with self._lock:
             self._is_closed = True
             self._free.clear()
@@ -201,16 +201,16 @@ class Lender:
         self._reap()
         with self._lock:
             for segment in self._free:
-                if segment.capacity == _rounded(nbytes) and segment.is_free:
+                if segment.capacity == _round_to_pages(nbytes) and segment.is_free:
                     self._free.remove(segment)
                     return segment
         try:
-            return LentSegment(_rounded(nbytes), next(self._order))
-        except OSError:  # no memory, or no descriptor
+            return LentSegment(_round_to_pages(nbytes), next(self._order))
+        except OSError:  # out of memory or of descriptors
             return None
 
     def _recycle(self, segment: LentSegment) -> None:
-        """The array of a segment is gone; the collector of garbage tells so."""
+        """Keep a segment for reuse; the finalizer of its array, so called on any thread."""
         if self.is_inherited:
             return
         with self._lock:
@@ -219,9 +219,9 @@ class Lender:
                 return
             segment.freed = time.monotonic()
             self._free.append(segment)
-            while sum(each.capacity for each in self._free) > _MAX_FREE:
+            while sum(free.capacity for free in self._free) > _MAX_FREE:
                 self._drop_oldest()
 
 
-def _rounded(nbytes: int) -> int:
+def _round_to_pages(nbytes: int) -> int:
     return -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE

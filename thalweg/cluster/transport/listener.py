@@ -1,4 +1,4 @@
-"""Where an endpoint accepts connections, and the peers that made them."""
+"""The accepting side of an endpoint: its listening sockets, and the peers that connected."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SESSION_BITS = 63
 
 
 class Inbound(Peer):
-    """A process that connected to this one."""
+    """A peer that connected to this process."""
 
     def __init__(
         self, surroundings: Surroundings, hello: Greeting, listener: Listener, route: bytes
@@ -33,7 +33,7 @@ class Inbound(Peer):
         super().__init__(surroundings, hello.address)
         self.incarnation = hello.incarnation
         self.route = route
-        self.offer: Offer | None = None  # of a connection for chunks
+        self.offer: Offer | None = None  # of a bulk connection
         self.session = secrets.randbits(_SESSION_BITS) | 1
         self._listener = listener
         self._process = hello.process
@@ -41,20 +41,20 @@ class Inbound(Peer):
 
     @property
     def control(self) -> Channel:
-        """Its first connection."""
+        """The channel of its control connection."""
         return self._control
 
     def welcome(self, welcome: wire.Message) -> None:
-        """Tell it the number of its session; it is ready when it confirms that."""
+        """Send a WELCOME, which assigns the session; the peer is ready when it sends CONFIRM."""
         self._post(wire.write(welcome))
         self._share_memory(False, self._process)
 
     def is_same(self, hello: Greeting) -> bool:
-        """Whether it is the process that says HELLO."""
+        """Whether a HELLO comes from the same process."""
         return self.incarnation == hello.incarnation
 
     def attach_bulk(self, bulk: BulkSocket, letter: Letter) -> None:
-        """A connection of its for chunks, which the calling thread reads from until it ends."""
+        """Take over a bulk connection of this peer; the calling thread reads it until it ends."""
         channel = Channel(bulk.send, self.session)
         try:
             channel.check(letter)
@@ -67,7 +67,7 @@ class Inbound(Peer):
             self._read_bulk(bulk, channel)
 
     def attach_local(self, local: LocalSocket, letter: Letter) -> None:
-        """A connection of its within the host."""
+        """Take over a Unix socket connection of this peer."""
         if self._local is not None:
             raise WireError("a second connection within the host")
         self._go_local(local, self.session).check(letter)
@@ -92,8 +92,8 @@ class _Connection(NamedTuple):
 
 
 class Listener:
-    """A socket that others connect to. Each connection has a route, which ZeroMQ makes up, and a
-    file, by which it says that the connection is gone."""
+    """A ROUTER socket. Each connection has a route, the routing ID that ZeroMQ assigns, and a file
+    descriptor, by which ZeroMQ's monitor reports that the connection ended."""
 
     def __init__(
         self, surroundings: Surroundings, socket: zmq.Socket[bytes], host: str, port: int
@@ -101,16 +101,16 @@ class Listener:
         self._surroundings = surroundings
         self._connections: dict[bytes, _Connection] = {}
         self._peers: dict[int, Inbound] = {}  # by session
-        self._files: dict[int, Inbound | None] = {}  # of open connections; None before its HELLO
+        self._files: dict[int, Inbound | None] = {}  # by descriptor; None before the HELLO
         self._socket = Socket(surroundings.loop, socket, self._received, self._happened)
         self._identity: Identity | None = None
         self._local: LocalListener | None = None
         self._host = host
-        self._bulk: BulkListener | None = None  # from the first peer of another host on
+        self._bulk: BulkListener | None = None  # created for the first peer on another host
         self.address = self._socket.bind(host, port)
 
     def open(self, identity: Identity) -> None:
-        """Begin to welcome peers, in the name of the endpoint."""
+        """Start to accept peers, with the identity of the endpoint."""
         self._identity = identity
         if identity.probe:
             self._local = LocalListener(self._surroundings.loop, self._accepted)
@@ -118,22 +118,22 @@ class Listener:
 
     @property
     def peers(self) -> list[Inbound]:
-        """All that are connected."""
+        """All connected peers."""
         return list(self._peers.values())
 
     def send(self, route: bytes, *frames: Any) -> bool:
-        """Send over a connection: False where its queue is full."""
+        """Send over a connection; returns False if its send queue is full."""
         return self._socket.send(route, *frames)
 
     def close(self, linger_ms: int) -> None:
-        """Accept no more."""
+        """Close all listening sockets."""
         self._socket.close(linger_ms)
-        for each in (self._local, self._bulk):
-            if each is not None:
-                each.close()
+        for listener in (self._local, self._bulk):
+            if listener is not None:
+                listener.close()
 
     def forget(self, peer: Inbound) -> None:
-        """A peer is lost."""
+        """Remove a lost peer, and invalidate its bulk offer."""
         self._peers.pop(peer.session, None)
         self._connections.pop(peer.route, None)
         if self._bulk is not None and peer.offer is not None:
@@ -154,34 +154,34 @@ class Listener:
             self._surroundings.refuse(str(error))
 
     def _open(self, route: bytes, letter: Letter, file: int) -> None:
-        """The first message of a connection."""
-        self._socket.read_events()  # that of the connection is older than what came over it
+        """Handle the first message of a connection: a HELLO, or else it is refused."""
+        self._socket.read_events()  # so that EVENT_ACCEPTED of this connection is processed first
         if file not in self._files:
             raise WireError("a message of a connection that is gone")
         if letter.kind is Kind.HELLO:
-            self._hello(route, letter, file)
+            self._accept_hello(route, letter, file)
         else:
             text = "this task does not know the connection: it was started again"
             self._refuse(route, errors.AbortedError(None, None, text))
 
-    def _hello(self, route: bytes, letter: Letter, file: int) -> None:
+    def _accept_hello(self, route: bytes, letter: Letter, file: int) -> None:
         if self._identity is None:
             raise WireError("a HELLO to an endpoint that is not open")
         hello = self._identity.read(letter)
         peer = Inbound(self._surroundings, hello, self, route)
-        former, self._files[file] = self._files[file], peer
-        if former is not None:
-            former.lose(unavailable(former.address, "the connection broke"))
-        for each in self._replaced(hello):
-            each.lose(unavailable(each.address, "it connected again"))
+        previous, self._files[file] = self._files[file], peer
+        if previous is not None:
+            previous.lose(unavailable(previous.address, "the connection broke"))
+        for replaced in self._replaced(hello):
+            replaced.lose(unavailable(replaced.address, "it connected again"))
         self._peers[peer.session] = peer
         self._connections[route] = _Connection(peer, peer.control)
         local = self._local.name if self._local else None
-        peer.offer = self._offered(self._identity, hello, peer)
+        peer.offer = self._offer_bulk(self._identity, hello, peer)
         peer.welcome(self._identity.welcome(hello, local, peer.offer))
 
-    def _offered(self, identity: Identity, hello: Greeting, peer: Inbound) -> Offer | None:
-        """A connection for chunks, for a peer that shares no memory."""
+    def _offer_bulk(self, identity: Identity, hello: Greeting, peer: Inbound) -> Offer | None:
+        """Offer a bulk connection to a peer with which no memory is shared."""
         if hello.process is not None or not (hello.takes_bulk and identity.takes_bulk):
             return None
         loop, refuse = self._surroundings.loop, self._surroundings.refuse
@@ -192,9 +192,9 @@ class Listener:
         return self._bulk.offer(Keys.new() if identity.is_secret else None, peer.attach_bulk)
 
     def _replaced(self, hello: Greeting) -> list[Inbound]:
-        """Peers that are gone, though no silence has told of it yet: a process that connects again
-        has given up its former connection, and one at the address of another stands in its place.
-        What they left under way must not take what is meant for their successors."""
+        """Peers that this HELLO proves dead before their heartbeats time out: the connection that
+        the process replaces, and other incarnations at its address. Their pending work must not
+        consume messages that are meant for their successors."""
         return [
             peer
             for peer in self._peers.values()
@@ -206,7 +206,7 @@ class Listener:
         local.watch(partial(self._attach_local, local), local.close)
 
     def _attach_local(self, local: LocalSocket, frame: bytes) -> None:
-        """The first message of a connection within the host: it says of which session it is."""
+        """Handle the first message of a local connection: an ATTACH with its session."""
         try:
             letter = wire.read(frame)
             peer = self._peers.get(letter.session)
@@ -222,7 +222,7 @@ class Listener:
         try:
             self._socket.send(route, wire.write(handshake.refused(error)))
         except ConnectionError:
-            return  # it is gone already
+            return  # the peer has disconnected already
 
     def _happened(self, event: ConnectionEvent) -> None:
         zmq = zeromq()

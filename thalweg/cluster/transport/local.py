@@ -1,11 +1,11 @@
-"""Messages between processes of one host: over a Unix socket, from thread to thread.
+"""Local connections: Unix sockets between processes on one host.
 
-ZeroMQ has threads of its own at both ends, which a message must wake one after the other. Within a
-host the sender writes to a socket that the receiver's I/O thread waits for, which takes a fourth of
-the time. ZeroMQ's connection stays, for heartbeats, chunks and what is too large.
+ZeroMQ has I/O threads of its own at both ends, and a message wakes them one after the other. On one
+host the sender writes to a Unix socket that the receiver's I/O thread polls, which takes a quarter
+of the time. The ZeroMQ connection stays open for heartbeats, chunks and oversized messages.
 
-The socket's name is random and told over that connection only, and both sides are processes of the
-same user. It is in no folder, and gone with its process.
+The socket's name is random and sent over the ZeroMQ connection only; both processes must belong to
+the same user. It is an abstract address: no file, and it ends with its process.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from secrets import token_hex
 from thalweg.cluster.transport.loop import Loop
 from thalweg.cluster.wire import MAX_PACKET
 
-_BUFFER = 4 << 20  # bytes that may wait to be read, where the system allows it
+_BUFFER = 4 << 20  # bytes of the send buffer; the kernel may cap it
 _CREDENTIALS = struct.Struct("3i")  # process, user, group
 _BACKLOG = 128
 
 
 class LocalSocket:
-    """One end of a connection within the host."""
+    """One end of a local connection."""
 
     def __init__(self, loop: Loop, connected: socket.socket) -> None:
         self._loop, self._socket = loop, connected
         self._file = connected.fileno()
-        self.lock = threading.Lock()  # of who sends: nobody does on a descriptor that is closed
+        self.lock = threading.Lock()  # held to send and to close the descriptor
         self._buffer = memoryview(bytearray(MAX_PACKET))
         self._received: Callable[[bytes], None] | None = None
         self._ended: Callable[[], None] = self.close
@@ -40,15 +40,15 @@ class LocalSocket:
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
 
     def watch(self, received: Callable[[bytes], None], ended: Callable[[], None]) -> None:
-        """Tell of messages, and of the end of the other side, or tell somebody else from now on."""
+        """Set, or replace, the callbacks for packets and for the end of the connection."""
         is_watched = self._received is not None
         self._received, self._ended = received, ended
         if not is_watched:
             self._loop.watch(self._file, self._read)
 
     def send(self, frame: bytearray, *more: bytearray) -> bool:
-        """Send a packet, as the sockets of ZeroMQ do a message, whose frames it has one after the
-        other; whoever does so holds the lock."""
+        """Send frames concatenated as one packet; the caller holds the lock. Returns False if the
+        send buffer is full, raises ConnectionError if the connection is broken."""
         try:
             if more:
                 self._socket.sendmsg((frame, *more))
@@ -61,13 +61,13 @@ class LocalSocket:
         return True
 
     def close(self) -> None:
-        """Close, on the I/O thread; what was sent is still read."""
+        """Close, on the I/O thread; the other side can still read sent packets."""
         self._loop.unwatch(self._file)
         with self.lock:
             self._socket.close()
 
     def _read(self) -> None:
-        """One packet: while there are more, the loop calls again."""
+        """Read one packet; epoll is level-triggered, so the loop calls again for more."""
         try:
             count = self._socket.recv_into(self._buffer)
         except BlockingIOError:
@@ -81,7 +81,7 @@ class LocalSocket:
 
 
 class LocalListener:
-    """Where processes of this user and host connect."""
+    """Accepts local connections from processes of the same user."""
 
     def __init__(self, loop: Loop, accepted: Callable[[LocalSocket], None]) -> None:
         self._loop, self._accepted = loop, accepted
@@ -93,12 +93,12 @@ class LocalListener:
         loop.watch(self._socket.fileno(), self._accept)
 
     def close(self) -> None:
-        """Accept no more."""
+        """Stop accepting."""
         self._loop.unwatch(self._socket.fileno())
         self._socket.close()
 
     def _accept(self) -> None:
-        with suppress(OSError):  # who connected is gone already
+        with suppress(OSError):  # the client has disconnected already
             connected, _ = self._socket.accept()
             if _user(connected) == os.geteuid():
                 self._accepted(LocalSocket(self._loop, connected))
@@ -107,15 +107,15 @@ class LocalListener:
 
 
 def connect(loop: Loop, name: str) -> LocalSocket | None:
-    """A connection to a process of this host; None where it is in another network namespace."""
-    made = _new_socket()
+    """Connect to a process on this host; None on failure, as in another network namespace."""
+    client = _new_socket()
     try:
-        made.setblocking(False)
-        made.connect(f"\0{name}")
+        client.setblocking(False)
+        client.connect(f"\0{name}")
     except (OSError, ValueError):
-        made.close()
+        client.close()
         return None
-    return LocalSocket(loop, made)
+    return LocalSocket(loop, client)
 
 
 def _new_socket() -> socket.socket:
@@ -123,5 +123,5 @@ def _new_socket() -> socket.socket:
 
 
 def _user(connected: socket.socket) -> int:
-    told = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return _CREDENTIALS.unpack(told)[1]
+    credentials = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return _CREDENTIALS.unpack(credentials)[1]

@@ -1,14 +1,16 @@
-"""The I/O thread of an endpoint: it waits for sockets, timers and calls from other threads.
+"""The event loop of an endpoint: its I/O thread polls sockets and runs timers and queued calls.
 
-Callbacks run one at a time on this thread, so what only they touch needs no lock. An error in one
-is logged and ends nothing. The thread is a daemon: it never keeps a process alive.
+Callbacks run one at a time on the I/O thread, so state that only they touch needs no lock. An
+exception in a callback is logged, and the loop goes on. The thread is a daemon: it never keeps a
+process alive.
 
-A thread that waits for what messages bring may be the I/O thread meanwhile: to wake it from another
-one takes as long as to read a message. The thread that is there for it stands by then, and takes
-over when nobody else did the work for a while. `Waiter` is such a thread's side of it.
+The I/O thread is a role, as in the leader/followers pattern. A thread that waits for the result of
+messages takes the role itself while it waits: to be woken by another thread takes as long as to
+read a message. Meanwhile the loop's own thread stands by; it takes the role back when no other
+thread has led for a while. `Waiter` is the waiting thread's side of this.
 
-Its clock stands still while the process is stopped, as by a signal, a debugger or a suspended
-machine: nobody's time runs out then.
+The clock of timers stops while the process is stopped, as by a signal, a debugger or a suspended
+machine, so that no timer expires because of it.
 """
 
 from __future__ import annotations
@@ -34,57 +36,57 @@ from thalweg.platform import tf_logging
 
 Callback = Callable[[], None]
 
-_signal: Any = import_module("_signal")  # `signal` takes ten times as long
+_signal: Any = import_module("_signal")  # the wrappers in `signal` are ten times slower
 _SIGNALS = [number for number in range(1, SIGRTMIN) if number not in (SIGKILL, SIGSTOP)]
 
-_MAX_WAIT = 1.0  # seconds between two looks at the timers
-_MAX_EVENTS = 64  # that are looked at in one go
-_STAND_BY, _MAX_STAND_BY = 1e-3, 8e-3  # seconds after which another thread must have been it again
-_AWAKE = 500e-6  # seconds that the I/O thread does not sleep for after a message
-_MAX_GAP = 5e-3  # seconds between two messages that it does so for
-_MAX_AWAY = 20e-6  # seconds that another thread had the core: then it need not stay awake
-_MAX_LOST = 200e-6
+_MAX_WAIT = 1.0  # seconds: longest poll, and largest step of the clock
+_MAX_EVENTS = 64  # of one poll
+_STAND_BY, _MAX_STAND_BY = 1e-3, 8e-3  # seconds between checks that another thread leads
+_AWAKE = 500e-6  # seconds to spin after a message before sleeping
+_MAX_GAP = 5e-3  # seconds between two messages for which spinning is worth it
+_MAX_AWAY = 20e-6  # seconds in sched_yield after which the core counts as busy, and spinning ends
+_MAX_LOST = 200e-6  # seconds: mean cost of yielding above which to sleep at once
 
 
 class Loop:
-    """A thread that calls back."""
+    """An event loop and the thread that runs it."""
 
     def __init__(self, name: str) -> None:
         self._epoll = select.epoll()
         self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._callbacks: dict[int, Callback] = {}
         self._calls: deque[Callback] = deque()
-        self._timers: list[tuple[float, int, Callback]] = []  # touched by this thread alone
+        self._timers: list[tuple[float, int, Callback]] = []  # heap, of the I/O thread alone
         self._order = count()
-        self._now = 0.0  # seconds that the thread has run
+        self._now = 0.0  # seconds on the clock of timers
         self._looked = time.monotonic()
         self._stopped = False
-        self._ending = threading.Lock()  # nobody writes to a descriptor that is closed
+        self._ending = threading.Lock()  # guards _wakeup: nobody writes to a closed descriptor
         self._outbox = Outbox()
-        self.outboxes: dict[int, Outbox] = {}  # of threads that send several messages at once
+        self.outboxes: dict[int, Outbox] = {}  # by thread, while it batches messages
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self.ident = 0  # of the I/O thread: who is it now, or nobody
-        self._leading = threading.Lock()  # held by the I/O thread
-        self._awake = 0.0  # seconds
-        self._lost = 0.0  # seconds that others had the core for, once it was given to them; a mean
-        self._led = 0  # how often a thread that waits was it
+        self.ident = 0  # of the thread that leads now; 0 for none
+        self._leading = threading.Lock()  # held by the leader
+        self._awake = 0.0  # seconds to spin in the next poll
+        self._lost = 0.0  # running mean of the seconds lost to other threads per sched_yield
+        self._led = 0  # how often a waiting thread has led
         self.waiters: set[Waiter] = set()
-        self._next: Waiter | None = None  # who is to be it from what it waits for on
-        self._stands_by, self._resumed = False, threading.Lock()  # free where it is to resume
+        self._next: Waiter | None = None  # is to lead in its next wait, once it has its item
+        self._stands_by, self._resumed = False, threading.Lock()  # released to end the standby
         self._resumed.acquire()
         self.watch(self._wakeup, self._clear_wakeup)
 
     def start(self) -> None:
-        """Begin to call back."""
+        """Start the I/O thread."""
         self._thread.start()
 
     def together(self) -> Together:
-        """Has what this thread sends to one peer leave in one packet, at the end of a `with`."""
+        """A context manager that batches this thread's messages to each peer in one packet."""
         return Together(self.outboxes)
 
     def do_together(self, work: Callback) -> None:
-        """Call a function, which waits for nobody, and have what it sends to one peer leave in one
-        packet; also where a signal stops it."""
+        """Call a function, which must not block, inside `together`; messages are sent even if a
+        signal handler raises."""
         together = self.together()
         try:
             with together:
@@ -94,64 +96,64 @@ class Loop:
             raise
 
     def flush(self) -> None:
-        """Have leave what this thread has sent."""
+        """Send the batched messages of this thread."""
         outbox = self.outboxes.get(threading.get_ident())
         if outbox is not None and outbox.held:
             outbox.flush()
 
     @property
     def is_current(self) -> bool:
-        """Whether this is the I/O thread."""
+        """Whether the calling thread is the I/O thread."""
         return threading.get_ident() == self.ident
 
     def watch(self, file: int, readable: Callback) -> None:
-        """Call back while a file descriptor is readable."""
+        """Call `readable` whenever a file descriptor is readable (level-triggered)."""
         self._callbacks[file] = readable
         self._epoll.register(file, select.EPOLLIN)
 
     def unwatch(self, file: int) -> None:
-        """No longer call back for a file descriptor, before it is closed."""
+        """Stop watching a file descriptor; to be called before it is closed."""
         if self._callbacks.pop(file, None) is not None:
-            with suppress(OSError, ValueError):  # closed already, or the whole loop is
+            with suppress(OSError, ValueError):  # the descriptor or the loop is closed already
                 self._epoll.unregister(file)
 
     def call(self, function: Callback) -> None:
-        """Call a function soon, on the I/O thread; from any thread."""
+        """Queue a call on the I/O thread; from any thread."""
         self._calls.append(function)
         self.wake()
         if not self.ident:
             self.resume()
 
     def wake(self) -> None:
-        """Have the I/O thread look at what it has to do."""
+        """Interrupt the poll of the I/O thread; from any thread."""
         with self._ending:
             if self._wakeup >= 0:
                 os.eventfd_write(self._wakeup, 1)
 
     def resume(self) -> None:
-        """Have the I/O thread be there for messages at once, if it stands by."""
+        """End the standby of the loop's own thread at once, if it stands by."""
         if self._stands_by:
-            with suppress(RuntimeError):  # another thread has just done so
+            with suppress(RuntimeError):  # another thread has released it already
                 self._resumed.release()
 
     def later(self, seconds: float, function: Callback) -> None:
-        """Call a function after a time."""
+        """Call a function on the I/O thread after a delay; from any thread."""
         order = next(self._order)
         self.call(lambda: heappush(self._timers, (self._now + seconds, order, function)))
 
     def stop(self) -> None:
-        """End the thread, and wait for that unless it is this one."""
+        """Stop the loop, and join its thread unless the caller is the I/O thread."""
         self._stopped = True
-        self.call(_nothing)
+        self.call(_no_op)
         if not self.is_current and self._thread.is_alive():
             self._thread.join()
 
     def _run(self) -> None:
         _wake_without_preempting()
-        np.seterr(all="ignore")  # of the kernels that callbacks run
+        np.seterr(all="ignore")  # for kernels that callbacks run
         self._leading.acquire()
         while not self._stopped:
-            self._lead_on()
+            self._lead_until_handover()
             if not self._stopped:
                 self._stands_by = True
                 self._leading.release()
@@ -161,39 +163,39 @@ class Loop:
             os.close(self._wakeup)
             self._wakeup = -1
 
-    def _lead_on(self) -> None:
-        """Be the I/O thread until one that waited for something has got it, and may be it next."""
-        self._take_over()
+    def _lead_until_handover(self) -> None:
+        """Lead until the waiter chosen to lead next has been given its item."""
+        self._become_leader()
         timeout = 0.0
         while not self._stopped:
-            self._call_back(self._poll(timeout))
+            self._run_callbacks(self._poll(timeout))
             timeout = self._attend()
             if self._next is not None and not self._next.is_empty():
                 self._next = None
                 break
-        self._leave()
+        self._resign()
 
     def _stand_by(self) -> None:
-        """Wait until nobody else is the I/O thread, looking less often while others are."""
-        led, pause = -1, _STAND_BY
+        """Wait until no other thread leads, and lead; backs off while others do."""
+        last_led, interval = -1, _STAND_BY
         while True:
-            is_wanted = self._resumed.acquire(timeout=pause) or self._stopped
-            if (is_wanted or led == self._led) and self._leading.acquire(blocking=is_wanted):
+            is_wanted = self._resumed.acquire(timeout=interval) or self._stopped
+            if (is_wanted or last_led == self._led) and self._leading.acquire(blocking=is_wanted):
                 break
-            led, pause = self._led, min(2 * pause, _MAX_STAND_BY)
+            last_led, interval = self._led, min(2 * interval, _MAX_STAND_BY)
         self._stands_by = False
 
     def lead(self, waiter: Waiter) -> None:
-        """Be the I/O thread until somebody who waits has got something. Where another thread is it,
-        do nothing: that one stands by the next time, unless others wait, too."""
+        """Lead until the waiter has an item. If another thread leads, return at once: the loop's
+        own thread stands by once this waiter has its item, unless there are other waiters."""
         if self._stopped or not self._leading.acquire(blocking=False):
             self._next = waiter if len(self.waiters) == 1 else None
             return
         try:
-            self._take_over()
+            self._become_leader()
             self._lead_for(waiter)
         finally:
-            self._leave()
+            self._resign()
             self._led += 1
             self._leading.release()
             if self._stopped or len(self.waiters) > 1 or self._calls:
@@ -202,47 +204,47 @@ class Loop:
     def _lead_for(self, waiter: Waiter) -> None:
         timeout, is_empty = self._attend(), waiter.is_empty
         while is_empty() and not self._stopped:
-            self._call_back(self._poll(timeout))
+            self._run_callbacks(self._poll(timeout))
             timeout = self._attend()
 
     def _poll(self, timeout: float) -> list[tuple[int, int]]:
-        """Wait for what comes. While messages follow each other soon, stay awake between them and
-        give way to other threads: a core that sleeps takes longer to wake than to read a message.
-        One that has others to run does not sleep. Where these take long before they give way, sleep
-        at once: who is woken by a message waits less than who has given way."""
+        """Poll for events. While messages come at short intervals, spin with `sched_yield` between
+        them: waking a sleeping core takes longer than reading a message. Stop spinning if another
+        thread got the core, which is awake then. If yielding has cost too much lately, sleep at
+        once: the scheduler runs a woken thread sooner than one that has yielded."""
         poll, now = self._epoll.poll, time.monotonic()
         if self._lost > _MAX_LOST:
-            self._lost -= self._lost / 64  # till it is tried again
-            asleep = 0.0
+            self._lost -= self._lost / 64  # decays until spinning is tried again
+            spin_until = 0.0
         else:
-            asleep = now + self._awake
-        while now < asleep:
+            spin_until = now + self._awake
+        while now < spin_until:
             events = poll(0, _MAX_EVENTS)
             if events:
                 self._lost -= self._lost / 8
                 return events
             os.sched_yield()
-            before, now = now, time.monotonic()
-            if now - before > _MAX_AWAY:
-                self._lost += (now - before - self._lost) / 8
+            previous, now = now, time.monotonic()
+            if now - previous > _MAX_AWAY:
+                self._lost += (now - previous - self._lost) / 8
                 break
         events = poll(timeout, _MAX_EVENTS)
         self._awake = _AWAKE if time.monotonic() - now < _MAX_GAP else 0.0
         return events
 
-    def _take_over(self) -> None:
+    def _become_leader(self) -> None:
         self.ident = threading.get_ident()
         self.outboxes[self.ident] = self._outbox
 
-    def _leave(self) -> None:
+    def _resign(self) -> None:
         del self.outboxes[self.ident]
         self.ident = 0
 
-    def _call_back(self, events: list[tuple[int, int]]) -> None:
+    def _run_callbacks(self, events: list[tuple[int, int]]) -> None:
         callbacks, outbox = self._callbacks, self._outbox
         for file, _ in events:
             try:
-                callbacks.get(file, _nothing)()
+                callbacks.get(file, _no_op)()
                 if outbox.held:
                     outbox.flush()
             except Exception:
@@ -250,11 +252,11 @@ class Loop:
                 guarded(outbox.flush)
 
     def _attend(self) -> float:
-        """Move the clock on, by no more than a running thread can have waited, and call all that is
-        due; how long nothing else is."""
+        """Advance the clock, by at most the longest poll, and run queued calls and due timers;
+        returns the timeout of the next poll."""
         now, timers = time.monotonic(), self._timers
-        passed = now - self._looked
-        self._now += passed if passed < _MAX_WAIT else _MAX_WAIT
+        elapsed = now - self._looked
+        self._now += elapsed if elapsed < _MAX_WAIT else _MAX_WAIT
         self._looked = now
         if self._calls:
             self._run_calls()
@@ -262,11 +264,11 @@ class Loop:
             self._run_timers()
         if self._calls:
             return 0.0
-        left = timers[0][0] - self._now if timers else _MAX_WAIT
-        return left if left < _MAX_WAIT else _MAX_WAIT
+        delay = timers[0][0] - self._now if timers else _MAX_WAIT
+        return delay if delay < _MAX_WAIT else _MAX_WAIT
 
     def _run_calls(self) -> None:
-        """Those that are there now: one that calls again must not keep the sockets waiting."""
+        """Run the calls queued now, not those that they queue: sockets must not starve."""
         for _ in range(len(self._calls)):
             self._call(self._calls.popleft())
 
@@ -284,7 +286,7 @@ class Loop:
 
 
 class Waiter:
-    """What one thread waits for: things that callbacks, or other threads, have put there."""
+    """A queue that one thread waits on, leading the loop meanwhile; any thread may put items."""
 
     def __init__(self, loop: Loop) -> None:
         self._loop, self._thread = loop, threading.get_ident()
@@ -292,20 +294,20 @@ class Waiter:
         self.is_empty = self._things.empty
         self._is_leading = False
 
-    def put(self, thing: Any) -> None:
-        """Have the thread that waits get something; from any thread."""
-        self._things.put(thing)
+    def put(self, item: Any) -> None:
+        """Add an item, and wake the waiting thread; from any thread."""
+        self._things.put(item)
         if self._is_leading and threading.get_ident() != self._thread:
             self._loop.wake()
 
     def get(self) -> Any:
-        """The next thing, in their order; on the thread that made this one."""
+        """Wait for the next item, FIFO; only on the thread that created this waiter."""
         if not self._things.empty():
             return self.get_elsewhere()
-        self._is_leading = True  # before it is looked for again
+        self._is_leading = True  # before the queue is checked again
         self._loop.waiters.add(self)
         try:
-            with _Uninterrupted(self):
+            with _DeferredSignals(self):
                 self._loop.lead(self)
             return self.get_elsewhere()
         finally:
@@ -313,24 +315,24 @@ class Waiter:
             self._loop.waiters.discard(self)
 
     def get_elsewhere(self) -> Any:
-        """The next thing, on any thread."""
-        while (thing := self._things.get()) is _SIGNAL:
+        """Wait for the next item without leading the loop; on any thread."""
+        while (item := self._things.get()) is _SIGNAL:
             pass
-        return thing
+        return item
 
 
-_SIGNAL = object()  # has arrived
+_SIGNAL = object()  # an item that only wakes the waiter, as a signal has arrived
 
 
 class _PythonHandlers:
-    """Which signals have handlers in Python. Asked before every wait, and seldom another answer."""
+    """The signals with Python handlers, cached: needed in every wait, and seldom changed."""
 
     def __init__(self) -> None:
         self._dispositions: list[Any] = []
         self._handlers: dict[int, Callable[[int, Any], Any]] = {}
 
     def current(self) -> Mapping[int, Callable[[int, Any], Any]]:
-        """The handlers that are installed now, by signal."""
+        """The currently installed Python handlers, by signal."""
         dispositions = [*map(_signal.getsignal, _SIGNALS)]
         if dispositions != self._dispositions:
             pairs = zip(_SIGNALS, dispositions, strict=True)
@@ -342,7 +344,7 @@ class _PythonHandlers:
 _python_handlers = _PythonHandlers()
 
 
-class _Uninterrupted:
+class _DeferredSignals:
     """Defers signals with Python handlers, Ctrl-C among them, while the main thread runs callbacks:
     a handler that raises would leave a message half read."""
 
@@ -369,15 +371,15 @@ class _Uninterrupted:
 
 
 def _wake_without_preempting() -> None:
-    """Let whoever wakes this thread by a message go on. The system would rather run this thread on
-    the sender's core at once, though another is idle, and the sender's next message leaves late."""
+    """Use SCHED_BATCH, so that waking this thread does not preempt the sender. The scheduler would
+    otherwise run it on the sender's core at once, even if others are idle, and delay the sender."""
     if os.sched_getscheduler(0) == os.SCHED_OTHER:
-        with suppress(OSError):  # the system may forbid it
+        with suppress(OSError):  # it may be forbidden
             os.sched_setscheduler(0, os.SCHED_BATCH | os.SCHED_RESET_ON_FORK, os.sched_param(0))
 
 
 def guarded(function: Callable[..., None], *args: Any) -> None:
-    """Call back; whatever that raises, other messages must still be read."""
+    """Call a function; an exception is logged, so that the loop goes on."""
     try:
         function(*args)
     except Exception:
@@ -385,9 +387,9 @@ def guarded(function: Callable[..., None], *args: Any) -> None:
 
 
 def log_failure() -> None:
-    """Tell of what a callback raised, after which others go on."""
+    """Log the exception that a callback raised."""
     tf_logging.error("A callback of the cluster's transport failed", exc_info=True)
 
 
-def _nothing() -> None:
-    """Wake up only."""
+def _no_op() -> None:
+    """The callback that only wakes the loop."""

@@ -1,4 +1,4 @@
-"""A peer that this process connects to: it says HELLO, and is ready when it is welcome."""
+"""The connecting side: a peer to which this process sends HELLO; ready after its WELCOME."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MAX_FAILED_HANDSHAKES = 3
 
 
 class Outbound(Peer):
-    """A connection that this process made, and makes again until somebody answers."""
+    """A peer that this process connects to, with retries until it answers."""
 
     def __init__(
         self,
@@ -40,17 +40,17 @@ class Outbound(Peer):
         super().__init__(surroundings, address)
         self._identity = identity
         self._failed_handshakes = 0
-        self._is_bulk_settled = Event()  # there is a connection for chunks, or there is to be none
+        self._is_bulk_settled = Event()  # the bulk connection is open, or will not be
         self._is_bulk_settled.set()
         self._socket = Socket(surroundings.loop, make_socket(), self._received, self._happened)
         self._socket.connect(address)
         self._socket.send(wire.write(identity.hello(replaces)))
-        self._socket.watch()  # from now on the I/O thread may lose this peer
+        self._socket.watch()  # last: from here on the I/O thread may call `lose`
         surroundings.loop.later(patience, lambda: self._give_up(patience))
 
     @property
     def session(self) -> int:
-        """The number of its session; 0 before it is welcome."""
+        """The number of its session; 0 before the WELCOME."""
         return self._control.session
 
     def _write(self, *frames: Any) -> bool:
@@ -72,7 +72,7 @@ class Outbound(Peer):
             if channel.session:
                 self.take(channel, letter, frames[1:])
             else:
-                with suppress(errors.UnavailableError):  # lost by now, as its handler knows
+                with suppress(errors.UnavailableError):  # lost meanwhile; the handler was notified
                     self._shake_hands(letter)
         except wire.VersionError as error:
             text = f"The process at {self.address} cannot be talked to: {error}"
@@ -85,11 +85,11 @@ class Outbound(Peer):
         if kind is Kind.REFUSED:
             self.lose(handshake.refusal(self.address, letter))
         elif kind is Kind.WELCOME and letter.session:
-            self._be_welcome(letter)
+            self._accept_welcome(letter)
         else:
             raise WireError("a message before the welcome")
 
-    def _be_welcome(self, letter: Letter) -> None:
+    def _accept_welcome(self, letter: Letter) -> None:
         welcome = self._identity.read(letter)
         session = letter.session
         self.incarnation = welcome.incarnation
@@ -100,8 +100,8 @@ class Outbound(Peer):
         self._post(wire.write(handshake.confirm(welcome)))
         if welcome.bulk is not None:
             self._is_bulk_settled.clear()
-            name, given = f"thalweg-cluster-bulk {self.address}", (welcome.bulk, session)
-            Thread(target=self._connect_bulk, args=given, name=name, daemon=True).start()
+            name, args = f"thalweg-cluster-bulk {self.address}", (welcome.bulk, session)
+            Thread(target=self._connect_bulk, args=args, name=name, daemon=True).start()
         self._become_ready()
 
     def _connect_local(self, name: str, session: int) -> None:
@@ -110,7 +110,7 @@ class Outbound(Peer):
             self._go_local(local, session).put(wire.write(Message(Kind.ATTACH)))
 
     def _connect_bulk(self, offer: Offer, session: int) -> None:
-        """Have a connection for chunks, if one can be made; on a thread of its own."""
+        """Open the bulk connection, if possible, and read it until it ends; on its own thread."""
         bulk: BulkSocket | None = None
         try:
             bulk = offer.connect(self.address.rpartition(":")[0])
@@ -133,19 +133,19 @@ class Outbound(Peer):
     def _happened(self, event: ConnectionEvent) -> None:
         zmq = zeromq()
         if event.event == zmq.EVENT_DISCONNECTED and event.was_open:
-            # ZeroMQ would connect again, but what was under way is gone.
+            # ZeroMQ would reconnect, but messages in flight are lost.
             self.lose(unavailable(self.address, "the connection broke"))
         elif event.event in (
             zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL,
             zmq.EVENT_HANDSHAKE_FAILED_AUTH,
         ):
-            self._be_refused()  # after which ZeroMQ need not try again
+            self._lose_unauthenticated()  # closes the socket, so that ZeroMQ does not retry
         elif event.event == zmq.EVENT_DISCONNECTED:
             self._failed_handshakes += 1
             if self._failed_handshakes == _MAX_FAILED_HANDSHAKES:
-                self._be_refused()
+                self._lose_unauthenticated()
 
-    def _be_refused(self) -> None:
+    def _lose_unauthenticated(self) -> None:
         text = (
             f"The process at {self.address} refuses the connection: "
             "it has another key, or none, or is no task of Thalweg"

@@ -1,8 +1,8 @@
-"""What a thread sends while it does one thing: small messages for one peer leave in one packet.
+"""Outboxes: small messages that a thread sends to one peer in a row are batched in one packet.
 
-A packet wakes a thread of another process, which costs more than to make or to read a message. The
-I/O thread has an outbox during each callback, other threads while they ask for one; it is empty
-again before they wait for anything.
+Each packet wakes a thread of another process, which costs more than to write or read a message. The
+I/O thread has an outbox during each callback, other threads inside `Loop.together`. An outbox is
+flushed before its thread blocks.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from typing import Protocol
 
 from thalweg.cluster.wire import MAX_BUNDLE, MAX_PACKET
 
-_MAX_HELD = MAX_PACKET - 8 - 4 * MAX_BUNDLE  # bytes of messages in a packet
+_MAX_HELD = MAX_PACKET - 8 - 4 * MAX_BUNDLE  # bytes of messages in one packet
 
 
 class Held(Protocol):
-    """A peer with messages that have not left."""
+    """A peer to which an outbox sends."""
 
     def release(self, frames: Sequence[bytearray]) -> None:
-        """Send messages in one packet."""
+        """Send these messages in one packet."""
         ...
 
 
 class Outbox:
-    """Messages of one thread that have not left, by peer."""
+    """The unsent messages of one thread, by peer."""
 
     def __init__(self) -> None:
         self.held: dict[Held, list[bytearray]] = {}
 
     def hold(self, peer: Held, frame: bytearray) -> None:
-        """Keep a message until the others for its peer are there."""
+        """Add a message; sends the earlier ones of its peer first if the packet would be full."""
         frames = self.held.get(peer)
         if frames is None:
             self.held[peer] = [frame]
@@ -42,14 +42,14 @@ class Outbox:
             peer.release(frames)
 
     def flush(self) -> None:
-        """Have all messages leave."""
+        """Send all messages."""
         held, self.held = self.held, {}
         for peer, frames in held.items():
             peer.release(frames)
 
 
 class Together:
-    """Has what a thread sends inside of a `with` leave at its end."""
+    """A context manager: gives the thread an outbox, and flushes it on exit."""
 
     def __init__(self, outboxes: dict[int, Outbox]) -> None:
         self._outboxes = outboxes  # by thread
@@ -62,7 +62,7 @@ class Together:
         self.end()
 
     def end(self) -> None:
-        """Have all leave; also where a signal has stopped the end of the `with`."""
+        """Remove and flush the outbox; idempotent, in case a signal interrupted `__exit__`."""
         self._outboxes.pop(self._thread, None)
         if self._outbox.held:
             self._outbox.flush()

@@ -1,4 +1,4 @@
-"""How the values of a message travel: inside it, through shared memory, or in chunks after it."""
+"""Packing of values: inline in the message, through shared memory, or as chunks after it."""
 
 from __future__ import annotations
 
@@ -14,46 +14,46 @@ from thalweg.cluster.transport.shared_memory import Mappings, Pool
 from thalweg.cluster.transport.streams import Recycler, Streams
 from thalweg.cluster.wire import Content, Letter, Message, Place, ValueHeader, WireError
 
-MAX_INLINE = 32 << 10  # bytes of a value that travels inside its message
-_MAX_INLINE_SUM = 128 << 10
-_MAX_COPIED = 1 << 20  # bytes that the I/O thread copies to shared memory by itself
+MAX_INLINE = 32 << 10  # bytes of one inline value
+_MAX_INLINE_SUM = 128 << 10  # bytes of all inline values of a message
+_MAX_COPIED = 1 << 20  # bytes that the I/O thread itself copies to shared memory
 
 
 class Stream(NamedTuple):
-    """A value that follows its message in chunks."""
+    """A value to be sent in chunks after its message."""
 
     number: int
     content: memoryview
 
 
 class Parcel(NamedTuple):
-    """A message that is ready to leave."""
+    """A message ready to be sent, and its streams."""
 
     frame: bytearray
     streams: Sequence[Stream]
 
 
 class Packer:
-    """Makes parcels for a peer; on any thread."""
+    """Packs the messages to one peer; on any thread."""
 
     def __init__(self, lender: Lender | None) -> None:
-        self.pool: Pool | None = None  # where the peer can map memory of this process
+        self.pool: Pool | None = None  # if the peer can map memory of this process
         self._lender = lender
         self._lent = deque[Lent]()
         self._numbers = count(1)
 
     def pack(self, message: Message, contents: Sequence[Content], is_answer: bool) -> Parcel:
-        """Copy values to where they travel, and write the message."""
+        """Choose the place of each value, copy or lend it there, and encode the message."""
         if not contents:
             return Parcel(wire.write(message, is_answer=is_answer), ())
         headers, inline, streams = list[ValueHeader](), list[Content](), list[Stream]()
-        room = _MAX_INLINE_SUM
+        inline_left = _MAX_INLINE_SUM
         for content in contents:
-            if content.nbytes <= min(MAX_INLINE, room):
-                room -= content.nbytes
+            if content.nbytes <= min(MAX_INLINE, inline_left):
+                inline_left -= content.nbytes
                 inline.append(content)
                 headers.append(ValueHeader(Place.INLINE, *content[:3]))
-            elif (header := self._shared(content)) is not None:
+            elif (header := self._lend_or_copy(content)) is not None:
                 headers.append(header)
             else:
                 streams.append(Stream(next(self._numbers), content.contiguous()))
@@ -61,16 +61,20 @@ class Packer:
         return Parcel(wire.write(message, headers, inline, is_answer), streams)
 
     def is_slow(self, contents: Sequence[Content]) -> bool:
-        """Whether to pack values, or to send them, takes longer than to wake another thread."""
+        """Whether packing or sending these values takes longer than waking another thread."""
         large = [content for content in contents if content.nbytes > MAX_INLINE]
         if self.pool is None or not large:
             return bool(large)
-        lent = self._lender.find if self._lender else None
-        copied = [each.nbytes for each in large if lent is None or lent(each.source) is None]
+        find_lent = self._lender.find if self._lender else None
+        copied = [
+            content.nbytes
+            for content in large
+            if find_lent is None or find_lent(content.source) is None
+        ]
         return sum(copied) > _MAX_COPIED
 
-    def _shared(self, content: Content) -> ValueHeader | None:
-        """Lend a value, or copy it to shared memory, where there is some."""
+    def _lend_or_copy(self, content: Content) -> ValueHeader | None:
+        """Lend a value, or copy it to shared memory; None if neither is possible."""
         if self.pool is not None and (lent := self._lend(content)) is not None:
             return ValueHeader(Place.LENT, *content[:3], lent.segment.number, lent.place)
         slot = self.pool.take(content.nbytes) if self.pool and content.nbytes else None
@@ -88,7 +92,7 @@ class Packer:
         return lent
 
     def close(self) -> None:
-        """Let go of shared memory."""
+        """End all leases of the lost peer, and free the pool."""
         while self._lent:
             lent = self._lent.popleft()
             lent.segment.forfeit(lent.place)
@@ -97,35 +101,37 @@ class Packer:
 
 
 class Unpacker:
-    """Makes values of what a peer sent; on the I/O thread."""
+    """Unpacks the values that one peer sent; on the I/O thread."""
 
     def __init__(self, recycler: Recycler) -> None:
-        self.mappings: Mappings | None = None  # where this process can map memory of the peer
+        self.mappings: Mappings | None = None  # if this process can map memory of the peer
         self._recycler = recycler
         self.streams = Streams(recycler)
 
     def unpack(self, letter: Letter, done: Callable[[list[Any]], None]) -> None:
-        """Call `done` with the values of a message, now or when all of their chunks are there."""
-        streamed = [each for each in letter.values if _is_streamed(each)]
+        """Call `done` with the values of a message, now or when their last chunk has arrived."""
+        streamed = [value for value in letter.values if _is_streamed(value)]
         if not streamed:
-            done([self._value(each) for each in letter.values])
+            done([self._value(value) for value in letter.values])
             return
         memory = self.streams.expect(streamed, lambda: done(self._values(letter, memory)))
 
     def close(self) -> None:
-        """Unmap the peer's memory; arrays in it keep theirs."""
+        """Drop the mappings of the peer's memory; live arrays keep theirs mapped."""
         self.mappings = None
 
     def _values(self, letter: Letter, memory: Sequence[mmap]) -> list[Any]:
         streamed = iter(memory)
         return [
-            self._recycled(each, next(streamed)) if _is_streamed(each) else self._value(each)
-            for each in letter.values
+            self._value_of_stream(value, next(streamed))
+            if _is_streamed(value)
+            else self._value(value)
+            for value in letter.values
         ]
 
     def _value(self, header: Any) -> Any:
         if not isinstance(header, ValueHeader):
-            return header  # it was inline
+            return header  # an inline value, decoded already
         if self.mappings is None:
             raise WireError("a value in shared memory of another host")
         mapping = self.mappings.find(header.number)
@@ -140,7 +146,7 @@ class Unpacker:
             mapping.release(header.offset)
         return value
 
-    def _recycled(self, header: ValueHeader, memory: mmap) -> Any:
+    def _value_of_stream(self, header: ValueHeader, memory: mmap) -> Any:
         value = wire.value_of(header, memory)
         if header.is_view:
             self._recycler.keep_after(value, memory)

@@ -1,8 +1,8 @@
-"""The process at the other end of a connection: sending to it, asking it, and losing it.
+"""The process at the other end of a connection: messages, requests, and loss of the peer.
 
-A peer is ready once both sides have said who they are; what is sent before that is held back. A
-peer is lost once, for good: its connection broke, it was silent for too long, it refused this
-process, or it went away. From then on every send raises, and whoever waits for an answer is told.
+A peer is ready once the handshake is complete; messages sent before that are queued. A peer is lost
+once and for good: its connection broke, its heartbeats timed out, it refused this process, or it
+closed. From then on every send raises, and pending requests fail.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ from thalweg.cluster.wire import (
 )
 from thalweg.platform import tf_logging
 
-#: (answer, None) or (None, why there is none); on the I/O thread, or that of a request that failed
+#: (answer, None) or (None, error); on the I/O thread, or on the requesting one if the send fails.
 Done = Callable[[Message | None, Exception | None], None]
 
-_RETRY = 0.001  # seconds until a full queue is tried again
-_CHECK_EVERY = 1.0  # seconds: a thread that waits checks that the peer is not lost
-_MAX_HELD = 1000  # messages to a peer that is not ready
-_CREDIT = WINDOW // 4  # bytes after which a sender is told that they were taken
-_FIRST_OF_HANDLERS = int(Kind.STATUS)
+_RETRY = 0.001  # seconds between attempts while the send queue is full
+_CHECK_EVERY = 1.0  # seconds between checks of a waiting thread that the peer is not lost
+_MAX_HELD = 1000  # messages queued for a peer that is not ready
+_CREDIT = WINDOW // 4  # bytes received after which credit is returned to the sender
+_FIRST_OF_HANDLERS = int(Kind.STATUS)  # lower kinds are the transport's own
 
 
 class Handler(Protocol):
-    """Who is told what peers do; on the I/O thread, so it must be short."""
+    """Receives the events of peers; on the I/O thread, so it must not block."""
 
     def received(self, peer: Peer, message: Message) -> None:
-        """A message came. If it is a request, `peer.reply(message, answer)` answers it."""
+        """A message arrived. If it is a request, `peer.reply(message, answer)` answers it."""
         ...
 
     def lost(self, peer: Peer, error: errors.OpError) -> None:
@@ -64,7 +64,7 @@ class Handler(Protocol):
 
 
 class Surroundings(Protocol):
-    """What an endpoint lends to its peers."""
+    """What a peer uses of its endpoint."""
 
     loop: Loop
     handler: Handler
@@ -72,16 +72,16 @@ class Surroundings(Protocol):
     lender: Lender | None
 
     def forget(self, peer: Peer) -> None:
-        """Have no more to do with a lost peer."""
+        """Remove a lost peer."""
         ...
 
     def refuse(self, reason: str) -> None:
-        """Count a message that was dropped."""
+        """Count a dropped message."""
         ...
 
 
-class _Errand(NamedTuple):
-    """A message that is to be sent."""
+class _Outgoing(NamedTuple):
+    """A message to be packed and sent."""
 
     message: Message
     contents: Sequence[Content]
@@ -89,24 +89,24 @@ class _Errand(NamedTuple):
 
 
 class Peer(ABC):
-    """A process that this one talks to."""
+    """One end of a session with another process."""
 
     def __init__(self, surroundings: Surroundings, address: str) -> None:
         self.address = address
-        self.incarnation = 0  # a random number of its endpoint; 0 while unknown
+        self.incarnation = 0  # of its endpoint, random; 0 while unknown
         self._surroundings, self._outboxes = surroundings, surroundings.loop.outboxes
         self._received_by = surroundings.handler.received
         self._control = Channel(self._write)
-        self._bulk: Channel | None = None  # a connection for chunks, which delay no message then
+        self._bulk: Channel | None = None  # so that chunks do not delay messages
         self._bulk_socket: BulkSocket | None = None
-        self._local: Channel | None = None  # within the host, for all that it can take
+        self._local: Channel | None = None  # Unix socket, for messages of at most MAX_PACKET bytes
         self._local_socket: LocalSocket | None = None
         self._error: errors.OpError | None = None
-        self.is_alive = True  # it is not lost: it is connected, or being connected to
-        self._is_settled = threading.Event()  # it is ready or lost
+        self.is_alive = True  # not lost: connected or connecting
+        self._is_settled = threading.Event()  # set when ready or lost
         self._is_lost = threading.Event()
-        self._held: deque[_Errand] | None = deque()  # until it is ready
-        self._late: deque[Callable[[], bool]] = deque()  # packets that its courier sends
+        self._held: deque[_Outgoing] | None = deque()  # queued until ready; None from then on
+        self._late: deque[Callable[[], bool]] = deque()  # packets that the courier has to send
         self._lock = threading.Lock()
         self._numbers = count(1)
         self._requests: dict[int, Done] = {}
@@ -116,24 +116,24 @@ class Peer(ABC):
         self._courier = Courier(f"thalweg-cluster-courier {address}")
 
     def send(self, message: Message) -> None:
-        """Send a message, from any thread. Messages of a thread arrive in their order, but for
-        those with large values or fields, which later ones may overtake. Nobody may write to the
-        values afterwards. Where the peer is slow to take its messages, this waits for it.
+        """Send a message, from any thread. Messages of one thread arrive in order, except that
+        later ones may overtake those with large values or fields. The values must not be written
+        to afterwards. Blocks while the send queue is full, except on the I/O thread.
 
-        An UnavailableError, or what else the peer was lost with, once it is lost.
+        Raises UnavailableError, or the error the peer was lost with, once it is lost.
         """
         self._send(message, False, 0)
 
     def push(self, kind: Kind, step: int, fields: FixedFields, value: Any) -> None:
-        """Send a message with a value; as `send` does, but sooner where one like it was sent."""
+        """Like `send` for a message with one value; faster if its header is cached."""
         if self._held is None and not self._courier.is_busy:
             frame = wire.write_again(kind, step, fields, value)
-            if frame is not None and self._attempt_small(frame):  # as nearly always
+            if frame is not None and self._attempt_small(frame):  # the fast path
                 return
         self._send(Message(kind, step, fields, (value,)), False, 0)
 
     def request(self, message: Message, done: Done) -> None:
-        """Send a message that is to be answered. `done` is called once, whatever happens."""
+        """Send a request. `done` is called exactly once, with the answer or an error."""
         number = next(self._numbers)
         self._requests[number] = done
         try:
@@ -142,51 +142,52 @@ class Peer(ABC):
             self._answer(number, None, error)
 
     def reply(self, request: Message, answer: Message) -> None:
-        """Answer a request of this peer's."""
+        """Answer a request from this peer."""
         self._send(answer, True, request.request)
 
     # Sending
 
     @abstractmethod
     def _write(self, *frames: Any) -> bool:
-        """Hand frames to the socket: False where its queue is full."""
+        """Pass frames to the control socket; returns False if its send queue is full."""
 
     @abstractmethod
     def _disconnect(self, linger_ms: int) -> None:
-        """Give up the connection; what was sent may still leave for a time."""
+        """Close the control connection; queued messages may be sent for `linger_ms`."""
 
     def _send(self, message: Message, is_answer: bool, request: int) -> None:
         if self._held is None and not self._courier.is_busy:
             frame = wire.write_inline(message, is_answer, request, MAX_INLINE)
-            if frame is not None and self._attempt_small(frame):  # as nearly always
+            if frame is not None and self._attempt_small(frame):  # the fast path
                 return
         if self._error is not None:
-            raise _again(self._error)
+            raise _copy_error(self._error)
         contents = [wire.content_of(value) for value in message.values]
-        errand = _Errand(message._replace(request=request), contents, is_answer)
-        if self._hold(errand):
+        outgoing = _Outgoing(message._replace(request=request), contents, is_answer)
+        if self._hold(outgoing):
             return
         if self._surroundings.loop.is_current:
-            self._dispatch(errand)
+            self._dispatch(outgoing)
         else:
-            self._transmit(errand)
+            self._transmit(outgoing)
 
-    def _hold(self, errand: _Errand) -> bool:
-        """Keep a message until the peer is ready, if it is not; where many are kept, wait."""
+    def _hold(self, outgoing: _Outgoing) -> bool:
+        """Queue a message if the peer is not ready; returns whether it did. If the queue is full,
+        wait until the peer is ready or lost, except on the I/O thread."""
         with self._lock:
             if self._held is None or self._error is not None:
                 return False
             if len(self._held) < _MAX_HELD or self._surroundings.loop.is_current:
-                self._held.append(errand)
+                self._held.append(outgoing)
                 return True
         self._is_settled.wait()
         return False
 
-    def _transmit(self, errand: _Errand) -> None:
-        """Send, and wait where that takes long."""
-        self._convey(self._packer.pack(*errand))
+    def _transmit(self, outgoing: _Outgoing) -> None:
+        """Pack and send; may block."""
+        self._send_parcel(self._packer.pack(*outgoing))
 
-    def _convey(self, parcel: Parcel) -> None:
+    def _send_parcel(self, parcel: Parcel) -> None:
         if not parcel.streams:
             self._put(self._channel(parcel.frame), parcel.frame)
             return
@@ -199,37 +200,37 @@ class Peer(ABC):
                     self._window.take(chunk.nbytes)
                 self._put(channel, wire.write(Message(Kind.CHUNK, stream.number)), chunk)
 
-    def _dispatch(self, errand: _Errand) -> None:
-        """Send from the I/O thread, which never waits: its courier does."""
-        if self._courier.is_busy or self._packer.is_slow(errand.contents):
-            self._give(lambda: self._transmit(errand))
+    def _dispatch(self, outgoing: _Outgoing) -> None:
+        """Send from the I/O thread, which must not block: slow sends go to the courier."""
+        if self._courier.is_busy or self._packer.is_slow(outgoing.contents):
+            self._delegate(lambda: self._transmit(outgoing))
             return
-        parcel = self._packer.pack(*errand)
-        if parcel.streams:  # as the shared memory is used up
-            self._give(lambda: self._convey(parcel))
+        parcel = self._packer.pack(*outgoing)
+        if parcel.streams:  # the pool of shared memory is exhausted
+            self._delegate(lambda: self._send_parcel(parcel))
         else:
             self._post(parcel.frame)
 
     def _post(self, frame: bytearray) -> None:
-        """Send a frame from the I/O thread."""
+        """Send a frame from the I/O thread; by the courier if the send queue is full."""
         channel = self._channel(frame)
         if not self._attempt(channel, frame):
-            self._give(lambda: self._put(channel, frame))
+            self._delegate(lambda: self._put(channel, frame))
 
     def _channel(self, frame: bytearray) -> Channel:
-        """The connection that a message takes."""
+        """The channel for a message."""
         if self._local is not None and len(frame) <= MAX_PACKET:
             return self._local
         return self._control
 
     def _channel_of_chunks(self) -> Channel:
-        """The connection that a large value takes."""
+        """The channel for a message with streams, and for their chunks."""
         return self._bulk or self._control
 
-    def _give(self, errand: Callable[[], None]) -> None:
+    def _delegate(self, task: Callable[[], None]) -> None:
         def run() -> None:
-            with suppress(errors.OpError):  # the peer is lost, and all who wait know
-                errand()
+            with suppress(errors.OpError):  # the peer is lost, which `lose` reports
+                task()
 
         self._surroundings.loop.flush()
         self._courier.give(run)
@@ -239,18 +240,18 @@ class Peer(ABC):
             self._is_lost.wait(_RETRY)
 
     def _attempt_small(self, frame: bytearray) -> bool:
-        """Send a message by the connection that it takes, or have it held by this thread."""
+        """Send a message without streams, or add it to this thread's outbox."""
         local = self._local
         if local is None or len(frame) > MAX_PACKET:
             return self._attempt_now(self._control.put, frame)
         outbox = self._outboxes.get(get_ident())
         if self._error is not None:
-            raise _again(self._error)
+            raise _copy_error(self._error)
         if outbox is None:
             try:
                 return local.put(frame)
             except ConnectionError as error:
-                raise self._broken(error) from error
+                raise self._lose_connection(error) from error
         if self in outbox.held:
             outbox.hold(self, frame)
         else:
@@ -263,51 +264,51 @@ class Peer(ABC):
         return self._attempt_now(channel.put, frame, *more)
 
     def release(self, frames: Sequence[bytearray]) -> None:
-        """Send messages that an outbox has held, in one packet."""
-        channel: Any = self._local  # there is one where an outbox holds something
+        """Send the messages of an outbox in one packet."""
+        channel: Any = self._local  # not None: outboxes hold messages of local channels only
         is_one = len(frames) == 1
-        if not self._late and self._error is None:  # as nearly always
+        if not self._late and self._error is None:  # the fast path
             try:
                 if channel.put(frames[0]) if is_one else channel.put_together(frames):
                     return
             except ConnectionError:
-                tf_logging.debug("%s: a packet did not leave", self.address)  # nor does the next
+                tf_logging.debug("%s: a packet did not leave", self.address)  # retried below
         put = partial(channel.put, frames[0]) if is_one else partial(channel.put_together, frames)
-        with suppress(errors.OpError):  # the peer is lost, and all who wait know
+        with suppress(errors.OpError):  # the peer is lost, which `lose` reports
             if not self._surroundings.loop.is_current:
-                self._insist(put)
+                self._retry(put)
             elif self._late or not self._attempt_now(put):
                 self._late.append(put)
-                self._give(self._catch_up)
+                self._delegate(self._catch_up)
 
     def _catch_up(self) -> None:
-        """Send the packets for which there was no room, in their order; on the courier's thread."""
+        """Send the packets that found the queue full, in order; on the courier's thread."""
         while self._late:
-            self._insist(self._late[0])
+            self._retry(self._late[0])
             self._late.popleft()
 
-    def _insist(self, put: Callable[[], bool]) -> None:
+    def _retry(self, put: Callable[[], bool]) -> None:
         while not self._attempt_now(put):
             self._is_lost.wait(_RETRY)
 
     def _attempt_now(self, put: Callable[..., bool], *frames: Any) -> bool:
         if self._error is not None:
-            raise _again(self._error)
+            raise _copy_error(self._error)
         try:
             return put(*frames)
         except ConnectionError as error:
-            raise self._broken(error) from error
+            raise self._lose_connection(error) from error
 
-    def _broken(self, error: ConnectionError) -> errors.OpError:
-        """What is raised where a connection is gone; the peer is lost then."""
+    def _lose_connection(self, error: ConnectionError) -> errors.OpError:
+        """Lose the peer because of a broken connection; returns the error to raise."""
         lost = unavailable(self.address, str(error))
         self._surroundings.loop.call(lambda: self.lose(lost))
-        return _again(lost)
+        return _copy_error(lost)
 
     # Receiving; on the I/O thread
 
     def take(self, channel: Channel, letter: Letter, data: Sequence[Any]) -> None:
-        """A message of this peer came over one of its connections."""
+        """Handle a message that arrived over one of this peer's connections."""
         kind, session, sequence, step, request, is_answer, fields, values, is_complete = letter
         if session != channel.session or sequence <= channel.heard:
             channel.check(letter)
@@ -368,21 +369,21 @@ class Peer(ABC):
             self._post(wire.write(Message(Kind.CREDIT, 0, {"bytes": self._taken})))
             self._taken = 0
 
-    # Chunks that come over a connection of their own; on a thread of its own
+    # The bulk connection; on its reader thread
 
     def _read_bulk(self, bulk: BulkSocket, channel: Channel) -> None:
-        """Take what comes over the connection for chunks until it ends."""
+        """Read the bulk connection until it ends; then the peer is lost."""
         try:
             while self._error is None:
                 self._take_bulk(bulk, channel)
-            why = "it was closed"
-        except WireError as error:  # what comes next could be anything
-            why = str(error)
-            self._surroundings.loop.call(lambda: self._surroundings.refuse(why))
+            reason = "it was closed"
+        except WireError as error:  # framing can no longer be trusted
+            reason = str(error)
+            self._surroundings.loop.call(lambda: self._surroundings.refuse(reason))
         except (OSError, EOFError):
-            why = "the connection broke"
+            reason = "the connection broke"
         bulk.free()
-        self._surroundings.loop.call(lambda: self.lose(unavailable(self.address, why)))
+        self._surroundings.loop.call(lambda: self.lose(unavailable(self.address, reason)))
 
     def _take_bulk(self, bulk: BulkSocket, channel: Channel) -> None:
         frame, nbytes = bulk.receive()
@@ -395,12 +396,12 @@ class Peer(ABC):
             return
         if nbytes:
             raise WireError(f"a {letter.kind.name} with data")
-        is_taken = threading.Event()  # as chunks that follow need its streams
-        loop.call(lambda: self._take_announced(channel, letter, is_taken))
+        is_taken = threading.Event()  # the chunks that follow need its streams
+        loop.call(lambda: self._take_from_bulk(channel, letter, is_taken))
         while not is_taken.wait(_CHECK_EVERY) and self._error is None:
             pass
 
-    def _take_announced(self, channel: Channel, letter: Letter, is_taken: threading.Event) -> None:
+    def _take_from_bulk(self, channel: Channel, letter: Letter, is_taken: threading.Event) -> None:
         try:
             self.take(channel, letter, ())
         except WireError as error:
@@ -411,18 +412,18 @@ class Peer(ABC):
     # Ready, lost, and forked
 
     def _share_memory(self, can_map_ours: bool, process: int | None) -> None:
-        """Use shared memory where the peer can map this process's, or this process the peer's."""
+        """Set up shared memory for each direction in which it can be mapped."""
         if can_map_ours:
             self._packer.pool = Pool()
         if process is not None:
             self._unpacker.mappings = Mappings(process)
 
     def _go_local(self, local: LocalSocket, session: int) -> Channel:
-        """Use a connection within the host from now on."""
+        """Use a local connection from now on."""
         channel = self._local = Channel(local.send, session, lock=local.lock)
         self._local_socket = local
-        broke = unavailable(self.address, "the connection broke")
-        local.watch(partial(self._received_local, channel), lambda: self.lose(broke))
+        error = unavailable(self.address, "the connection broke")
+        local.watch(partial(self._received_local, channel), lambda: self.lose(error))
         return channel
 
     def _received_local(self, channel: Channel, packet: bytes) -> None:
@@ -433,7 +434,7 @@ class Peer(ABC):
             for frame in wire.frames_of(packet):
                 try:
                     self.take(channel, wire.read(frame), ())
-                except WireError as error:  # which is of no concern to the others
+                except WireError as error:  # drops this message only
                     self._surroundings.refuse(str(error))
                 except Exception:
                     log_failure()
@@ -441,27 +442,27 @@ class Peer(ABC):
             self._surroundings.refuse(str(error))
 
     def _become_ready(self) -> None:
-        """Send what was held back, in its order and before anything else."""
+        """Send the queued messages in order, before any others."""
         while self._held is not None:
-            while errand := self._next_held():
-                self._dispatch(errand)
+            while outgoing := self._next_held():
+                self._dispatch(outgoing)
             self._surroundings.loop.flush()
             with self._lock:
-                if not self._held:  # or others have come meanwhile
+                if not self._held:  # else more were queued meanwhile
                     self._held = None
         self._is_settled.set()
 
-    def _next_held(self) -> _Errand | None:
+    def _next_held(self) -> _Outgoing | None:
         with self._lock:
             return self._held.popleft() if self._held else None
 
     def trim(self, forgotten: Sequence[int] = ()) -> None:
-        """Give back shared memory that was not used for a while."""
+        """Free idle segments of the pool; the peer may unmap them and those in `forgotten`."""
         if self._packer.pool and (segments := [*self._packer.pool.trim(), *forgotten]):
             self._post(wire.write(Message(Kind.FORGET, 0, {"segments": segments})))
 
     def lose(self, error: errors.OpError) -> None:
-        """Give up; tells the handler and whoever waits for an answer."""
+        """Mark the peer as lost: fails pending requests and notifies the handler; idempotent."""
         with self._lock:
             if self._error is not None:
                 return
@@ -470,10 +471,10 @@ class Peer(ABC):
         guarded(self._surroundings.handler.lost, self, error)
 
     def part(self, linger_ms: int) -> None:
-        """Say goodbye, as this endpoint closes."""
+        """Send BYE and disconnect, as this endpoint closes."""
         closed = unavailable(self.address, "this endpoint is closed")
         if not self._control.session:
-            self._end(closed, 0)  # nobody was ever there to wait for
+            self._end(closed, 0)  # the handshake never completed, so do not linger
             return
         frame = wire.write(Message(Kind.BYE))
         with suppress(errors.OpError):
@@ -481,13 +482,13 @@ class Peer(ABC):
         self._end(closed, linger_ms)
 
     def inherit(self) -> None:
-        """Refuse to be used in the child of a fork, whatever lock the parent held."""
+        """Make every send raise in the child of a fork, with a new lock."""
         self._lock = threading.Lock()
         self._error = unavailable(self.address, "its connection is that of the parent process")
         self.is_alive = False
 
     def _end(self, error: errors.OpError, linger_ms: int) -> None:
-        """Let nobody wait any longer."""
+        """Release all resources, and wake every waiting thread."""
         self._error, self.is_alive = self._error or error, False
         self._is_lost.set()
         self._is_settled.set()
@@ -502,14 +503,14 @@ class Peer(ABC):
             self._bulk_socket.close()
         self._surroundings.forget(self)
         for number in list(self._requests):
-            guarded(self._answer, number, None, _again(error))
+            guarded(self._answer, number, None, _copy_error(error))
 
 
 def unavailable(address: str, reason: str) -> errors.UnavailableError:
-    """The error of a lost peer."""
+    """The error with which a peer is lost."""
     return errors.UnavailableError(None, None, f"The task at {address} is lost: {reason}")
 
 
-def _again(error: errors.OpError) -> errors.OpError:
-    """An error to raise in one more thread, with a traceback of its own."""
+def _copy_error(error: errors.OpError) -> errors.OpError:
+    """A copy of an error, with a traceback of its own, to raise in another thread."""
     return type(error)(None, None, error.message)

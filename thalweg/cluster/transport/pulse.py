@@ -1,9 +1,9 @@
-"""Whether the process at the other end of a connection still runs.
+"""Failure detection: whether the process at the other end of a connection still runs.
 
-ZeroMQ sends a heartbeat over every connection twice a second, on a thread of its own that needs no
-interpreter. The system counts the bytes that come in; a connection whose count stands still for
-some checks in a row is cut. Checks are counted, not seconds: a process that was stopped itself has
-made one of them meanwhile, and hears its peers before it judges them.
+ZeroMQ sends a heartbeat over every connection twice a second, from a native thread that does not
+need the interpreter. The kernel counts the bytes received; a connection whose count does not change
+for several checks in a row is shut down. The limit is in checks, not seconds: a process that was
+stopped itself makes one check for all that time, and receives heartbeats before it makes the rest.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from struct import Struct
 
-_MAX_SILENT_CHECKS = 6  # of a connection over which nothing came, until it is cut
-_BYTES_RECEIVED = Struct("=128xQ")  # in the system's tcp_info
+_MAX_SILENT_CHECKS = 6  # consecutive checks without received bytes, until shutdown
+_BYTES_RECEIVED = Struct("=128xQ")  # tcpi_bytes_received in the kernel's tcp_info
 _WAITING = Struct("=i")
 
 
 class Pulse:
-    """The bytes that came over a connection of ZeroMQ's, which owns the file."""
+    """Monitors the received bytes of a connection; ZeroMQ owns the file descriptor."""
 
     def __init__(self, file: int) -> None:
         self._file = file
@@ -30,25 +30,25 @@ class Pulse:
         self._silent_checks = 0
 
     def is_silent(self) -> bool:
-        """Check: whether nothing came for too many times in a row."""
+        """Make one check; returns whether too many in a row found nothing received."""
         try:
-            received, is_unread = bytes_received(self._file), _is_unread(self._file)
+            received, is_unread = bytes_received(self._file), _has_unread_bytes(self._file)
         except OSError:
-            return False  # it is closed: ZeroMQ says so in a moment
-        if received != self._received or is_unread:  # what is unread is no fault of the other side
+            return False  # it is closed: ZeroMQ is about to report that
+        if received != self._received or is_unread:  # unread bytes: this side lags
             self._received, self._silent_checks = received, 0
         else:
             self._silent_checks += 1
         return self._silent_checks >= _MAX_SILENT_CHECKS
 
     def cut(self) -> None:
-        """End the connection: ZeroMQ finds it closed."""
+        """Shut the connection down: ZeroMQ then reports it as disconnected."""
         with suppress(OSError), _borrowed(self._file) as connection:
             connection.shutdown(socket.SHUT_RDWR)
 
 
 def bytes_received(file: int) -> int:
-    """How many bytes came over a TCP connection."""
+    """The number of bytes received over a TCP connection."""
     with _borrowed(file) as connection:
         info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _BYTES_RECEIVED.size)
     return _BYTES_RECEIVED.unpack(info.ljust(_BYTES_RECEIVED.size, b"\0"))[0]
@@ -56,7 +56,7 @@ def bytes_received(file: int) -> int:
 
 @contextmanager
 def _borrowed(file: int) -> Generator[socket.socket]:
-    """A connection that somebody else has, and closes."""
+    """A socket object for a descriptor whose owner closes it."""
     connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, file)
     try:
         yield connection
@@ -64,18 +64,18 @@ def _borrowed(file: int) -> Generator[socket.socket]:
         connection.detach()
 
 
-def _is_unread(file: int) -> bool:
+def _has_unread_bytes(file: int) -> bool:
     return _WAITING.unpack(fcntl.ioctl(file, termios.FIONREAD, bytes(_WAITING.size))) != (0,)
 
 
 @cache
 def is_counted() -> bool:
-    """Whether this system counts the bytes of connections; some that only imitate Linux do not."""
+    """Whether this kernel counts the bytes received; some emulations of Linux do not."""
     with (
         socket.create_server(("127.0.0.1", 0)) as server,
-        socket.create_connection(server.getsockname()) as one,
-        server.accept()[0] as other,
+        socket.create_connection(server.getsockname()) as client,
+        server.accept()[0] as accepted,
     ):
-        one.sendall(b"1")
-        other.recv(1)
-        return bytes_received(other.fileno()) == 1
+        client.sendall(b"1")
+        accepted.recv(1)
+        return bytes_received(accepted.fileno()) == 1

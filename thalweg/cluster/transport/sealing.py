@@ -1,9 +1,9 @@
-"""Content that nobody between two processes can read, change, drop or repeat.
+"""Sealing: authenticated encryption (AEAD) of bulk connections.
 
-AES-256-GCM: processors have instructions for it, and none for the cipher that ZeroMQ encrypts
-messages with, which is slower than a network. Each direction of a connection has a key of its
-own, used on this connection alone. The number of a piece is its nonce: no nonce serves twice, and a
-piece that is missing, repeated or out of its turn does not open.
+The cipher is AES-256-GCM, for which processors have instructions; ZeroMQ's cipher has none and is
+slower than a network. Each direction of a connection has a key of its own, used for this connection
+only. The nonce is a counter of records: no nonce is used twice, and a record that is dropped,
+replayed or out of order fails authentication.
 """
 
 from __future__ import annotations
@@ -15,44 +15,44 @@ from typing import Any, NamedTuple
 
 from thalweg.cluster.wire import WireError
 
-TAG = 16  # bytes by which a piece is longer when it is sealed
+TAG = 16  # bytes of the authentication tag, which follows the ciphertext
 _KEY = 32  # bytes
 _NONCE = Struct("<QI")
 
 
 class Keys(NamedTuple):
-    """Of both directions of a connection, as text that is told over one that is secret already."""
+    """The keys of both directions, in hexadecimal, to be sent over an encrypted connection."""
 
     outgoing: str
     incoming: str
 
     @staticmethod
     def new() -> Keys:
-        """Keys that nobody has used."""
+        """New random keys."""
         return Keys(secrets.token_hex(_KEY), secrets.token_hex(_KEY))
 
     @property
     def of_other_side(self) -> Keys:
-        """The same connection, from its other end."""
+        """The same keys as the other end uses them."""
         return Keys(self.incoming, self.outgoing)
 
 
 class Seal:
-    """One direction of a connection: seals pieces, or opens them, one after the other."""
+    """One direction of a connection: encrypts, or decrypts, successive records."""
 
     def __init__(self, key: str) -> None:
         self._cipher = _cipher()(bytes.fromhex(key))
         self._count = 0
 
-    def close(self, content: Any, about: bytes, sealed: Any) -> None:
-        """Seal the next piece. What it is about is not in it, but must be the same to open it."""
-        self._cipher.encrypt_into(self._nonce(), content, about, sealed)
+    def close(self, content: Any, associated_data: bytes, sealed: Any) -> None:
+        """Encrypt the next record into `sealed`, and authenticate `associated_data` with it."""
+        self._cipher.encrypt_into(self._nonce(), content, associated_data, sealed)
 
-    def open(self, sealed: Any, about: bytes, content: Any) -> None:
-        """Open the next piece; a WireError where it is another."""
+    def open(self, sealed: Any, associated_data: bytes, content: Any) -> None:
+        """Decrypt the next record into `content`; raises WireError if authentication fails."""
         try:
-            self._cipher.decrypt_into(self._nonce(), sealed, about, content)
-        except Exception as error:  # whatever the library says: nothing of it may be used
+            self._cipher.decrypt_into(self._nonce(), sealed, associated_data, content)
+        except Exception as error:  # of any type: the content must not be used
             raise WireError("sealed content was changed, or is out of its turn") from error
 
     def _nonce(self) -> bytes:
@@ -61,7 +61,7 @@ class Seal:
 
 
 def is_available() -> bool:
-    """Whether this process has the cipher."""
+    """Whether the cipher is installed."""
     return _cipher() is not None
 
 

@@ -1,9 +1,9 @@
-"""Who may talk to whom: all tasks of a cluster have one key, and nobody without it gets in.
+"""Authentication and encryption: all tasks of a cluster share one key.
 
-The key is the secret half of a pair of CURVE keys. Both sides of a connection prove that they have
-it, and all that goes over the connection is encrypted and cannot be replayed. On one machine,
-processes of a user find a key in the user's private folder; for several machines one is made with
-`new_key` and given to all.
+The key is the secret half of a CURVE key pair. Both sides of a connection prove that they have it,
+and the connection is encrypted and protected against replay. On one machine, the processes of a
+user share a key in the user's private folder; for several machines, create one with `new_key` and
+give it to all tasks.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from thalweg.public import public
 if TYPE_CHECKING:
     import zmq
 
-_ZAP = "inproc://zeromq.zap.01"  # where ZeroMQ asks whether a key is good
+_ZAP = "inproc://zeromq.zap.01"  # where ZeroMQ sends authentication requests (ZAP, RFC 27)
 _ZAP_VERSION = b"1.0"
 _DOMAIN = b"thalweg"
 _KEY_FILE, _KEY_BYTES = "cluster-key", 32
-_KEY_LETTERS = 40  # of a key as text, in ZeroMQ's base 85
+_KEY_LETTERS = 40  # characters of a key in Z85, ZeroMQ's base 85
 
 
 @public("cluster.new_key")
 def new_key() -> str:
-    """A new key for a cluster, which all its tasks, and nobody else, may know.
+    """A new secret key for a cluster, to be shared by its tasks only.
 
     Returns:
-        40 letters. Processes find them in the environment as THALWEG_CLUSTER_KEY, or in a file
-        that it names.
+        A string of 40 characters. Processes read it from the environment variable
+        THALWEG_CLUSTER_KEY, which holds the key or the path of a file that contains it.
 
     Example:
         >>> len(tf.cluster.new_key())
@@ -50,7 +50,7 @@ class Security:
     """The key of a cluster.
 
     Args:
-        key: 40 letters, as `new_key` makes them; "" for no security at all.
+        key: 40 characters, as `new_key` returns them; "" for no security at all.
     """
 
     key: str = field(repr=False)
@@ -61,13 +61,13 @@ class Security:
 
     @staticmethod
     def none() -> Security:
-        """No key: whoever reaches the port is believed, and whoever is between can read. For
-        networks that only trusted processes reach."""
+        """No key: no authentication and no encryption. For networks that only trusted processes
+        can reach."""
         return Security("")
 
     @staticmethod
     def of_user() -> Security:
-        """The key that all processes of this user on this machine share."""
+        """The key shared by all processes of this user on this machine, created if necessary."""
         root = user_folder()
         make_folder(str(root))
         secret = read_secret(root, _KEY_FILE, _KEY_BYTES)
@@ -76,16 +76,16 @@ class Security:
 
     @staticmethod
     def of_process() -> Security:
-        """The key that the environment names, in THALWEG_CLUSTER_KEY, or the user's: the variable
-        has the key itself or the path of a file with it; "none" is no security."""
-        named = os.environ.get("THALWEG_CLUSTER_KEY", "")
-        if not named:
+        """The key in the environment variable THALWEG_CLUSTER_KEY, or else the user's. The variable
+        holds the key, the path of a file that contains it, or "none" for no security."""
+        setting = os.environ.get("THALWEG_CLUSTER_KEY", "")
+        if not setting:
             return Security.of_user()
-        if named == "none":
+        if setting == "none":
             return Security.none()
-        if len(named) == _KEY_LETTERS and not os.path.exists(named):
-            return Security(named)
-        with open(named, encoding="ascii") as file:
+        if len(setting) == _KEY_LETTERS and not os.path.exists(setting):
+            return Security(setting)
+        with open(setting, encoding="ascii") as file:
             return Security(file.read().strip())
 
     @property
@@ -94,7 +94,7 @@ class Security:
         return bool(self.key)
 
     def warn_if_exposed(self, host: str) -> None:
-        """Say so where anybody on a network can reach a port without a key."""
+        """Log a warning if a port without a key is reachable from the network."""
         if not self.is_on and not _is_loopback(host):
             tf_logging.warning(
                 "This task listens at %s without a key: everybody who reaches the port can run "
@@ -103,7 +103,7 @@ class Security:
             )
 
     def protect(self, socket: zmq.Socket[bytes], is_server: bool) -> None:
-        """Have a socket ask for the key, or show it; before it is bound or connected."""
+        """Configure CURVE on a socket, before it is bound or connected."""
         if not self.is_on:
             return
         zmq, public = zeromq(), self._public
@@ -116,7 +116,7 @@ class Security:
             socket.set(zmq.CURVE_SERVERKEY, public)
 
     def admits(self, credentials: bytes) -> bool:
-        """Whether a process that proved to have the secret half of this key may connect."""
+        """Whether the public key that a client has authenticated with is the cluster's."""
         return credentials == _z85().decode(self._public)
 
     @property
@@ -124,8 +124,8 @@ class Security:
         return zeromq().curve_public(self.key.encode())
 
 
-def _z85():  # inferred, as that of `zeromq`
-    """How ZeroMQ writes keys as text."""
+def _z85():  # the return type is inferred, as in `zeromq`
+    """The module of ZeroMQ's text encoding of keys."""
     zeromq()
     from zmq.utils import z85
 
@@ -140,7 +140,7 @@ def _is_loopback(host: str) -> bool:
 
 
 class Doorkeeper:
-    """Answers ZeroMQ whether those who knock may come in; on the I/O thread."""
+    """The ZAP handler: answers ZeroMQ's authentication requests; on the I/O thread."""
 
     def __init__(
         self,
@@ -155,10 +155,10 @@ class Doorkeeper:
         self._socket.bind(_ZAP)
         self._file = int(self._socket.get(self._zmq.FD))
         loop.watch(self._file, self._answer_all)
-        loop.call(self._answer_all)  # ZeroMQ signals nothing before the first look
+        loop.call(self._answer_all)  # the descriptor is edge-triggered: read once to arm it
 
     def close(self) -> None:
-        """Nobody comes in any more."""
+        """Stop answering: further clients are not admitted."""
         self._loop.unwatch(self._file)
         self._socket.close(0)
 

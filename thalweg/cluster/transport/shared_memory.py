@@ -1,13 +1,15 @@
-"""Tensors between processes of one host: written once to shared memory, and read in place.
+"""Shared memory between processes on one host: tensors are copied once and read in place.
 
-A sender has a pool of segments for each peer, each cut into slots of one size. It copies a tensor
-to a free slot and tells the peer which; the peer maps the segment, once, and makes an array of the
-slot. When the last reference to that array is gone, the peer writes so into the segment's first
-page, where the sender finds it: nothing is sent, nothing waits.
+A sender has a pool of segments for each peer; each segment is divided into slots of one size. It
+copies a tensor to a free slot and sends the slot's segment and offset. The peer maps each segment
+once, and returns an array over the slot. When the last reference to that array is gone, the peer
+clears the slot's lease byte in the segment's first page, which the sender reads: no message is
+sent, and nothing blocks.
 
-Segments have no names: a peer opens them through the sender's file descriptors in /proc, which only
-processes of the same user may. The system frees them with the last process that has them mapped,
-however that ends. A slot that a lost peer may still read is never written to again.
+Segments are memfds, without a path: a peer opens them through the sender's descriptors in /proc,
+which the kernel allows to processes of the same user only. The kernel frees a segment with the last
+process that maps it, however that process ends. A slot that a lost peer may still read is never
+written again.
 """
 
 from __future__ import annotations
@@ -29,21 +31,21 @@ from thalweg.cluster.wire import WireError
 from thalweg.platform.forks import renewed_after_fork
 
 _PAGE = mmap.PAGESIZE
-FIRST_LEASE = 64  # where in its first page a segment has a byte for each slot: 1 while it is lent
+FIRST_LEASE = 64  # offset of the lease bytes in the first page, one per slot: 1 while leased
 _MAX_SLOTS = 64
-_SEGMENT_BYTES = 4 << 20  # of a segment with several slots
+_SEGMENT_BYTES = 4 << 20  # content of a segment with several slots
 _MIN_SLOT = 64 << 10
-_SLOT_STEPS = 8  # sizes of slots between two powers of two
-IDLE = 10.0  # seconds after which an unused segment is given back
-_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW  # with these, mapped memory stays mapped
+_SLOT_STEPS = 8  # slot sizes between two powers of two
+IDLE = 10.0  # seconds after which an unused segment is freed
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW  # a fixed size: mapped pages cannot vanish
 _SLOT_SIZE = struct.Struct("<Q")
 _SECRET_BYTES = 16
-_FILE_BITS = 32  # of a segment's number: the descriptor; above them a count, so that none recurs
+_FILE_BITS = 32  # of a segment's number, for its descriptor; above, a counter makes it unique
 _OPENING = os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 
 
 class Slot(NamedTuple):
-    """Memory for one tensor: where a peer finds it, and the memory."""
+    """Memory for one tensor: its segment and offset for the peer, and a view of it."""
 
     segment: int
     offset: int
@@ -51,11 +53,11 @@ class Slot(NamedTuple):
 
 
 class SharedMemory:
-    """A segment of this process: a page that tells what is in use, and content."""
+    """A segment of this process: one page of lease bytes, then the content."""
 
     def __init__(self, nbytes: int, order: int, is_populated: bool = True) -> None:
         self.capacity = nbytes
-        self._file = _sealed_memory(_PAGE + nbytes)
+        self._file = _create_sealed(_PAGE + nbytes)
         self.number = order << _FILE_BITS | self._file
         flags = mmap.MAP_SHARED | (mmap.MAP_POPULATE if is_populated else 0)
         self.memory = mmap.mmap(self._file, _PAGE + nbytes, flags)
@@ -64,18 +66,18 @@ class SharedMemory:
 
     @property
     def content(self) -> memoryview:
-        """All but the first page."""
+        """The memory after the first page."""
         return memoryview(self.memory)[_PAGE:]
 
     def close(self) -> None:
-        """Let go of the memory; who has it mapped still sees it."""
+        """Unmap and close the segment; it lives on in processes that have it mapped."""
         self._closing()
-        with suppress(BufferError):  # a thread copies to it: it goes with that thread's view
+        with suppress(BufferError):  # a thread still copies to it, and its view keeps it mapped
             self.memory.close()
 
 
 class Segment(SharedMemory):
-    """Shared memory of this process, cut into slots."""
+    """A segment of this process, divided into slots."""
 
     def __init__(self, slot_bytes: int, order: int) -> None:
         self.slot_bytes = slot_bytes
@@ -86,7 +88,7 @@ class Segment(SharedMemory):
         self.used = time.monotonic()
 
     def take(self) -> Slot | None:
-        """A slot that is free now, which then is not."""
+        """Allocate a free slot; None if there is none."""
         place = self.memory.find(b"\0", FIRST_LEASE, FIRST_LEASE + self.slots)
         if place < 0:
             return None
@@ -97,16 +99,16 @@ class Segment(SharedMemory):
 
     @property
     def is_free(self) -> bool:
-        """Whether nobody reads any slot."""
+        """Whether no slot is leased."""
         return self.memory.find(b"\1", FIRST_LEASE, FIRST_LEASE + self.slots) < 0
 
 
 class Pool:
-    """The segments whose slots are lent to one peer, at most `limit` bytes."""
+    """The segments for tensors to one peer, at most `limit` bytes."""
 
     def __init__(self, limit: int | None = None) -> None:
         self._limit = limit or default_limit()
-        self._segments: dict[int, list[Segment]] = {}  # by the size of their slots
+        self._segments: dict[int, list[Segment]] = {}  # by slot size
         self._nbytes = 0
         self._forgotten: list[int] = []
         self._order = count(1)
@@ -115,11 +117,11 @@ class Pool:
         renewed_after_fork(self)
 
     def renew_locks(self) -> None:
-        """Have a lock that nobody holds."""
+        """Replace the lock, which another thread of the parent may have held."""
         self._lock = threading.Lock()
 
     def take(self, nbytes: int) -> Slot | None:
-        """A slot of at least so many bytes; None where all the memory is lent."""
+        """Allocate a slot of at least `nbytes`; None if the pool is exhausted."""
         slot_bytes = _slot_bytes(nbytes)
         with self._lock:
             for segment in self._segments.get(slot_bytes, ()):
@@ -136,14 +138,14 @@ class Pool:
             return None
         try:
             segment = Segment(slot_bytes, next(self._order))
-        except OSError:  # no memory, or no descriptor
+        except OSError:  # out of memory or of descriptors
             return None
         self._segments.setdefault(slot_bytes, []).append(segment)
         self._nbytes += segment.nbytes
         return segment.take()
 
     def trim(self, idle: float = IDLE) -> list[int]:
-        """Give back segments that were not used for a while; returns those that peers may unmap."""
+        """Free segments unused for `idle` seconds; returns those that the peer may unmap."""
         with self._lock:
             self._drop_idle(idle)
             forgotten, self._forgotten = self._forgotten, []
@@ -159,7 +161,7 @@ class Pool:
                 segment.close()
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Free all segments; allocate no more."""
         with self._lock:
             self._is_closed = True
             for segments in self._segments.values():
@@ -169,18 +171,18 @@ class Pool:
 
 
 def _slot_bytes(nbytes: int) -> int:
-    """The size of the slots for a tensor: few sizes, so that slots serve again, and little waste"""
+    """The slot size for a tensor: few size classes, so that slots are reused, and little waste."""
     step = max(_MIN_SLOT, (1 << nbytes.bit_length()) // (2 * _SLOT_STEPS))
     return -(-nbytes // step) * step
 
 
 def default_limit() -> int:
-    """Bytes that may be lent to a peer: an eighth of this machine's memory."""
+    """The default size limit of a pool: an eighth of physical memory."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 8
 
 
-def _sealed_memory(nbytes: int) -> int:
-    """A descriptor of so much new memory, whose size is fixed."""
+def _create_sealed(nbytes: int) -> int:
+    """Create a memfd of a fixed size; returns its descriptor."""
     file = os.memfd_create("thalweg", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(file, nbytes)
@@ -192,10 +194,10 @@ def _sealed_memory(nbytes: int) -> int:
 
 
 class Mapping:
-    """A segment of another process, mapped: its tensors cannot be written to."""
+    """A mapped segment of another process; its content is read-only."""
 
     def __init__(self, path: str) -> None:
-        file = _opened(path)
+        file = _open_sealed(path)
         try:
             self._nbytes = os.fstat(file).st_size - _PAGE
             self._first = mmap.mmap(file, _PAGE)
@@ -209,11 +211,11 @@ class Mapping:
         renewed_after_fork(self)
 
     def renew_locks(self) -> None:
-        """The child of a fork has copies of arrays, but only the parent's say what is in use."""
+        """In the child of a fork: its copies of arrays must not clear the parent's lease bytes."""
         self._is_inherited = True
 
     def memory(self, offset: int, nbytes: int) -> memoryview:
-        """The bytes of a tensor, until its slot is released."""
+        """A view of a tensor's bytes, valid until its slot is released; checks the bounds."""
         if not self._slot_bytes or offset % self._slot_bytes or nbytes > self._slot_bytes:
             raise WireError(f"{nbytes} bytes from {offset} are no slot")
         if offset + nbytes > self._nbytes or offset // self._slot_bytes >= _MAX_SLOTS:
@@ -221,28 +223,28 @@ class Mapping:
         return memoryview(self._memory)[offset : offset + nbytes]
 
     def release_with(self, owner: Any, offset: int) -> None:
-        """Free a slot once an object is gone: the array in it, which all its views refer to."""
+        """Release a slot when `owner`, the array over it, is freed; its views keep it alive."""
         self.clear_with(owner, FIRST_LEASE + offset // self._slot_bytes)
 
     def clear_with(self, owner: Any, place: int) -> None:
-        """Clear a byte of the first page once an object is gone."""
+        """Clear a lease byte when `owner` is freed."""
         if not FIRST_LEASE <= place < _PAGE:
             raise WireError(f"byte {place} tells of no lease")
         self._leases[place] = weakref.ref(owner, lambda _: self._release(place))
 
     def release(self, offset: int) -> None:
-        """Free a slot now."""
+        """Release a slot now."""
         self._release(FIRST_LEASE + offset // self._slot_bytes)
 
     def _release(self, place: int) -> None:
-        """Anywhere: the collector of garbage calls it, so it takes no lock."""
+        """Clear a lease byte; called during garbage collection on any thread, so takes no lock."""
         self._leases.pop(place, None)
         if not self._is_inherited:
             self._first[place] = 0
 
 
-def _opened(path: str) -> int:
-    """A descriptor of sealed memory, which nothing else is taken for."""
+def _open_sealed(path: str) -> int:
+    """Open a segment of another process; raises WireError unless it is a size-sealed memfd."""
     try:
         file = os.open(path, _OPENING)
     except OSError as error:
@@ -259,56 +261,56 @@ def _opened(path: str) -> int:
 
 
 class Mappings:
-    """The segments of one peer that this process has mapped."""
+    """The mapped segments of one peer, by number."""
 
     def __init__(self, process: int) -> None:
         self._process = process
         self._mappings: dict[int, Mapping] = {}
 
     def find(self, number: int) -> Mapping:
-        """The segment of a number."""
-        found = self._mappings.get(number)
-        if found is None:
+        """The mapping of a segment, created on first use."""
+        mapping = self._mappings.get(number)
+        if mapping is None:
             file = number & ((1 << _FILE_BITS) - 1)
-            found = self._mappings[number] = Mapping(f"/proc/{self._process}/fd/{file}")
-        return found
+            mapping = self._mappings[number] = Mapping(f"/proc/{self._process}/fd/{file}")
+        return mapping
 
     def forget(self, numbers: Sequence[int]) -> None:
-        """Unmap segments; arrays in them keep theirs."""
+        """Drop mappings of segments; live arrays keep theirs mapped."""
         for number in numbers:
             self._mappings.pop(number, None)
 
 
 class Probe:
-    """A little shared memory with a secret: who can read that can map this process's segments."""
+    """A memfd with a random secret: a process that can read it can map this one's segments."""
 
     def __init__(self) -> None:
         self._secret = os.urandom(_SECRET_BYTES)
-        self._file = _sealed_memory(len(self._secret))
+        self._file = _create_sealed(len(self._secret))
         os.pwrite(self._file, self._secret, 0)
 
     def fields(self) -> dict[str, Any]:
-        """What the other process needs to try."""
+        """What another process needs to read the secret and compare it."""
         return {"process": os.getpid(), "file": self._file, "secret": self._secret.hex()}
 
     def close(self) -> None:
-        """Let go of the memory."""
+        """Close the memfd."""
         os.close(self._file)
 
 
 def mappable_process(fields: Any) -> int | None:
-    """The process that sent the fields of its probe, if this one can map its memory."""
+    """The process ID in the fields of a probe if this process can map that one's memory."""
     match fields:
         case {"process": int(process), "file": int(file), "secret": str(secret)}:
             with suppress(WireError):
-                return process if _content(f"/proc/{process}/fd/{file}") == secret else None
+                return process if _read_secret(f"/proc/{process}/fd/{file}") == secret else None
         case _:
             pass
     return None
 
 
-def _content(path: str) -> str:
-    file = _opened(path)
+def _read_secret(path: str) -> str:
+    file = _open_sealed(path)
     try:
         return os.pread(file, _SECRET_BYTES, 0).hex()
     finally:

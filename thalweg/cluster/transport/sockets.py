@@ -1,8 +1,8 @@
-"""ZeroMQ sockets that any thread may send on while the I/O thread receives.
+"""ZeroMQ sockets on which any thread may send while the I/O thread receives.
 
-A lock guards each socket, so a message leaves on the thread that sends it, without a hop. The I/O
-thread waits for the socket's file descriptor outside of the lock. ZeroMQ signals news on it once: a
-send may swallow the signal, and then the sender wakes the I/O thread itself.
+A lock guards each socket, so that the calling thread itself sends, without a handover. The I/O
+thread polls the socket's file descriptor without the lock. That descriptor is edge-triggered: a
+send may consume an edge for received messages, and then the sender wakes the I/O thread.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     import zmq
 
 _HEARTBEAT_MS = 500
-_SILENCE_MS = 3000  # after which ZeroMQ cuts a peer off where only it can tell
+_SILENCE_MS = 3000  # heartbeat timeout of ZeroMQ, where `pulse` is not supported
 _HANDSHAKE_MS = 5000
 _RECONNECT_MS, _MAX_RECONNECT_MS = 50, 500
-_HIGH_WATER = 4096  # messages that wait in a direction; more make the sender wait
-_BATCH = 64  # messages that are read before the lock is free for a moment
-_MIN_UNCOPIED = 64 << 10  # bytes of a frame that is sent from where it lies, as chunks are
+_HIGH_WATER = 4096  # messages queued in each direction before sends fail
+_BATCH = 64  # messages received per acquisition of the lock
+_MIN_UNCOPIED = 64 << 10  # bytes from which a frame, such as a chunk, is sent without a copy
 _EVENT = struct.Struct("=HI")
-_NOBLOCK, _SNDMORE, _POLLIN, _EVENTS = 1, 2, 1, 15  # ZeroMQ's numbers: its enums are slow
+_NOBLOCK, _SNDMORE, _POLLIN, _EVENTS = 1, 2, 1, 15  # as integers: ZeroMQ's enums are slow
 
 
-def zeromq():  # pyright infers the module: what it returns is typed as if imported above
-    """The library; an ImportError that says how to get it where it is missing."""
+def zeromq():  # no annotation: pyright infers the module's type
+    """Import ZeroMQ lazily; the ImportError says how to install it."""
     try:
         import zmq
     except ImportError as error:
@@ -45,15 +45,15 @@ def zeromq():  # pyright infers the module: what it returns is typed as if impor
 
 
 class ConnectionEvent(NamedTuple):
-    """What happened to a connection of a socket: which of ZeroMQ's events, and to which file."""
+    """An event of ZeroMQ's socket monitor, and the file descriptor of its connection."""
 
     event: int
     file: int
-    was_open: bool = False  # of a connection that ends: both sides had agreed on it
+    was_open: bool = False  # of a disconnect: it was accepted, or its handshake was complete
 
 
 class Socket:
-    """A ZeroMQ socket, the lock around it, and who is told of its messages and connections."""
+    """A ZeroMQ socket, its lock, and the callbacks for messages and connection events."""
 
     def __init__(
         self,
@@ -65,8 +65,8 @@ class Socket:
         self._zmq = zeromq()
         self._loop, self._socket, self._received, self._happened = loop, socket, received, happened
         self._lock = threading.Lock()
-        self._pulses: dict[int, Pulse] = {}  # of connections, by their files
-        self._connecting = -1  # the file of a connection that this side has made
+        self._pulses: dict[int, Pulse] = {}  # of open connections, by file descriptor
+        self._connecting = -1  # the descriptor of a connection that this side opened
         self._configure()
         self._monitor = socket.get_monitor_socket(self._zmq.EVENT_ALL)
         self._files = int(socket.get(self._zmq.FD)), int(self._monitor.get(self._zmq.FD))
@@ -74,7 +74,7 @@ class Socket:
     def _configure(self) -> None:
         zmq, socket = self._zmq, self._socket
         socket.set(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)
-        # Its own timers run out first and then look, once this process was stopped for a while.
+        # ZeroMQ's timeouts expire before it reads if this process was stopped: prefer `pulse`.
         silence = 0 if pulse.is_counted() else _SILENCE_MS
         socket.set(zmq.HEARTBEAT_TIMEOUT, silence)
         socket.set(zmq.HEARTBEAT_TTL, silence)
@@ -88,38 +88,38 @@ class Socket:
             socket.set(zmq.ROUTER_MANDATORY, 1)
 
     def bind(self, host: str, port: int) -> str:
-        """Take an address; returns it, "host:port"."""
+        """Bind to an address; returns it with the actual port, "host:port"."""
         try:
             self._socket.bind(f"tcp://{gethostbyname(host)}:{port or '*'}")
         except (OSError, self._zmq.ZMQError) as error:
-            why = f"Cannot listen at {host}:{port}: {error.strerror}"
-            raise errors.UnknownError(None, None, why) from error
+            text = f"Cannot listen at {host}:{port}: {error.strerror}"
+            raise errors.UnknownError(None, None, text) from error
         bound = cast("bytes", self._socket.get(self._zmq.LAST_ENDPOINT))
         return f"{host}:{bound.decode().rstrip(chr(0)).rpartition(':')[2]}"
 
     def connect(self, address: str) -> None:
-        """Connect in the background, again and again until it succeeds."""
+        """Connect in the background, with retries until it succeeds."""
         try:
             self._socket.connect(f"tcp://{address}")
         except self._zmq.ZMQError as error:
             self.close()
-            why = f"{address!r} is not an address like host:port: {error.strerror}"
-            raise errors.InvalidArgumentError(None, None, why) from error
+            text = f"{address!r} is not an address like host:port: {error.strerror}"
+            raise errors.InvalidArgumentError(None, None, text) from error
 
     def watch(self) -> None:
-        """Begin to tell of messages and connections."""
+        """Start to deliver messages and connection events."""
         self._loop.watch(self._files[0], self._drain)
         self._loop.watch(self._files[1], self.read_events)
-        # ZeroMQ signals nothing before the first look has found a queue empty.
+        # The descriptors are edge-triggered: each queue must be drained once to arm its own.
         self._loop.call(self._drain)
         self._loop.call(self.read_events)
         if pulse.is_counted():
             self._loop.later(_HEARTBEAT_MS / 1000, self._check_pulses)
 
     def send(self, *frames: Any) -> bool:
-        """Send a message from any thread, without waiting: False where the queue is full.
+        """Send a message without blocking, from any thread; returns False if the queue is full.
 
-        A ConnectionError where nobody is at the other end.
+        Raises ConnectionError if there is no connection.
         """
         socket = self._socket
         with self._lock:
@@ -131,13 +131,13 @@ class Socket:
                 return False
             except self._zmq.ZMQError as error:
                 raise ConnectionError(str(error)) from error
-            is_swallowed = int(socket.get(_EVENTS)) & _POLLIN
-        if is_swallowed:
+            has_unread = int(socket.get(_EVENTS)) & _POLLIN
+        if has_unread:
             self._loop.call(self._drain)
         return True
 
     def close(self, linger_ms: int = 0) -> None:
-        """Close, on the I/O thread; what was sent may still leave for a time."""
+        """Close, on the I/O thread; queued messages may be sent for `linger_ms`."""
         for file in self._files:
             self._loop.unwatch(file)
         with self._lock:
@@ -149,24 +149,24 @@ class Socket:
     def _drain(self) -> None:
         is_more = True
         while is_more:
-            batch, is_more = self._batch()
+            batch, is_more = self._receive_batch()
             for frames in batch:
                 guarded(self._received, frames)
 
-    def _batch(self) -> tuple[list[list[zmq.Frame]], bool]:
-        """Some messages, and whether there are more."""
+    def _receive_batch(self) -> tuple[list[list[zmq.Frame]], bool]:
+        """Receive some messages; returns them and whether there are more."""
         batch = list[list["zmq.Frame"]]()
         with self._lock:
             try:
                 while len(batch) < _BATCH:
-                    batch.append(self._next())
+                    batch.append(self._receive())
                     if not int(self._socket.get(_EVENTS)) & _POLLIN:
                         return batch, False
-            except self._zmq.ZMQError:  # there is nothing after all, or the socket is closed
+            except self._zmq.ZMQError:  # no message after all, or the socket is closed
                 return batch, False
         return batch, True
 
-    def _next(self) -> list[zmq.Frame]:
+    def _receive(self) -> list[zmq.Frame]:
         socket = self._socket
         frames = [socket.recv(_NOBLOCK, False)]
         while frames[-1].more:
@@ -174,7 +174,7 @@ class Socket:
         return frames
 
     def read_events(self) -> None:
-        """Tell of what happened to connections until now; on the I/O thread."""
+        """Deliver all pending connection events; on the I/O thread."""
         while not self._monitor.closed:
             try:
                 event, _ = self._monitor.recv_multipart(_NOBLOCK)
@@ -183,8 +183,8 @@ class Socket:
             self._happened(self._tracked(ConnectionEvent(*_EVENT.unpack(event))))
 
     def _tracked(self, event: ConnectionEvent) -> ConnectionEvent:
-        """Begin and end to check connections. The other side's I/O thread has a part in opening
-        one, which may be long in coming: until then silence means nothing."""
+        """Start and stop the pulse of connections. An outgoing one starts after the handshake,
+        which needs the other side's I/O thread and may take long: silence until then is normal."""
         zmq = self._zmq
         if event.event == zmq.EVENT_ACCEPTED:
             self._pulses[event.file] = Pulse(event.file)
@@ -197,11 +197,11 @@ class Socket:
         return event
 
     def _check_pulses(self) -> None:
-        """Cut connections over which no heartbeat comes, now and then."""
+        """Shut down connections without heartbeats; a periodic timer."""
         self.read_events()
         if self._monitor.closed:
             return
-        for each in self._pulses.values():
-            if each.is_silent():
-                each.cut()
+        for connection in self._pulses.values():
+            if connection.is_silent():
+                connection.cut()
         self._loop.later(_HEARTBEAT_MS / 1000, self._check_pulses)

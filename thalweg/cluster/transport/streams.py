@@ -1,8 +1,8 @@
-"""Large values over a network: chunks, which come to where the value will be.
+"""Streams: large values sent over a network in chunks, received into the value's own memory.
 
-That memory serves again once the value is gone, so that it is mapped already. Over a connection
-that has messages, too, a sender may have a window of bytes under way, and waits, on the thread that
-sends, until the receiver says that it took some.
+That memory is recycled once the value is freed, so that its pages are mapped already. On a
+connection that also carries messages, flow control is by credit: a sender has at most a window of
+bytes in flight, and the sending thread blocks until the receiver returns credit.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from thalweg import errors
 from thalweg.cluster.wire import ValueHeader, WireError
 
 CHUNK = 1 << 20  # bytes
-WINDOW = 16 * CHUNK  # bytes under way to a peer; memory and delay grow with it
-_MAX_KEPT = 256 << 20  # bytes of memory that waits to serve again
+WINDOW = 16 * CHUNK  # bytes in flight to a peer; bounds memory and latency
+_MAX_KEPT = 256 << 20  # bytes of free memory kept for reuse
 
 
 def chunks(content: memoryview) -> Iterator[memoryview]:
-    """The pieces in which a value travels."""
+    """Views of the successive chunks of a value."""
     for start in range(0, content.nbytes, CHUNK):
         yield content[start : start + CHUNK]
 
 
 class Window:
-    """How many bytes may leave."""
+    """The credit window of a sender."""
 
     def __init__(self) -> None:
         self._room = WINDOW
@@ -38,37 +38,37 @@ class Window:
         self._is_closed = False
 
     def take(self, nbytes: int) -> None:
-        """Wait until so many bytes may leave, or there is nowhere to go."""
+        """Consume credit; blocks until there is enough, or the window is closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_closed or self._room >= nbytes)
             self._room -= nbytes
 
     def give(self, nbytes: int) -> None:
-        """The receiver took so many bytes."""
+        """Add credit that the receiver returned."""
         with self._changed:
             self._room = min(self._room + nbytes, WINDOW)
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Nothing leaves any more, and nobody waits."""
+        """Wake all blocked senders; nothing blocks from now on."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
 
 
 class Recycler:
-    """Memory for values that come in. It is used again when the array made of it is gone."""
+    """Memory for received values, reused after the array over it is freed."""
 
     def __init__(self) -> None:
         self._kept: deque[mmap.mmap] = deque()
 
     def take(self, nbytes: int) -> mmap.mmap:
-        """So much memory. It is no array: views of an array made of it refer to that, whose end
-        is then theirs."""
+        """Memory of exactly `nbytes`. It is an mmap, not an array: the base of all views is then
+        the array created over it, which is freed last."""
         for _ in range(len(self._kept)):
             try:
                 memory = self._kept.popleft()
-            except IndexError:  # another thread was faster
+            except IndexError:  # another thread took the last one
                 break
             if len(memory) == nbytes:
                 return memory
@@ -76,56 +76,56 @@ class Recycler:
         return mmap.mmap(-1, nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
     def keep_after(self, owner: Any, memory: mmap.mmap) -> None:
-        """Have memory serve again once an object is gone."""
+        """Make memory available for reuse when `owner` is freed."""
         weakref.finalize(owner, self.keep, memory).atexit = False
 
     def keep(self, memory: mmap.mmap) -> None:
-        """Have memory serve again. The collector of garbage calls it, so it takes no lock."""
+        """Make memory available for reuse; called during garbage collection, so takes no lock."""
         self._kept.append(memory)
         if sum(map(len, self._kept.copy())) > _MAX_KEPT:
             self._kept.popleft()
 
 
-class _Incoming:
-    """The values of one message whose chunks come in."""
+class _IncompleteMessage:
+    """A message of which chunks are missing: how many bytes, and the completion callback."""
 
     def __init__(self, missing: int, done: Callable[[], None]) -> None:
         self.missing, self.done = missing, done
 
 
 class _Stream:
-    """A value whose chunks come in."""
+    """A value of which chunks are missing."""
 
-    def __init__(self, memory: mmap.mmap, message: _Incoming) -> None:
+    def __init__(self, memory: mmap.mmap, message: _IncompleteMessage) -> None:
         self.memory, self.message = memoryview(memory), message
-        self.taken = 0  # bytes that a chunk has come for, or comes now
-        self.missing = len(memory)  # bytes that are not there
+        self.taken = 0  # bytes whose chunk has arrived or is being received
+        self.missing = len(memory)  # bytes not received yet
 
 
 class Streams:
-    """The values of a peer whose chunks come in; on the I/O thread."""
+    """The incomplete values of a peer; on the I/O thread, except `room`."""
 
     def __init__(self, recycler: Recycler) -> None:
         self._recycler = recycler
         self._streams: dict[int, _Stream] = {}
-        self._announced = 0  # bytes of all of them
+        self._announced = 0  # bytes of all incomplete values
 
     def expect(self, headers: Sequence[ValueHeader], done: Callable[[], None]) -> list[mmap.mmap]:
-        """Memory for values that are about to come; `done` is called when all are there."""
+        """Allocate memory for announced values; calls `done` when all have arrived."""
         nbytes = sum(header.nbytes for header in headers)
         if self._announced + nbytes > _physical_memory():
             raise errors.ResourceExhaustedError(None, None, f"{nbytes} bytes are announced")
         if any(header.number in self._streams or not header.nbytes for header in headers):
             raise WireError("a stream of no bytes, or one that is open already")
-        message = _Incoming(nbytes, done)
+        message = _IncompleteMessage(nbytes, done)
         memory = [self._recycler.take(header.nbytes) for header in headers]
-        for header, each in zip(headers, memory, strict=True):
-            self._streams[header.number] = _Stream(each, message)
+        for header, buffer in zip(headers, memory, strict=True):
+            self._streams[header.number] = _Stream(buffer, message)
         self._announced += nbytes
         return memory
 
     def room(self, number: int, nbytes: int) -> memoryview:
-        """Where the next chunk of a stream belongs; on the thread that chunks come on."""
+        """The memory for the next chunk of a stream; on the thread that receives chunks."""
         stream = self._streams.get(number)
         if stream is None or not 0 < nbytes <= stream.memory.nbytes - stream.taken:
             raise WireError(f"{nbytes} bytes for stream {number}")
@@ -133,7 +133,7 @@ class Streams:
         return stream.memory[start : stream.taken]
 
     def filled(self, number: int, nbytes: int) -> None:
-        """The next chunk of a stream is there."""
+        """Record that a chunk of a stream has been received."""
         stream = self._streams[number]
         stream.missing -= nbytes
         if not stream.missing:
