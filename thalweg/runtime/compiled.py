@@ -125,13 +125,11 @@ class Executable:
         self._is_small = True  # until a program is large
         self._varying = Varying()
         self._cache = ProgramCache(region, device)
-        self._not_restored: list[
-            Callable[[], Form]
-        ] = []  # forms of restored programs, not yet merged
+        #: Forms of restored programs that `_varying` has not been given yet.
+        self._not_restored: list[Callable[[], Form]] = []
         self._lock = freed_after_fork(threading.Lock())
-        self.holds_gil = (
-            False  # whether every run is shorter than the interpreter's switch interval
-        )
+        #: Whether every run is shorter than the interpreter's switch interval.
+        self.holds_gil = False
 
     def __call__(self, context: Any, *values: Any) -> Any:
         count = len(self.region.inputs)

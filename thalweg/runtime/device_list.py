@@ -40,8 +40,8 @@ def list_local_devices(session_config: protos.ConfigProto | None = None) -> list
         ('/device:CPU:0', 'CPU', True)
     """
     options = session_options(session_config)
-    found: Any = local_devices(options.device_count, options.threads, gpus=options.gpus)
-    return [_described(device, DeviceSpec.from_string(device.name)) for device in found]
+    devices: Any = local_devices(options.device_count, options.threads, gpus=options.gpus)
+    return [_described(device, DeviceSpec.from_string(device.name)) for device in devices]
 
 
 def _described(device: Any, spec: DeviceSpec) -> LocalDevice:

@@ -143,12 +143,7 @@ def _grouped(node: Node, function: Callable[..., Any], before: int) -> Callable[
     selectors: list[Any] = [*positions[:before], *map(_selector, grouped)]
 
     def call(*flat: Any) -> Any:
-        return function(
-            *[
-                flat[selector] if type(selector) is int else list(flat[selector])
-                for selector in selectors
-            ]
-        )
+        return function(*[flat[at] if type(at) is int else list(flat[at]) for at in selectors])
 
     return call
 
@@ -187,7 +182,7 @@ class Context:
         return self.resources.allocate
 
     def resource(self, name: str, container: str, make: Callable[[], Resource]) -> Resource:
-        """The object kept under (container, name), made on first use."""
+        """The object with this container and name, created by `make` on first use."""
         return self.resources.get(name, container, make)
 
     def delete_resource(self, name: str, container: str) -> bool:
@@ -204,7 +199,7 @@ class Context:
         run(instructions, slots, self.resources, self.cancellation)
 
     def state(self, make: Callable[[], Resource]) -> Resource:
-        """This node's own object in this session, made on first use."""
+        """This node's object in this session, created by `make` on first use."""
         return self.resources.state(self.node.original, make)
 
 

@@ -147,8 +147,8 @@ def plan(
     """Plan a step on these devices: prune, place, optimise, cut into partitions and regions,
     schedule.
 
-    Without a placer, nodes are placed on the devices they request, softly. Without `compiled` there
-    is no optimisation either: the reference kernels run the step as written.
+    Without a placer, placement is soft: a node gets the device that it requests if it can. Without
+    `compiled`, the step is not optimised either: the reference kernels run it as written.
     """
     placer = placer or Placer([device.name for device in devices], soft=True)
     nodes: Sequence[Node] = prune(step.fetches, step.targets, step.feeds)
@@ -368,14 +368,14 @@ def region_plan(region: Region, on_host: Node | None, device: Device) -> Plan:
     units: Sequence[Unit] = region.nodes
     if on_host is not None:
         order = step_order(region.nodes, region.inputs)
-        alike = _like_nodes(region.nodes, on_host)
+        alike = _same_op_and_line(region.nodes, on_host)
         units = regions(region.nodes, region.outputs, region.inputs, order, alike)
     feeds = [*region.inputs, *_outer_references(region)]
     backend = Backend(device, _fallback, has_accelerator=not device.is_host)
     return schedule(units, region.outputs, feeds, {}, backend)
 
 
-def _like_nodes(nodes: Iterable[Node], node: Node) -> set[Node]:
+def _same_op_and_line(nodes: Iterable[Node], node: Node) -> set[Node]:
     """Nodes with the same op and source line as `node`: if one cannot be compiled, none of them
     can. Finding that out one by one would split the region once for each."""
     origin = node.origin

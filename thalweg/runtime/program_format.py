@@ -87,9 +87,9 @@ class _Writer(pickle.Pickler):
             return numpy_dtype, (as_dtype(obj).name,)
         if kind is type and issubclass(obj, np.generic):
             return scalar_type, (as_dtype(cast("Any", obj)).name,)
-        global_ = obj if isinstance(obj, type | FunctionType) else kind
-        _resolve(global_.__module__, global_.__qualname__, Unwritable)
-        return NotImplemented if global_ is obj else (kind, _arguments(obj, kind))
+        definition = obj if isinstance(obj, type | FunctionType) else kind
+        _resolve(definition.__module__, definition.__qualname__, Unwritable)
+        return NotImplemented if definition is obj else (kind, _arguments(obj, kind))
 
 
 def _arguments(value: Any, kind: Any) -> tuple[Any, ...]:
@@ -134,16 +134,16 @@ def _resolve(module: str, name: str, error: type[Exception]) -> Any:
     if module == __name__ and name in _MAKERS:
         return _MAKERS[name]
     is_ours = f"{module}.".startswith(_PACKAGES)
-    found = getattr(import_module(module), name, None) if is_ours else None
-    if not isinstance(found, type) or found.__module__ != module:
+    definition = getattr(import_module(module), name, None) if is_ours else None
+    if not isinstance(definition, type) or definition.__module__ != module:
         raise error(f"{module}.{name} is no part of a program.")
-    return cast("Any", found)
+    return cast("Any", definition)
 
 
 def array(content: bytes, dtype: Any, is_array: bool, shape: tuple[int, ...]) -> Any:
     """A new array, or a scalar."""
-    array_ = np.frombuffer(content, dtype).reshape(shape)
-    return array_.copy() if is_array else array_[()]
+    restored = np.frombuffer(content, dtype).reshape(shape)
+    return restored.copy() if is_array else restored[()]
 
 
 def numpy_dtype(name: str) -> Any:

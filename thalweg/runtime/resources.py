@@ -92,7 +92,7 @@ class Resources:
         return self.allocate
 
     def get(self, name: str, container: str, make: Callable[[], Resource]) -> Resource:
-        """The object kept under (container, name), made on first use."""
+        """The object with this container and name, created by `make` on first use."""
         return self.objects.get(name, container, make)
 
     def delete(self, name: str, container: str) -> bool:

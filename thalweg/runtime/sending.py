@@ -72,14 +72,14 @@ def _sending(region: Region, sends: Sequence[Node], order: Order) -> SendingRegi
 
 def _ancestors(nodes: Sequence[Node], inside: set[Node], order: Order) -> set[Node]:
     """The nodes and their ancestors among `inside`."""
-    found, left = set(nodes), [*nodes]
-    while left:
-        node = left.pop()
+    ancestors, pending = set(nodes), [*nodes]
+    while pending:
+        node = pending.pop()
         earlier = {*order.get(node, ()), *(tensor.op for tensor in node.inputs)}
-        fresh = (earlier & inside) - found
-        found |= fresh
-        left += fresh
-    return found
+        new = (earlier & inside) - ancestors
+        ancestors |= new
+        pending += new
+    return ancestors
 
 
 class SendingExecutable(Executable):

@@ -98,8 +98,8 @@ class StepEntry:
 
     def _folded_bytes(self, constants: Sequence[Any]) -> int:
         """The total size of the constants that are not the user's: their elements are stored."""
-        own = {id(value) for value in _constants(self._nodes.nodes)}
-        return sum(constant.nbytes for constant in constants if id(constant) not in own)
+        user_constants = {id(value) for value in _constants(self._nodes.nodes)}
+        return sum(constant.nbytes for constant in constants if id(constant) not in user_constants)
 
 
 def _layouts(kernels: Sequence[Any]) -> _Pairs:

@@ -73,9 +73,8 @@ class _Exporter(Unfolder):
         self._nodes: list[Node] = []
         self._owner = ""  # the control node being unfolded
         self._names = Counter[str]()
-        self._is_chosen: dict[
-            Tensor, list[Tensor]
-        ] = {}  # by branch index tensor: whether each branch is taken
+        #: By branch index tensor: whether each branch, except the last, is taken.
+        self._is_chosen: dict[Tensor, list[Tensor]] = {}
         self._groups: set[bytes] = set()  # colocation groups of the nodes so far
 
     def append(self, vertex: Vertex) -> None:
@@ -251,9 +250,9 @@ class _Exporter(Unfolder):
     def _sum(self, x: Tensor, y: Tensor) -> Node:
         return arithmetic.add(x, y, name=self._name("next")).op
 
-    def _write(self, element: DType, value: Tensor, at: Tensor, held: Tensor) -> Node:
+    def _write(self, element: DType, value: Tensor, index: Tensor, array: Tensor) -> Node:
         name = self._name("write")
-        return TensorArrayWrite(dtype=element)(held, at, value, name=name).op
+        return TensorArrayWrite(dtype=element)(array, index, value, name=name).op
 
 
 def _is_unfolded(vertex: Vertex) -> bool:

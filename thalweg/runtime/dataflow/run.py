@@ -50,7 +50,7 @@ def run_all(
     cancellation: Cancellation,
     defers: bool = True,
 ) -> list[list[Any]]:
-    """Run token graphs concurrently, each with its feeds, and return the fetched values of each.
+    """Run token graphs together, each with its feeds, and return the fetched values of each.
     `defers`: long calls are deferred, so that they can run in parallel."""
     scheduler = Scheduler(cancellation, defers)
     runs = [_Run(dataflow, context, scheduler) for dataflow, _, context in graphs]
@@ -97,9 +97,7 @@ class Frame:
         self.iterations: dict[int, Iteration] = {}
         self.oldest, self.newest = 0, -1
         self.missing = wiring.entering  # ENTER vertices that have not fired yet, live or dead
-        self.held: list[
-            tuple[WiredVertex, Any]
-        ] = []  # tokens of the next iteration, if over the limit
+        self.held: list[tuple[WiredVertex, Any]] = []  # for an iteration beyond the limit
         self.exited: set[WiredVertex] = set()
         self.is_over = False
         self.collected: dict[WiredVertex, dict[int, Any]] = {}

@@ -35,7 +35,7 @@ Ended = Callable[[list[list[Any]], BaseException | None], None]
 Soon = Callable[[Callable[[], None]], None]
 _SEQUENCES = (list, tuple)
 _LOOKUPS = (VariableV2, QueueHandle, AccumulatorHandle)
-_MAX_SHORT_BYTES = 1 << 20  # bytes of the inputs of an inexpensive call
+_MAX_SHORT_BYTES = 1 << 20  # inputs of an inexpensive call that is short
 
 
 @dataclass(slots=True, eq=False)

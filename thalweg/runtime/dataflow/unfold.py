@@ -172,10 +172,10 @@ class Unfolder(ABC):
         self._bind_outputs(section, unit.outputs, source)
         section.ends.update(dict.fromkeys(call.nodes, source.vertex))
 
-    def _bind_outputs(self, section: Section, outputs: Sequence[Tensor], made: Source) -> None:
+    def _bind_outputs(self, section: Section, outputs: Sequence[Tensor], source: Source) -> None:
         for place, tensor in enumerate(outputs):
             if tensor not in self._fed:
-                section.values[tensor] = Source(made.vertex, place)
+                section.values[tensor] = Source(source.vertex, place)
 
     def _before(self, unit: Unit, section: Section, order: Order) -> list[int]:
         """The control inputs of a unit: its order edges that are not data edges. Nothing waits for
@@ -318,10 +318,10 @@ class Unfolder(ABC):
         """The traced tensor of a branch as an outer value; dead if another branch is taken."""
         return self.alive(parts[number].values[traced_tensor(trace)], parts[number])
 
-    def _join_branches(self, parts: Sequence[Section], section: Section) -> int:
+    def _join_branches(self, branches: Sequence[Section], section: Section) -> int:
         """Add a vertex that fires when all nodes of the taken branch have completed."""
         ends: list[Input] = []
-        for branch in parts:
+        for branch in branches:
             done = [self.done(branch, node) for node in list(branch.ends)]
             ends.append(self.add(branch, VertexKind.PASS, (Known(None),), done))
         return self.add(section, VertexKind.MERGE, ends).vertex
@@ -369,10 +369,10 @@ class Unfolder(ABC):
             source = self.read(source, node, test)
         return self.add(test, VertexKind.LOOP_COND, (source,), node=node)
 
-    def _body_pivot(self, truth: Source, test: Section) -> int:
+    def _body_pivot(self, truth: Source, condition: Section) -> int:
         """Add a vertex that is live in the iterations in which the body runs."""
-        switch = self.add(test, VertexKind.SWITCH, (truth, truth), outputs=2)
-        return self.add(test, VertexKind.PASS, (Source(switch.vertex, 1),)).vertex
+        switch = self.add(condition, VertexKind.SWITCH, (truth, truth), outputs=2)
+        return self.add(condition, VertexKind.PASS, (Source(switch.vertex, 1),)).vertex
 
     def _invariants(
         self,
@@ -415,15 +415,15 @@ class Unfolder(ABC):
         section.ends[unit.node] = lambda: counted().vertex
         for trace in unit.nodes[1:]:
             if isinstance(trace.op, LoopCount):
-                made = counted()
-                section.ends[unit.node] = made.vertex
+                result = counted()
+                section.ends[unit.node] = result.vertex
             else:
                 tensor = traced_tensor(trace)
                 source, collects = part.values[tensor], _Collector(tensor)
-                made = self.add(
+                result = self.add(
                     part, VertexKind.COLLECT, (source,), collects=collects, node=unit.node
                 )
-            section.values[trace.outputs[0]] = made
+            section.values[trace.outputs[0]] = result
 
     def _used(self, body: Body, wanted: Sequence[Tensor]) -> set[Tensor]:
         """The tensors of a body that computing the wanted ones reads, themselves included."""
@@ -444,10 +444,10 @@ class _Collector:
 
     tensor: Tensor
 
-    def __call__(self, found: Mapping[int, Any], count: int) -> ListValue:
+    def __call__(self, by_iteration: Mapping[int, Any], count: int) -> ListValue:
         dtype = self.tensor.dtype.base_dtype
-        absent = self._placeholder(found) if len(found) < count else None
-        values = host_arrays(found.get(index, absent) for index in range(count))
+        absent = self._placeholder(by_iteration) if len(by_iteration) < count else None
+        values = host_arrays(by_iteration.get(index, absent) for index in range(count))
         if self._is_numeric() and len({np.shape(value) for value in values}) == 1:
             return ListValue.of_stacked(np.stack(values), dtype=dtype)
         result = ListValue(dtype, count)
@@ -459,13 +459,17 @@ class _Collector:
         dtype = self.tensor.dtype.base_dtype
         return dtype.is_numpy_compatible and np.dtype(dtype.as_numpy_dtype).kind in "biufc"
 
-    def _placeholder(self, found: Mapping[int, Any]) -> Any:
+    def _placeholder(self, by_iteration: Mapping[int, Any]) -> Any:
         """A placeholder for iterations that did not take the tensor's branch. It is read, but its
         value is never used."""
         if not self.tensor.dtype.base_dtype.is_numpy_compatible:
             return None
         sizes = self.tensor.shape.sizes or ()
-        shape = np.shape(next(iter(found.values()))) if found else [size or 0 for size in sizes]
+        shape = (
+            np.shape(next(iter(by_iteration.values())))
+            if by_iteration
+            else [size or 0 for size in sizes]
+        )
         return np.zeros(shape, self.tensor.dtype.base_dtype.as_numpy_dtype)
 
 
