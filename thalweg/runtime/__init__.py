@@ -1,4 +1,4 @@
-"""How a graph runs: sessions, plans, the executor, resources and configuration."""
+"""Graph execution: sessions, plans, the executors, resources and configuration."""
 
 from thalweg.platform.memory import keep_freed_memory
 from thalweg.runtime import config, session

@@ -1,4 +1,4 @@
-"""How a step is stopped: by an error, a timeout or a closed session."""
+"""Cancellation of steps: by an error, a timeout or the end of the session."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from thalweg import errors
 
 
 class Cancellation:
-    """A flag with an error, and the waiters to wake when it is set."""
+    """A flag with an error, and callbacks that wake waiters when it is set. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -18,7 +18,7 @@ class Cancellation:
         self._next = 0
 
     def cancel(self, error: errors.OpError) -> None:
-        """Set the flag (once) and wake everyone."""
+        """Set the error and wake all waiters; only the first call has an effect."""
         with self._lock:
             if self.error is not None:
                 return
@@ -33,7 +33,7 @@ class Cancellation:
             raise self.error
 
     def on_cancel(self, wake: Callable[[], None]) -> Callable[[], None]:
-        """Call `wake` on cancellation; the result undoes the registration."""
+        """Call `wake` on cancellation, at once if it happened; returns the unregister function."""
         with self._lock:
             token = self._next
             self._next += 1
@@ -41,8 +41,8 @@ class Cancellation:
             cancelled = self.error is not None
         if cancelled:
             wake()
-        return lambda: self._forget(token)
+        return lambda: self._unregister(token)
 
-    def _forget(self, token: int) -> None:
+    def _unregister(self, token: int) -> None:
         with self._lock:
             self._wakers.pop(token, None)

@@ -1,8 +1,7 @@
-"""The messages of sessions and steps: their options, of which some fields matter, and what a traced
-step tells about itself.
+"""The protobuf messages of sessions and steps: their options, and the metadata of traced steps.
 
-Unknown options are an error of the messages themselves; those that mean nothing here are kept in
-them and read by nobody.
+The messages themselves reject unknown options. Known options without a meaning here are accepted
+and ignored.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from thalweg.optimize.options import DEFAULT, SWITCHES, OptimizerSwitches, Toggl
 protos.publish("ConfigProto", "GPUOptions", "OptimizerOptions", "GraphOptions")
 protos.publish("RunOptions", "RunMetadata")
 
-#: A `protos.RunMetadata`, or the message of that name of TensorFlow's own.
+#: A `protos.RunMetadata`, or TensorFlow's message of that name.
 RunMetadata: TypeAlias = Any
 
 
 @dataclass(frozen=True)
 class SessionOptions:
-    """The options of a ConfigProto that mean something here."""
+    """The options of a ConfigProto that have an effect here."""
 
     device_count: Mapping[str, int] = field(default_factory=lambda: dict[str, int]())
     threads: int = 0
@@ -37,7 +36,7 @@ class SessionOptions:
 
 
 def session_options(config: Any) -> SessionOptions:
-    """The options in a ConfigProto, or the default ones for None."""
+    """The options of a ConfigProto; the defaults for None."""
     if config is None:
         return SessionOptions()
     if not protos.is_message(config, protos.ConfigProto):
@@ -55,7 +54,7 @@ def session_options(config: Any) -> SessionOptions:
 
 
 def _gpu_options(given: Any) -> GpuOptions:
-    """Memory is taken as it is needed, unless a fraction is asked for without growth."""
+    """Memory is allocated on demand, unless a fraction is requested without growth."""
     fraction = given.per_process_gpu_memory_fraction
     return GpuOptions(fraction, given.allow_growth or not fraction, given.visible_device_list)
 
@@ -71,11 +70,11 @@ def _switches(options: Any) -> OptimizerSwitches:
     return replace(DEFAULT, enabled=DEFAULT.enabled and not is_off, toggles=named)
 
 
-_L0 = -1  # the level of no optimisation
+_L0 = -1  # no optimisation
 
 
 def store_stats(metadata: RunMetadata, stats: Any) -> None:
-    """Put the StepStats of a step into its metadata."""
+    """Store the StepStats of a step in its metadata."""
     metadata.step_stats.ParseFromString(stats.SerializeToString())
 
 

@@ -1,4 +1,4 @@
-"""The devices of this process, for programs that ask before they build a graph."""
+"""Listing of the devices of this process, without a session."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from thalweg.runtime.config import session_options
 
 @dataclass(frozen=True)
 class LocalDevice:
-    """A device: its name, its kind, its memory in bytes and what the hardware calls itself."""
+    """A device: its name, type, memory in bytes and hardware description."""
 
     name: str
     device_type: str
     memory_limit: int
     physical_device_desc: str
-    capability: int  # of a GPU, its compute capability times ten
+    capability: int  # the compute capability of a GPU, times ten
 
 
 @public("python.client.device_lib.list_local_devices")
@@ -40,8 +40,8 @@ def list_local_devices(session_config: protos.ConfigProto | None = None) -> list
         ('/device:CPU:0', 'CPU', True)
     """
     options = session_options(session_config)
-    found: Any = local_devices(options.device_count, options.threads, gpus=options.gpus)
-    return [_described(device, DeviceSpec.from_string(device.name)) for device in found]
+    devices: Any = local_devices(options.device_count, options.threads, gpus=options.gpus)
+    return [_described(device, DeviceSpec.from_string(device.name)) for device in devices]
 
 
 def _described(device: Any, spec: DeviceSpec) -> LocalDevice:

@@ -1,7 +1,7 @@
-"""Engines: what plans and runs the steps of a session.
+"""Engines plan and run the steps of a session.
 
-A session without a target has an engine of its own, with the devices of this process and state that
-ends with it. The other kind of engine is a cluster's master (`thalweg.cluster.master`).
+A session without a target has a local engine, with the devices of this process and state that lives
+as long as the session. The other engine is a cluster's master (`thalweg.cluster.master`).
 """
 
 from __future__ import annotations
@@ -27,50 +27,50 @@ COMPILES = os.environ.get("THALWEG_COMPILE", "1") != "0"
 
 
 def _ignore(error: errors.OpError) -> None:
-    """Tell nobody."""
+    """The default of `Engine.on_failure`: does nothing."""
 
 
 class Engine(ABC):
-    """What a session runs its steps on."""
+    """Plans and runs the steps of a session."""
 
     devices: Sequence[Device]  # those of this process
-    resources: Resources  # what the first of them owns
+    resources: Resources  # of the first device
     placer: Placer
-    #: Told of an error that ends the session, whoever caused it.
+    #: Called with an error that ends the session, whatever its cause.
     on_failure: Callable[[errors.OpError], None] = staticmethod(_ignore)
 
     @abstractmethod
     def plan(self, step: Step) -> Plan:
-        """A step, ready to run."""
+        """Plan a step."""
 
     def entry(self, step: Step) -> StepEntry | None:
         """The disk entry of a step's program; None for a step that has none."""
         return None
 
     def explained(self, planned: Plan) -> Plan:
-        """A plan with all that can be told of it."""
+        """The plan with details for inspection, such as the partitions of remote tasks."""
         return planned
 
     @abstractmethod
     def execute(self, planned: Plan, feeds: Sequence[Any], cancellation: Cancellation) -> list[Any]:
-        """Run a step that was planned; what is fetched, fresh."""
+        """Run a planned step; returns fetched values that the caller owns."""
 
     @abstractmethod
     def close(self) -> None:
-        """The session ends."""
+        """Release the state of the session."""
 
 
 class LocalEngine(Engine):
-    """The devices of this process, with state of their own."""
+    """Runs steps on the devices of this process, with state of its own."""
 
     def __init__(self, options: SessionOptions) -> None:
         self.devices = local_devices(options.device_count, options.threads, gpus=options.gpus)
         self.placer = Placer([each.name for each in self.devices], options.allow_soft_placement)
         self._switches = options.optimizer
-        self._own()
+        self._reset_resources()
 
-    def _own(self) -> None:
-        """Have state that nobody has used."""
+    def _reset_resources(self) -> None:
+        """Replace the state with an empty one."""
         self.resources, *self._others = Resources.of_devices(self.devices)
 
     def plan(self, step: Step) -> Plan:
@@ -80,11 +80,11 @@ class LocalEngine(Engine):
         if not COMPILES or len(self.devices) > 1:
             return None
         nodes = prune(step.fetches, step.targets, step.feeds)
-        self.placer.place(nodes)  # raises for a device that a node cannot have
+        self.placer.place(nodes)  # raises if a node cannot be placed on its device
         return step_entry(step, nodes, self.devices[0], self._switches)
 
     def execute(self, planned: Plan, feeds: Sequence[Any], cancellation: Cancellation) -> list[Any]:
         return execute(planned, feeds, self.resources, cancellation)
 
     def close(self) -> None:
-        self._own()
+        self._reset_resources()

@@ -1,8 +1,8 @@
-"""Running a plan: in order on the caller's thread, or by readiness where nodes may block.
+"""Execution of plans: in order on the caller's thread, or as token graphs if nodes may block.
 
-The partitions of a step run at once, by readiness; they meet at one rendezvous. The first error of
-any of them ends the step, and whoever waits at the rendezvous. Partitions in other processes
-differ in the rendezvous alone.
+The partitions of a step run concurrently as token graphs and share one rendezvous. The first error
+ends the step and aborts the rendezvous, which wakes its waiters. For partitions in other processes
+only the rendezvous is different.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from thalweg.runtime.kernels import Context, raise_at, run
 from thalweg.runtime.plan import PartitionPlan, Plan
 from thalweg.runtime.resources import Resources
 
-#: What a fetched slot holds -> the value that the caller gets
+#: The content of a fetched slot -> the value that the caller gets
 Fetch = Callable[[Any], Any]
-#: (the fetched values by their places, an error)
+#: (fetched values by fetch index, error)
 Done = Callable[[dict[int, Any], BaseException | None], None]
 
 
 def fresh(item: Any) -> Any:
-    """A fetched value the caller may keep and write to. State and feeds are read-only views."""
+    """A fetched value that the caller owns and may write to; state and feeds are copied."""
     value = item.snapshot() if isinstance(item, VariableCell) else item
     if isinstance(value, np.ndarray):
         array = cast("np.ndarray[Any, Any]", value)
@@ -44,8 +44,8 @@ def fresh(item: Any) -> Any:
 
 
 def on_device(item: Any) -> Any:
-    """A fetched value where it was computed: what is in the memory of a device stays there, and
-    never changes. Else it is fresh."""
+    """A fetched value in the memory where it was computed: a device buffer is frozen and returned
+    as it is. Any other value is `fresh`."""
     if not isinstance(item, Buffer) or isinstance(item, HostBuffer):
         return fresh(item)
     item.freeze()
@@ -59,23 +59,23 @@ def execute(
     cancellation: Cancellation,
     fetch: Fetch = fresh,
 ) -> list[Any]:
-    """Run a plan and return the fetched values: nothing in them is shared with state."""
+    """Run a plan and return the fetched values, which share no memory with state."""
     with np.errstate(all="ignore"):
         if plan.partitions:
             fed, rendezvous = dict(enumerate(feeds)), Rendezvous()
-            about = resources, cancellation, rendezvous
-            found = run_partitions(plan.partitions, fed, *about, fetch)
-            return [found[place] for place in range(len(found))]
-        own = resources.on(plan.device)
+            shared = resources, cancellation, rendezvous
+            results = run_partitions(plan.partitions, fed, *shared, fetch)
+            return [results[index] for index in range(len(results))]
+        device_resources = resources.on(plan.device)
         if plan.may_block and not plan.blocks_last:
-            context = Context(plan.instructions[0].node, own, cancellation)
+            context = Context(plan.instructions[0].node, device_resources, cancellation)
             return _fetched(plan, plan.dataflow.run(feeds, context), fetch)
         slots: list[Any] = [None] * plan.slot_count
         for slot, value in zip(plan.feeds, feeds, strict=True):
             slots[slot] = value
-        run(plan.instructions, slots, own, cancellation)
-        if not plan.may_block:  # else what was taken from a queue would be lost
-            cancellation.check()  # native code does not check: a step that ended late is late
+        run(plan.instructions, slots, device_resources, cancellation)
+        if not plan.may_block:  # otherwise dequeued elements would be lost
+            cancellation.check()  # native code does not check for timeouts
         return [_fetch(slots[slot], slot, plan, fetch) for slot in plan.fetches]
 
 
@@ -87,8 +87,8 @@ def run_partitions(
     rendezvous: Rendezvous,
     fetch: Fetch = fresh,
 ) -> dict[int, Any]:
-    """Run the partitions of a step that are in this process. Feeds and fetched values go by their
-    places among those of the step; other processes may run other partitions."""
+    """Run the partitions of a step that are in this process; other processes may run others. The
+    keys of feeds and results are feed and fetch indices of the whole step."""
     undo = cancellation.on_cancel(lambda: _abort(rendezvous, cancellation))
     try:
         graphs = [
@@ -102,12 +102,12 @@ def run_partitions(
         results = run_all(graphs, cancellation)
     finally:
         undo()
-    return _by_place(partitions, results, fetch)
+    return _by_fetch_index(partitions, results, fetch)
 
 
 class StartablePartitions:
-    """The partitions of a step that are in this process, to be run again and again without a
-    thread that waits."""
+    """The partitions of a step that are in this process, for repeated runs without a blocked
+    thread."""
 
     def __init__(self, partitions: Sequence[PartitionPlan], resources: Resources) -> None:
         self._partitions, self._resources = partitions, resources
@@ -116,15 +116,15 @@ class StartablePartitions:
         self._straight = dataflows[0].straight if len(partitions) == 1 else None
         self._node = partitions[0].node
         self._own = resources.on(partitions[0].device.name)
-        self.context = Context(self._node, self._own, Cancellation())  # of openings
+        self.context = Context(self._node, self._own, Cancellation())  # for openings
 
     def opening(self, keys: Sequence[Key]) -> Opening | None:
-        """What they begin with where the values under some keys are there; None where a run does
-        all of it as well."""
-        found = None if self._straight is None else Opening(self._straight, keys)
-        if found is None or not found.is_there or (found.rest is not None and not keys):
+        """The opening of the partitions, given the values of these rendezvous keys; None if it has
+        no advantage over a run."""
+        opening = None if self._straight is None else Opening(self._straight, keys)
+        if opening is None or not opening.is_there or (opening.rest is not None and not keys):
             return None
-        return found
+        return opening
 
     def start(
         self,
@@ -136,17 +136,20 @@ class StartablePartitions:
         done: Done,
         rest: StraightGraph | None = None,
     ) -> None:
-        """Run like `run_partitions`, but never wait: they go on by `soon` when something comes.
-        From the first call that may take long, `later` does the rest; of what is not straight, or
-        has calls that take long at once, all. `done` is called once. Who cancels the step also
-        aborts the rendezvous. `rest`: what is left after an opening."""
+        """Run like `run_partitions`, but never block.
+
+        When a value arrives, `soon` continues the run. From the first long call on, `later` runs
+        the rest on another thread; it runs everything if the graph is not straight or has long
+        calls that are independent. `done` is called exactly once. The caller aborts the rendezvous
+        if it cancels the step. `rest`: the part of the graph that an opening has not run.
+        """
         straight = rest or self._straight
         if straight is None or (rest is None and not straight.is_sequential):
             later(partial(self._run, feeds, cancellation, rendezvous, done))
             return
-        given = self._partitions[0].feeds(feeds) if feeds else ()
+        fed = self._partitions[0].feeds(feeds) if feeds else ()
         context = Context(self._node, self._own, cancellation, rendezvous)
-        StraightRun(straight, given, context, soon, later, partial(self._end, done)).begin()
+        StraightRun(straight, fed, context, soon, later, partial(self._end, done)).begin()
 
     def _run(
         self,
@@ -155,15 +158,15 @@ class StartablePartitions:
         rendezvous: Rendezvous,
         done: Done,
     ) -> None:
-        """Run on a thread that may wait."""
-        about = self._resources, cancellation, rendezvous
+        """Run all partitions on a thread that may block."""
+        shared = self._resources, cancellation, rendezvous
         try:
             with np.errstate(all="ignore"):
-                found = run_partitions(self._partitions, feeds, *about)
+                results = run_partitions(self._partitions, feeds, *shared)
         except BaseException as error:
             done({}, error)
         else:
-            done(found, None)
+            done(results, None)
 
     def _end(
         self,
@@ -171,23 +174,23 @@ class StartablePartitions:
         results: Sequence[Sequence[Any]],
         error: BaseException | None,
     ) -> None:
-        found: dict[int, Any] = {}
+        values: dict[int, Any] = {}
         if error is None and self._has_fetches:
             try:
-                found = _by_place(self._partitions, results)
+                values = _by_fetch_index(self._partitions, results)
             except Exception as failure:
                 error = failure
-        done(found, error)
+        done(values, error)
 
 
-def _by_place(
+def _by_fetch_index(
     partitions: Sequence[PartitionPlan], results: Sequence[Sequence[Any]], fetch: Fetch = fresh
 ) -> dict[int, Any]:
-    found: dict[int, Any] = {}
+    by_index: dict[int, Any] = {}
     for part, values in zip(partitions, results, strict=True):
-        places = [place for place, _ in part.partition.fetches]
-        found.update(zip(places, _fetched(part.plan, values, fetch), strict=True))
-    return found
+        indices = [index for index, _ in part.partition.fetches]
+        by_index.update(zip(indices, _fetched(part.plan, values, fetch), strict=True))
+    return by_index
 
 
 def _abort(rendezvous: Rendezvous, cancellation: Cancellation) -> None:
@@ -201,7 +204,7 @@ def _fetched(plan: Plan, values: Sequence[Any], fetch: Fetch) -> list[Any]:
 
 
 def _fetch(item: Any, slot: int, plan: Plan, fetch: Fetch) -> Any:
-    """What a fetched slot holds; a variable that cannot be read fails at its own node."""
+    """Fetch the content of a slot; a failing read is attributed to the variable's node."""
     try:
         return fetch(item)
     except errors.OpError as error:

@@ -1,10 +1,10 @@
 """The fast path: a step that is one region runs without slots, context or cancellation of its own.
 
 Most steps are one region over feeds and variables. A `FastPath` knows which feeds and variables the
-region takes and which of its results are fetched. A call finds the program by the shapes of its
-arrays; None means that the step must take the general path: the shapes are new, a node of the
-region cannot be compiled, or native code met what only the reference kernels can tell. Sessions,
-eager code, traced functions and data pipelines all run their steps through here.
+region takes and which of its outputs are fetched. A call looks up the program by input shapes. A
+result of None means that the step must take the general path: the shapes are new, a node of the
+region cannot be compiled, or native code met an error that only the reference kernels can report.
+Sessions, eager code, traced functions and data pipelines all run their steps through here.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from thalweg.runtime.resources import Resources
 
 Shape = tuple[int, ...]
 Shapes = tuple[Shape, ...]
-#: (context, the region's inputs, its variables) -> the fetched values, or None
+#: (context, inputs of the region, its variables) -> the fetched values, or None
 BoundProgram = Callable[[Any, Sequence[Any], Sequence[VariableCell]], "list[Any] | None"]
 
 
 class StepInterface(NamedTuple):
     """How the feeds and fetches of a step map to the inputs and outputs of its one region."""
 
-    inputs: list[int]  # of each input, the position among the feeds
-    fetches: list[int]  # of each fetch, the position among the outputs
+    inputs: list[int]  # for each input, its position among the feeds
+    fetches: list[int]  # for each fetch, its position among the outputs
     cells: list[int]  # the fetches that are references to variables
-    is_whole: bool  # the fetches are the outputs, in order
+    is_whole: bool  # whether the fetches are the outputs, in order
 
 
 class ProgramPath:
-    """A step that one program runs, found by the shapes of the region's inputs.
+    """A step that is one program, looked up by the shapes of the region's inputs.
 
     Results are fresh arrays, NumPy scalars, and cells for references to variables.
     """
@@ -62,7 +62,7 @@ class ProgramPath:
     def run(
         self, context: Any, arrays: Sequence[Any], cells: Sequence[VariableCell]
     ) -> list[Any] | None:
-        """The fetched values for the region's inputs and variables."""
+        """The fetched values for these inputs and variables; None if there is no program."""
         program = self.programs.get(tuple([array.shape for array in arrays]))
         if program is None:
             return None
@@ -90,12 +90,12 @@ class FastPath(ProgramPath):
         self.executable = executable
 
     def run_rows(self, values: Sequence[Any], is_row: Sequence[bool], count: int) -> Any:
-        """The fetched values for each of the rows that some of the region's inputs have."""
+        """The fetched values for each row of the inputs with `is_row`."""
         results = self.executable.by_rows(values, is_row, count)
         return None if results is None else [results[place] for place in self._fetches]
 
     def bind(self, arrays: Sequence[Any]) -> tuple[BoundProgram, list[Shape]] | None:
-        """`run` for arrays of these shapes alone, and the shapes of what it gives."""
+        """`run` specialised for arrays of these shapes, and the shapes of its results."""
         program = self.programs.get(tuple([array.shape for array in arrays]))
         if program is None:
             return None
@@ -104,7 +104,7 @@ class FastPath(ProgramPath):
 
     def _bound(self, program: AnyProgram) -> BoundProgram:
         if self.is_whole:
-            return program.__call__  # Python calls a method faster than an object
+            return program.__call__  # calling a bound method is faster than calling an object
         fetches = self._fetches
 
         def run(context: Any, arrays: Any, cells: Any) -> list[Any] | None:
@@ -138,7 +138,7 @@ class DeviceFastPath(FastPath):
 
 
 _ARRAY = np.ndarray
-_HOST_VALUES = np.ndarray, np.generic  # asked for first: an abstract class takes longer to answer
+_HOST_VALUES = np.ndarray, np.generic  # tested first: isinstance of an ABC is slower
 
 
 def _downloaded(results: Sequence[Any]) -> list[Any]:
@@ -149,12 +149,12 @@ def _downloaded(results: Sequence[Any]) -> list[Any]:
 
 
 def fast_path(plan: Plan, feeds: Sequence[Tensor], downloads: bool = True) -> FastPath | None:
-    """The fast path of a plan: None unless it is one region over variables and these feeds. It
-    downloads what the region computed in the memory of a device, or gives that as it is."""
-    found = [(i, i.call) for i in plan.instructions if isinstance(i.call, Executable)]
-    if len(found) != 1 or plan.may_block:
+    """The fast path of a plan: None unless it is one region over variables and these feeds.
+    `downloads`: results in device memory are copied to the host."""
+    calls = [(i, i.call) for i in plan.instructions if isinstance(i.call, Executable)]
+    if len(calls) != 1 or plan.may_block:
         return None
-    ((instruction, executable),) = found
+    ((instruction, executable),) = calls
     variables = {tensor.op for tensor in executable.region.references}
     results = range(instruction.output, instruction.output + instruction.output_count)
     is_alone = all(i is instruction or i.node in variables for i in plan.instructions)
@@ -169,8 +169,8 @@ def fast_path(plan: Plan, feeds: Sequence[Tensor], downloads: bool = True) -> Fa
 
 
 class CachedStep(ABC):
-    """A step of a session with the fast path where it has one: fed values are taken as they come,
-    and variables are looked up once."""
+    """A step of a session, with a fast path if it has one. The fast path takes fed arrays without
+    checks and looks variables up once."""
 
     def __init__(
         self,
@@ -179,7 +179,7 @@ class CachedStep(ABC):
         resources: Resources,
         cancellation: Cancellation,
     ) -> None:
-        """The cancellation stops all runs on the fast path for good."""
+        """`cancellation` is shared by all runs on the fast path."""
         self._path = path
         self._feeds = [(n, tensor, _array_dtype(tensor)) for n, tensor in enumerate(step.feeds)]
         self.feed_count = len(step.feeds)
@@ -206,7 +206,7 @@ class CachedStep(ABC):
 
     @abstractmethod
     def _run_general(self, values: Sequence[Any]) -> list[Any]:
-        """The fetched values where the fast path does not give them."""
+        """Run the step without the fast path."""
 
     def _arrays(self, values: Sequence[Any], path: ProgramPath) -> list[Any]:
         """The region's inputs, as arrays."""
@@ -219,14 +219,14 @@ class CachedStep(ABC):
         return arrays if self._takes_all else [arrays[place] for place in path.inputs]
 
     def _look_up(self, path: ProgramPath) -> None:
-        """The cells of the variables, which stay the same until something is forgotten."""
+        """Look up the variables' cells, which stay valid until an object is deleted."""
         self._version = self._objects.version
         variables = [tensor.op for tensor in path.references]
         self._cells = [node.op.kernel(self._context.at(node)) for node in variables]
 
 
 class PlannedStep(CachedStep):
-    """A step with a plan; `execute` gives the fetched values for feeds, as arrays."""
+    """A step with a plan; `execute` maps fed arrays to fetched values."""
 
     def __init__(
         self,
@@ -245,16 +245,16 @@ class PlannedStep(CachedStep):
     def compile_like(
         self, programs: Mapping[Shapes, AnyProgram], cells: Sequence[VariableCell]
     ) -> None:
-        """Compile for the shapes of other programs of the step, if these ran: which sizes the next
-        program reads at run time depends on all shapes before."""
+        """Compile for the shapes of the step's other programs that ran: which sizes the next
+        program reads at run time depends on all previous shapes."""
         for shapes, program in programs.items():
             if self._executable is not None and program.has_run:
                 self._executable.compile(shapes, cells)
 
 
 class RestoredStep(CachedStep):
-    """A step on a program restored from disk. It is planned when a call comes that the program does
-    not serve; from then on the plan runs it."""
+    """A step with a program restored from disk. The first call that the program cannot serve plans
+    the step; from then on the plan runs it."""
 
     def __init__(
         self,
@@ -276,20 +276,20 @@ class RestoredStep(CachedStep):
 
 
 def step_path(plan: Plan, step: Step) -> FastPath | None:
-    """The fast path of a session's step, whose variables the session looks up."""
+    """The fast path of a session's step; None if a variable's cell cannot be looked up."""
     path = fast_path(plan, step.feeds)
     has_cells = path is not None and all(tensor.op.op.has("kernel") for tensor in path.references)
     return path if has_cells else None
 
 
 def _array_dtype(tensor: Tensor) -> Any:
-    """The dtype of arrays that may be fed as they are; None where there are none such."""
+    """The dtype of arrays that can be fed unconverted; None if there is none."""
     base = tensor.dtype.base_dtype
     return None if base.is_quantized else np.dtype(base.as_numpy_dtype)
 
 
 def _array(value: Any, tensor: Tensor, dtype: Any) -> Any:
-    """A fed value as an array; numbers, which many steps are fed, by a shortcut."""
+    """A fed value as an array; scalars, which are common, take a shortcut."""
     is_number = type(value) is float and dtype is not None and dtype.kind == "f"
     if is_number or (isinstance(value, np.generic) and cast("Any", value).dtype is dtype):
         return np.array(value, dtype)

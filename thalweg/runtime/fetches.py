@@ -1,7 +1,7 @@
-"""What a user may fetch and feed, flattened to tensors and put together again.
+"""Fetch and feed structures: flattened to tensors, and rebuilt from their values.
 
 A fetch is a tensor, a node, a name, anything that converts to one, a composite of tensors, or any
-nesting of lists, tuples, named tuples and dicts of those.
+nesting of lists, tuples, named tuples and dicts of these.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Rebuild = Callable[[Sequence[Any]], Any]
 
 
 class Fetches:
-    """A fetch structure: the distinct tensors and nodes in it, and how to build the answer."""
+    """A fetch structure: its distinct tensors and nodes, and a function that rebuilds it."""
 
     def __init__(self, graph: Graph, structure: Any) -> None:
         self._graph = graph
@@ -110,7 +110,7 @@ def _sequence(parts: list[Rebuild], make: Callable[[list[Any]], Any]) -> Rebuild
     return lambda values: make([part(values) for part in parts])
 
 
-# Types of users
+# User-defined types
 
 
 class _Conversion(NamedTuple):
@@ -134,9 +134,9 @@ def register_session_run_conversion_functions(
 
     Args:
         tensor_type: the type.
-        fetch_function: (an object) -> (tensors to fetch, what makes the answer of their values).
+        fetch_function: (an object) -> (tensors to fetch, function from their values to the result).
         feed_function: (an object, the value fed for it) -> pairs of a tensor and its value.
-        feed_function_for_partial_run: taken for old programs.
+        feed_function_for_partial_run: accepted for compatibility and ignored.
     """
     if any(issubclass(tensor_type, known.kind) for known in _conversions):
         raise ValueError(f"{tensor_type} has already been registered so ignore it.")
@@ -155,23 +155,23 @@ def feed_items(graph: Graph, feed_dict: Mapping[Any, Any]) -> Iterator[tuple[Ten
     if not isinstance(cast("Any", feed_dict), Mapping):
         raise TypeError(f"feed_dict must be a dict of values by tensor, not {feed_dict!r}")
     for key, value in feed_dict.items():
-        for part, part_value in _expanded(key, value):
+        for part, part_value in _flat_feeds(key, value):
             tensor = feed_tensor(graph, part)
             yield tensor, feed_value(tensor, part_value)
 
 
-def _expanded(key: Any, value: Any) -> list[tuple[Any, Any]]:
+def _flat_feeds(key: Any, value: Any) -> list[tuple[Any, Any]]:
     if isinstance(key, SparseTensor | IndexedSlices):
-        return _parts(key, value)
+        return _component_feeds(key, value)
     if isinstance(key, tuple):
-        return _zipped(cast("tuple[Any, ...]", key), value)
+        return _tuple_feeds(cast("tuple[Any, ...]", key), value)
     expand = None if isinstance(key, Tensor | str) else _conversion_of(key)
     if expand is not None and expand.feed is not None:
         return list(expand.feed(key, value))
     return [(key, value)]
 
 
-def _parts(key: SparseTensor | IndexedSlices, value: Any) -> list[tuple[Any, Any]]:
+def _component_feeds(key: SparseTensor | IndexedSlices, value: Any) -> list[tuple[Any, Any]]:
     """The components with their values; the dense shape comes last and may be left out."""
     components = key.components()
     if len(value) not in (2, 3):
@@ -179,17 +179,17 @@ def _parts(key: SparseTensor | IndexedSlices, value: Any) -> list[tuple[Any, Any
     return list(zip(components, value, strict=False))
 
 
-def _zipped(keys: tuple[Any, ...], values: Any) -> list[tuple[Any, Any]]:
+def _tuple_feeds(keys: tuple[Any, ...], values: Any) -> list[tuple[Any, Any]]:
     if not hasattr(values, "__len__") or len(keys) != len(values):
         raise ValueError(f"feeding {keys} takes {len(keys)} values, got {values!r}")
     pairs: list[tuple[Any, Any]] = []
     for key, value in zip(keys, values, strict=True):
-        pairs += _expanded(key, value)
+        pairs += _flat_feeds(key, value)
     return pairs
 
 
 def feed_tensor(graph: Graph, key: Any) -> Tensor:
-    """The tensor of this graph that a feed key means."""
+    """The tensor of this graph that a feed key refers to."""
     try:
         tensor = graph.as_graph_element(key, allow_operation=False)
     except (TypeError, ValueError, KeyError) as error:
@@ -201,7 +201,7 @@ def feed_tensor(graph: Graph, key: Any) -> Tensor:
 
 
 def feed_value(tensor: Tensor, value: Any) -> Any:
-    """A fed value as a read-only array of the tensor's dtype and a shape it admits."""
+    """A fed value as a read-only array, of the tensor's dtype and a compatible shape."""
     if isinstance(value, Tensor):
         raise TypeError(
             "The value of a feed cannot be a tf.Tensor object. Acceptable feed values include "

@@ -1,7 +1,7 @@
-"""Kernel calls: what computes a unit of a step, how it is called, whose error it is.
+"""Kernel calls: the function that computes a unit of a step, and the attribution of its errors.
 
-A node or a region becomes a `Call`, the function to call; a plan makes it an `Instruction` over
-slots, a token graph a vertex. An error is bound to the node that failed.
+A node or a region becomes a `Call`. In a plan it is an `Instruction` over slots, in a token graph a
+vertex. Errors are attributed to the node that failed.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from thalweg.runtime.resources import Resources
 from thalweg.runtime.sending import SendingExecutable, SendingRegion
 
 Resource = TypeVar("Resource")
-_SEVERAL = (list, tuple)  # a union would be rebuilt for each instruction
+_SEQUENCES = (list, tuple)  # a constant: a union would be built for each instruction
 
-#: What an exception inside a kernel becomes when it is not one of ours already.
-_TRANSLATED: tuple[tuple[type[BaseException], type[errors.OpError]], ...] = (
+#: Exception types of kernels -> the OpError that is raised instead.
+_OP_ERRORS: tuple[tuple[type[BaseException], type[errors.OpError]], ...] = (
     (MemoryError, errors.ResourceExhaustedError),
     (NotImplementedError, errors.UnimplementedError),
     (StopIteration, errors.OutOfRangeError),
@@ -37,24 +37,24 @@ _TRANSLATED: tuple[tuple[type[BaseException], type[errors.OpError]], ...] = (
 
 
 class Call(NamedTuple):
-    """A function of values, and the nodes it computes."""
+    """A kernel function and the nodes it computes."""
 
     function: Callable[..., Any]
     takes_context: bool
-    references: tuple[int, ...]  # positions among the inputs that are read through a variable
-    node: Node  # the one that errors are attributed to
-    nodes: tuple[Node, ...]  # all that it computes
-    device: str = ""  # whose state it uses, where that is not the step's only one
-    #: it returns at once, and calls a function it is given with (value, error) later
+    references: tuple[int, ...]  # positions of inputs that are variables to be read first
+    node: Node  # that errors are attributed to
+    nodes: tuple[Node, ...]  # all nodes that it computes
+    device: str = ""  # the device whose state it uses, if the step has several
+    #: it returns at once; its first argument is a callback for (value, error)
     is_async: bool = False
 
 
 class Instruction(NamedTuple):
-    """One kernel call: where its inputs are, where its outputs go, and what dies after it."""
+    """One kernel call: the slots of its inputs and outputs, and the slots to free after it."""
 
-    call: Callable[..., Any]
+    call: Callable[..., Any]  # the first five fields are those of Call
     takes_context: bool
-    references: tuple[int, ...]  # to here as a Call has them
+    references: tuple[int, ...]
     node: Node
     nodes: tuple[Node, ...]
     inputs: tuple[int, ...]
@@ -64,7 +64,7 @@ class Instruction(NamedTuple):
 
 
 def call_of(unit: Node | Region, fed: Collection[Tensor], backend: Backend) -> Call:
-    """The call that computes a node on its NumPy kernel, or a region as compiled code."""
+    """The call that runs a node on its NumPy kernel, or a region as compiled code."""
     device = backend.device_of(unit if isinstance(unit, Node) else unit.nodes[-1])
     if isinstance(device, Elsewhere):
         return device.call(unit)
@@ -95,13 +95,13 @@ class ForeignCell(ABC):
 
     @abstractmethod
     def local(self) -> VariableCell:
-        """A variable of this process with the current value, to be read."""
+        """A read-only copy in this process, with the current value."""
 
 
 def _converting(
     function: Callable[..., Any], convert: Callable[[Iterable[Any]], list[Any]]
 ) -> Callable[..., Any]:
-    """A function on values that are converted first."""
+    """A wrapper of a function that converts its arguments first."""
 
     def call(*values: Any) -> Any:
         return function(*convert(values))
@@ -110,53 +110,53 @@ def _converting(
 
 
 def local_cells(values: Iterable[Any]) -> list[Any]:
-    """Values, with variables of this process for those of others."""
+    """The values, with local copies of variables of other processes."""
     return [each.local() if isinstance(each, ForeignCell) else each for each in values]
 
 
 def starter_of(call: Call) -> Callable[..., None] | None:
-    """What begins a call that may block, where its op can: (context, done, *inputs)"""
+    """A function (context, done, *inputs) that starts a blocking call; None if its op has none."""
     node, op = call.node, call.node.op
     if not op.has("start") or not op.can_start:
         return None
     start = _grouped(node, op.start, 2)
 
     def begin(context: Any, done: Callable[..., None], *inputs: Any) -> None:
-        def told(value: Any, error: BaseException | None) -> None:
+        def finish(value: Any, error: BaseException | None) -> None:
             done(value, located(error, node) if isinstance(error, Exception) else error)
 
-        given = host_arrays(inputs)
+        arguments = host_arrays(inputs)
         for position in call.references:
-            given[position] = inputs[position].read()
-        start(context, told, *given)
+            arguments[position] = inputs[position].read()
+        start(context, finish, *arguments)
 
     return begin
 
 
 def _grouped(node: Node, function: Callable[..., Any], before: int) -> Callable[..., Any]:
-    """A function of the op, which takes lists, as one of flat inputs, behind some other values."""
+    """A kernel that takes lists, wrapped to take flat inputs after `before` other arguments."""
     op = node.op
     if not op.parsed.has_lists:
         return function
-    places = range(before + len(node.inputs))
-    grouped = op.parsed.group(places[before:], node.input_counts())
-    wanted: list[Any] = [*places[:before], *map(_place, grouped)]
+    positions = range(before + len(node.inputs))
+    grouped = op.parsed.group(positions[before:], node.input_counts())
+    selectors: list[Any] = [*positions[:before], *map(_selector, grouped)]
 
     def call(*flat: Any) -> Any:
-        return function(*[flat[at] if type(at) is int else list(flat[at]) for at in wanted])
+        return function(*[flat[at] if type(at) is int else list(flat[at]) for at in selectors])
 
     return call
 
 
-def _place(grouped: Any) -> int | slice:
-    """Where the values of an input are among those of all: a number, or a part for a list."""
+def _selector(grouped: Any) -> int | slice:
+    """The position of an input among the flat arguments: an index, or a slice for a list."""
     if isinstance(grouped, int):
         return grouped
     return slice(grouped[0], grouped[-1] + 1) if grouped else slice(0, 0)
 
 
 def dereferenced(node: Node, fed: Collection[Tensor]) -> tuple[int, ...]:
-    """The inputs that are references where the op wants values (a fed one is a value already)."""
+    """Positions of references where the op takes values; a fed tensor is a value already."""
     if not any(tensor.dtype.is_ref_dtype for tensor in node.inputs):
         return ()
     pairs = zip(node.inputs, node.takes_references(), strict=True)
@@ -182,15 +182,15 @@ class Context:
         return self.resources.allocate
 
     def resource(self, name: str, container: str, make: Callable[[], Resource]) -> Resource:
-        """The object kept under (container, name), made on first use."""
+        """The object with this container and name, created by `make` on first use."""
         return self.resources.get(name, container, make)
 
     def delete_resource(self, name: str, container: str) -> bool:
-        """Forget an object; whether there was one."""
+        """Delete an object; returns whether there was one."""
         return self.resources.delete(name, container)
 
     def at(self, node: Node, device: str = "") -> Context:
-        """The same step, as another node sees it, on this device or another."""
+        """The context of another node of the step, on this device or another one."""
         resources = self.resources.on(device) if device else self.resources
         return Context(node, resources, self.cancellation, self.rendezvous)
 
@@ -199,7 +199,7 @@ class Context:
         run(instructions, slots, self.resources, self.cancellation)
 
     def state(self, make: Callable[[], Resource]) -> Resource:
-        """This node's own object in this session, made on first use."""
+        """This node's object in this session, created by `make` on first use."""
         return self.resources.state(self.node.original, make)
 
 
@@ -222,7 +222,7 @@ def run(
                 result = call(Context(node, resources, cancellation), *values)
             else:
                 result = call(*values)
-            if count == 1 and not isinstance(result, _SEVERAL):
+            if count == 1 and not isinstance(result, _SEQUENCES):
                 slots[output] = result
             else:
                 slots[output : output + count] = outputs_of(result, count, node)
@@ -233,8 +233,8 @@ def run(
 
 
 def outputs_of(result: Any, count: int, node: Node) -> list[Any]:
-    """The outputs of a kernel, lists among them opened up."""
-    if count == 1 and not isinstance(result, _SEVERAL):
+    """The outputs of a kernel, with lists flattened."""
+    if count == 1 and not isinstance(result, _SEQUENCES):
         return [result]
     flat: list[Any] = []
     for part in cast("Sequence[Any]", result):
@@ -250,21 +250,21 @@ def outputs_of(result: Any, count: int, node: Node) -> list[Any]:
 
 
 def raise_at(error: Exception, node: Node) -> NoReturn:
-    """Raise an error as one of ours at a node; no error is its own cause."""
-    found = located(error, node)
+    """Raise an error as an OpError of a node; an OpError is not chained to itself."""
+    op_error = located(error, node)
     if isinstance(error, errors.OpError):
-        raise found
-    raise found from error
+        raise op_error
+    raise op_error from error
 
 
 def located(error: Exception, node: Node) -> errors.OpError:
-    """An error of ours, bound to the node it happened in."""
+    """The error as an OpError that is attributed to a node."""
     node = node.original
     if isinstance(error, errors.OpError):
         return error if error.op is not None else error.at(node)
-    for kind, ours in _TRANSLATED:
+    for kind, op_error_type in _OP_ERRORS:
         if isinstance(error, kind):
-            return ours(None, node, _message(error))
+            return op_error_type(None, node, _message(error))
     return errors.UnknownError(None, node, _message(error))
 
 

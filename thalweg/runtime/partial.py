@@ -24,7 +24,7 @@ from thalweg.runtime.resources import Resources
 
 
 class PartialRun:
-    """The slots of a declared step, and which nodes have run."""
+    """The state of a partial run: its slots, and the nodes that have run."""
 
     def __init__(
         self,
@@ -39,11 +39,11 @@ class PartialRun:
             raise _invalid("No nodes in the graph need to run for this partial run.")
         if has_primitives(nodes):
             raise _invalid("A step that has control primitives cannot be run in parts.")
-        everything = [tensor for node in nodes for tensor in node.outputs]
+        tensors = [tensor for node in nodes for tensor in node.outputs]
         self._placement = placer.place(nodes)
-        units = with_traces(nodes, everything)
+        units = with_traces(nodes, tensors)
         backend = backend_of(devices[0], self._placement, devices)
-        step = schedule(units, everything, feeds, self._placement, backend)
+        step = schedule(units, tensors, feeds, self._placement, backend)
         self._declared = declared
         self._instructions: dict[Node, Instruction] = {
             node: instruction for instruction in step.instructions for node in instruction.nodes
@@ -51,7 +51,7 @@ class PartialRun:
         self._slots: list[Any] = [None] * step.slot_count
         self._slot_of = dict(zip(feeds, step.feeds, strict=True))
         self._slot_of.update(
-            (t, s) for t, s in zip(everything, step.fetches, strict=True) if t not in self._slot_of
+            (t, s) for t, s in zip(tensors, step.fetches, strict=True) if t not in self._slot_of
         )
         self._pending_feeds = set(feeds)
         self._feeds = set(feeds)
@@ -61,7 +61,7 @@ class PartialRun:
         self._lock = threading.Lock()
 
     def advance(self, wanted: Fetches, feeds: Mapping[Tensor, Any]) -> list[Any]:
-        """Take more feeds and compute what `wanted` needs."""
+        """Store more feeds and compute the `wanted` fetches."""
         with self._lock:
             self._check(wanted, feeds)
             for tensor, value in feeds.items():
@@ -103,11 +103,15 @@ class PartialRun:
                     None, node, f"You must feed a value for {missing[0].name} before this fetch"
                 )
         with np.errstate(all="ignore"):
-            steps = {self._instructions[node].node: self._instructions[node] for node in nodes}
-            for step in steps.values():
-                own = self._resources.on(self._placement[step.nodes[0]])
-                run([step], self._slots, own, Cancellation())
-        self._done.update(node for step in steps.values() for node in step.nodes)
+            instructions = {
+                self._instructions[node].node: self._instructions[node] for node in nodes
+            }
+            for instruction in instructions.values():
+                resources = self._resources.on(self._placement[instruction.nodes[0]])
+                run([instruction], self._slots, resources, Cancellation())
+        self._done.update(
+            node for instruction in instructions.values() for node in instruction.nodes
+        )
 
 
 def _invalid(message: str) -> errors.InvalidArgumentError:

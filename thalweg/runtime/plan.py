@@ -1,9 +1,9 @@
-"""From a step's signature to what the executor runs.
+"""Planning: from the signature of a step to the instructions that the executor runs.
 
-`plan(step, placer)` prunes the graph to what the fetches need, places it, optimises it, cuts it at
-device borders, gathers what is compiled together in regions, gives what flows between regions and
-host ops a slot, and frees each slot after its last use. Any number of threads may run a plan at
-once.
+`plan(step, devices)` prunes the graph to what the fetches need, places it, optimises it, cuts it at
+device borders, groups nodes into regions that are compiled as one, and assigns slots to the values
+that flow between regions and host ops; each slot is freed after its last use. Any number of threads
+may run a plan concurrently.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _Unit = Unit | DataflowStep | Restoring
 
 
 class Step(NamedTuple):
-    """The signature of a step: what is fetched, what is only run, and what is fed."""
+    """The signature of a step: fetched tensors, target nodes (run, not fetched), fed tensors."""
 
     fetches: tuple[Tensor, ...]
     targets: tuple[Node, ...]
@@ -48,63 +48,64 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """A step, ready to run."""
+    """An executable plan of a step."""
 
     instructions: tuple[Instruction, ...]
     slot_count: int
     feeds: tuple[int, ...]  # the slot of each feed
     fetches: tuple[int, ...]  # the slot of each fetched tensor
     placement: Placement
-    order: Order  # what each node comes after
-    device: str = ""  # whose state it uses
-    #: of a step on several devices, the plan of each: the instructions are theirs
+    order: Order  # the predecessors of each node
+    device: str = ""  # the device whose state it uses
+    #: the plan of each device of a step on several: `instructions` is then empty
     partitions: tuple[PartitionPlan, ...] = ()
-    #: what each pass of the optimiser did to the step
+    #: the reports of the optimiser's passes
     passes: tuple[PassReport, ...] = ()
 
     @property
     def every_instruction(self) -> list[Instruction]:
-        """The instructions of all partitions, or its own."""
-        parts = [part.plan for part in self.partitions] or [self]
-        return [instruction for each in parts for instruction in each.instructions]
+        """The instructions of all partitions, or of the plan itself if there are none."""
+        plans = [part.plan for part in self.partitions] or [self]
+        return [instruction for plan in plans for instruction in plan.instructions]
 
     @cached_property
     def may_block(self) -> bool:
-        """Whether a node of the step may wait for another step, or for a node of this one."""
+        """Whether a node may block on another step or on another node of this step."""
         return any(node.op.blocking for step in self.instructions for node in step.nodes)
 
     @cached_property
     def blocks_last(self) -> bool:
-        """Whether a step has nothing left to do when it blocks: it may then run in order."""
+        """Whether only the last instruction may block: the step can then run in order."""
         *before, last = self.instructions
         return last.node.op.blocking and not any(step.node.op.blocking for step in before)
 
     @cached_property
     def dataflow(self) -> Dataflow:
-        """The step by readiness: a node that blocks does not hold up those it may wait for."""
-        holders: dict[Node, list[int]] = defaultdict(list)  # constants and reads have several
+        """The step as a token graph: a blocking node does not hold up nodes it may wait for."""
+        holders: dict[Node, list[int]] = defaultdict(list)  # several for constants and reads
         for index, step in enumerate(self.instructions):
             for node in step.nodes:
                 holders[node].append(index)
         before = [
-            {at for node in step.nodes for at in self._before(node, index, holders)}
+            {at for node in step.nodes for at in self._predecessors(node, index, holders)}
             for index, step in enumerate(self.instructions)
         ]
         return Dataflow(of_instructions(self.instructions, self.feeds, self.fetches, before))
 
-    def _before(
+    def _predecessors(
         self, node: Node, index: int, holders: Mapping[Node, Sequence[int]]
     ) -> Iterator[int]:
-        """The other instructions that a node of one waits for. Of a node that several have, the
-        own copy or the first one is enough; but a write comes after all copies of a read. Nothing
-        waits for a constant: it may be in a region that takes what the node gives."""
+        """The other instructions that a node of instruction `index` must wait for. If several
+        instructions compute a predecessor, its own copy or the first one suffices, but a write
+        waits for all copies of a read. Nothing waits for a constant: it may be in a region that
+        consumes the node's outputs."""
         writes = bool(node.op.footprint or node.op.bodies)
         for earlier in self.order.get(node, ()):
-            found = holders[earlier]
+            copies = holders[earlier]
             if writes and touches_state(earlier):
-                yield from (at for at in found if at != index)
-            elif index not in found and not is_constant(earlier):
-                yield from found[:1]
+                yield from (at for at in copies if at != index)
+            elif index not in copies and not is_constant(earlier):
+                yield from copies[:1]
 
     def __str__(self) -> str:
         lines = [f"{len(self.instructions)} nodes, {self.slot_count} slots"]
@@ -120,7 +121,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class PartitionPlan:
-    """What one device does in a step, ready to run."""
+    """The plan of one device's partition of a step."""
 
     partition: Partition
     plan: Plan
@@ -128,11 +129,11 @@ class PartitionPlan:
 
     @property
     def node(self) -> Node:
-        """One of its nodes."""
+        """A node of the partition, for contexts and errors."""
         return self.partition.graph.nodes[0]
 
     def feeds(self, values: Mapping[int, Any]) -> list[Any]:
-        """Of the values that the step is fed, by place, those that this partition takes."""
+        """The feeds of this partition, selected from the step's feeds by index."""
         return [values[place] for place, _ in self.partition.feeds]
 
 
@@ -146,8 +147,8 @@ def plan(
     """Plan a step on these devices: prune, place, optimise, cut into partitions and regions,
     schedule.
 
-    Without a placer, nodes go where they ask to if they can. What is not compiled is not optimised:
-    the reference kernels run the step as it is written.
+    Without a placer, placement is soft: a node gets the device that it requests if it can. Without
+    `compiled`, the step is not optimised either: the reference kernels run it as written.
     """
     placer = placer or Placer([device.name for device in devices], soft=True)
     nodes: Sequence[Node] = prune(step.fetches, step.targets, step.feeds)
@@ -157,7 +158,7 @@ def plan(
         processors = {device.name: device.target for device in devices}
         step, nodes, placement, passes = optimized(step, nodes, placement, switches, processors)
     order = step_order(nodes, step.feeds)
-    used = _used(placement, devices)
+    used = _used_devices(placement, devices)
     if len(used) == 1 or has_primitives(nodes):
         spread = devices if len(used) > 1 else used
         backend = backend_of(used[0], placement, spread, compiled)
@@ -176,37 +177,39 @@ def optimized(
     switches: OptimizerSwitches,
     processors: Mapping[str, Target] = MappingProxyType({}),
 ) -> tuple[Step, Sequence[Node], Placement, tuple[PassReport, ...]]:
-    """A placed step after the optimiser's passes. It is placed before: a node of the user's graph
-    has one device in all steps of a session, and what is made for it goes there. `processors` are
-    those of the devices, as far as they are known here."""
-    if has_primitives(nodes):  # a cycle, whose order is the executor's
+    """Run the optimiser's passes on a placed step. Placement comes first: a node of the user's
+    graph has the same device in all steps of a session, and nodes that replace it inherit that
+    device. `processors`: the targets of the devices, as far as this process knows them."""
+    if has_primitives(nodes):  # the graph may have cycles: the executor orders it
         return step, nodes, placement, ()
     used = {*placement.values()}
     is_host = len(used) <= 1 and all("CPU" in name for name in used)
     if is_host and used and (name := used.pop()) in processors:
         processors = {"": processors[name]}
     devices = None if is_host else placement
-    done = optimize(nodes, *step, devices, switches, processors=processors)
-    if done.nodes is not nodes:
-        step = Step(done.fetches, done.targets, step.feeds)
-        placement = _placed_again(done.nodes, placement)
-    return step, done.nodes, placement, done.passes
+    result = optimize(nodes, *step, devices, switches, processors=processors)
+    if result.nodes is not nodes:
+        step = Step(result.fetches, result.targets, step.feeds)
+        placement = _optimized_placement(result.nodes, placement)
+    return step, result.nodes, placement, result.passes
 
 
-def _placed_again(nodes: Sequence[Node], placement: Placement) -> Placement:
-    """The devices of nodes, and of those inside them, by what they stand for."""
+def _optimized_placement(nodes: Sequence[Node], placement: Placement) -> Placement:
+    """The devices of optimised nodes and of nodes in their bodies: those of the originals."""
     devices = {*placement.values()}
     if len(devices) == 1:
         return dict.fromkeys(nodes, devices.pop())
-    found: Placement = {}
+    devices_of: Placement = {}
     for node in nodes:
-        for each in with_inner(node):  # what bodies were given anew is where their node is
-            found[each] = placement.get(each) or placement.get(each.original) or found[node]
-    return found
+        for inner in with_inner(node):  # a new node in a body inherits the outer node's device
+            devices_of[inner] = (
+                placement.get(inner) or placement.get(inner.original) or devices_of[node]
+            )
+    return devices_of
 
 
-def _used(placement: Placement, devices: Sequence[Device]) -> Sequence[Device]:
-    """The devices that a step uses; what is replicated needs none of its own."""
+def _used_devices(placement: Placement, devices: Sequence[Device]) -> Sequence[Device]:
+    """The devices that a step uses; replicated nodes do not count."""
     if len(devices) == 1:
         return devices
     names = {name for node, name in placement.items() if not is_replicated(node)}
@@ -220,8 +223,8 @@ def _plan_one(
     order: Order,
     backend: Backend,
 ) -> Plan:
-    """Plan a step on one device, or what control primitives make one token graph on several."""
-    # What is only run is computed all the same: it may fail, and its time may be what is asked.
+    """Plan a step on one device, or a step with control primitives: one token graph on several."""
+    # Outputs of targets are computed too: they may fail, or the user may be timing them.
     wanted = [*step.fetches, *(tensor for node in step.targets for tensor in node.outputs)]
     units: Sequence[_Unit]
     if has_primitives(nodes):
@@ -240,7 +243,7 @@ def plan_partition(
     compiled: bool = True,
     elsewhere: Callable[[str], Elsewhere] | None = None,
 ) -> PartitionPlan:
-    """Plan what one of these devices does in a step; `elsewhere` knows those of other processes."""
+    """Plan a partition for its device; `elsewhere` resolves devices of other processes."""
     step = Step(
         tuple(slot.tensor for slot in part.fetches),
         part.targets,
@@ -248,8 +251,8 @@ def plan_partition(
     )
     device = next(device for device in devices if device.name == part.device)
     backend = backend_of(device, part.placement, devices, compiled, elsewhere)
-    made = _plan_one(step, part.nodes, part.placement, part.order, backend)
-    return PartitionPlan(part, made, device)
+    partition_plan = _plan_one(step, part.nodes, part.placement, part.order, backend)
+    return PartitionPlan(part, partition_plan, device)
 
 
 def backend_of(
@@ -259,14 +262,16 @@ def backend_of(
     compiled: bool = True,
     elsewhere: Callable[[str], Elsewhere] | None = None,
 ) -> Backend:
-    """A device that runs a plan; where a step uses several, with those of its nodes."""
+    """The backend of a device; with the device of each node if there are several devices."""
     by_name: dict[str, Device | Elsewhere] = {device.name: device for device in devices}
     if elsewhere is not None:
         absent = {*placement.values()} - by_name.keys()
         by_name.update((name, elsewhere(name)) for name in absent)
-    found = {node: by_name[name] for node, name in placement.items()} if len(by_name) > 1 else None
+    device_of = (
+        {node: by_name[name] for node, name in placement.items()} if len(by_name) > 1 else None
+    )
     has_accelerator = not all(each.is_host for each in (device, *devices))
-    return Backend(device, _fallback, compiled, found, has_accelerator)
+    return Backend(device, _fallback, compiled, device_of, has_accelerator)
 
 
 def _units(
@@ -275,20 +280,20 @@ def _units(
     feeds: Collection[Tensor],
     order: Order,
 ) -> Sequence[_Unit]:
-    """Nodes to run one by one and what runs as one."""
-    joined = restorings(nodes, wanted, feeds, order)
-    if not joined:
+    """Group nodes into units: regions, fused restores and single nodes."""
+    fused = restorings(nodes, wanted, feeds, order)
+    if not fused:
         return regions(nodes, wanted, feeds, order)
-    unit_of = {unit.node: unit for unit in joined}
-    again = reordered(order, joined)
-    found = regions([node for node in nodes if node in again], wanted, feeds, again)
-    return [unit_of.get(unit, unit) if isinstance(unit, Node) else unit for unit in found]
+    unit_of = {unit.node: unit for unit in fused}
+    fused_order = reordered(order, fused)
+    units = regions([node for node in nodes if node in fused_order], wanted, feeds, fused_order)
+    return [unit_of.get(unit, unit) if isinstance(unit, Node) else unit for unit in units]
 
 
 def prune(
     fetches: Iterable[Tensor], targets: Iterable[Node], feeds: Iterable[Tensor]
 ) -> list[Node]:
-    """The nodes the step needs, in the order of the program."""
+    """The nodes that the step needs, in program order."""
     return needed(fetches, targets, dict.fromkeys(feeds))
 
 
@@ -300,22 +305,22 @@ def schedule(
     backend: Backend,
     order: Order | None = None,
 ) -> Plan:
-    """Give each tensor a slot and each node or region an instruction."""
+    """Assign a slot to each tensor and an instruction to each unit."""
     slots: dict[Tensor, int] = {tensor: index for index, tensor in enumerate(feeds)}
     starts: list[int] = []
     count = len(feeds)
     for unit in units:
         starts.append(count)
-        for place_, tensor in enumerate(unit.outputs):
-            slots.setdefault(tensor, count + place_)
+        for position, tensor in enumerate(unit.outputs):
+            slots.setdefault(tensor, count + position)
         count += len(unit.outputs)
     fed = set(feeds)
     frees = _last_uses(units, slots, {slots[tensor] for tensor in fetches})
     instructions: list[Instruction] = []
     for unit, start, dead in zip(units, starts, frees, strict=True):
-        inputs = tuple(slots[tensor] for tensor in _taken(unit))
-        ends = inputs, start, len(unit.outputs), tuple(dead)
-        instructions.append(Instruction(*_call(unit, fed, backend)[:5], *ends))
+        inputs = tuple(slots[tensor] for tensor in _read_tensors(unit))
+        operands = inputs, start, len(unit.outputs), tuple(dead)
+        instructions.append(Instruction(*_call(unit, fed, backend)[:5], *operands))
     return Plan(
         tuple(instructions),
         count,
@@ -327,18 +332,18 @@ def schedule(
     )
 
 
-def _taken(unit: _Unit) -> tuple[Tensor, ...]:
-    """What a unit reads."""
+def _read_tensors(unit: _Unit) -> tuple[Tensor, ...]:
+    """The tensors that a unit reads."""
     return (*unit.inputs, *unit.references) if isinstance(unit, Region) else unit.inputs
 
 
 def _last_uses(units: Sequence[_Unit], slots: dict[Tensor, int], kept: set[int]) -> list[list[int]]:
-    """For each unit, the slots that nothing after it reads."""
+    """For each unit, the slots whose last use it is."""
     seen = set(kept)
     frees: list[list[int]] = [[] for _ in units]
     for position in range(len(units) - 1, -1, -1):
         unit = units[position]
-        for tensor in (*unit.outputs, *_taken(unit)):
+        for tensor in (*unit.outputs, *_read_tensors(unit)):
             slot = slots[tensor]
             if slot not in seen:
                 seen.add(slot)
@@ -355,24 +360,24 @@ def _call(unit: _Unit, fed: set[Tensor], backend: Backend) -> Call:
 
 
 def region_plan(region: Region, on_host: Node | None, device: Device) -> Plan:
-    """The nodes of a region: all on their NumPy kernels, or one of them, with those that one line
-    made alike, and the others compiled.
+    """The fallback plan of a region. Without `on_host`, all nodes run on their NumPy kernels. With
+    it, that node and its equals from the same source line do; the others are compiled.
 
-    It is fed the region's inputs, then the references that come in.
+    The feeds are the region's inputs, then its outer references.
     """
     units: Sequence[Unit] = region.nodes
     if on_host is not None:
         order = step_order(region.nodes, region.inputs)
-        alike = _made_alike(region.nodes, on_host)
+        alike = _same_op_and_line(region.nodes, on_host)
         units = regions(region.nodes, region.outputs, region.inputs, order, alike)
     feeds = [*region.inputs, *_outer_references(region)]
     backend = Backend(device, _fallback, has_accelerator=not device.is_host)
     return schedule(units, region.outputs, feeds, {}, backend)
 
 
-def _made_alike(nodes: Iterable[Node], node: Node) -> set[Node]:
-    """Nodes with the op of one, from the same line of the program: what one cannot, none of them
-    can. To find that out one by one would cut the region once more for each."""
+def _same_op_and_line(nodes: Iterable[Node], node: Node) -> set[Node]:
+    """Nodes with the same op and source line as `node`: if one cannot be compiled, none of them
+    can. Finding that out one by one would split the region once for each."""
     origin = node.origin
     return {each for each in nodes if each.op == node.op and each.origin == origin} | {node}
 
@@ -382,22 +387,22 @@ def _outer_references(region: Region) -> list[Tensor]:
 
 
 def _fallback(region: Region, on_host: Node | None, device: Device) -> Run:
-    """A function that runs a region as `region_plan` has it."""
-    step = region_plan(region, on_host, device)
-    outside = _outer_references(region)
-    places = [region.references.index(region.roots[tensor]) for tensor in outside]
-    # A reference that comes in is read when it is used, unlike a value that was fed in its place.
+    """A function that runs a region by its `region_plan`."""
+    fallback_plan = region_plan(region, on_host, device)
+    outer = _outer_references(region)
+    places = [region.references.index(region.roots[tensor]) for tensor in outer]
+    # Outer references are cells, not fed values: they are read when used.
     instructions = tuple(
         instruction
         if isinstance(instruction.call, Executable)
         else instruction._replace(references=dereferenced(instruction.node, region.inputs))
-        for instruction in step.instructions
+        for instruction in fallback_plan.instructions
     )
 
     def run(context: Any, arrays: Sequence[Any], cells: Sequence[Any]) -> list[Any]:
-        slots: list[Any] = [None] * step.slot_count
-        slots[: len(step.feeds)] = [*arrays, *(cells[place] for place in places)]
+        slots: list[Any] = [None] * fallback_plan.slot_count
+        slots[: len(fallback_plan.feeds)] = [*arrays, *(cells[place] for place in places)]
         context.run(instructions, slots)
-        return [slots[slot] for slot in step.fetches]
+        return [slots[slot] for slot in fallback_plan.fetches]
 
     return run

@@ -1,10 +1,10 @@
-"""Programs of regions, kept on disk beside their kernels: no later process has to lower them again.
+"""The disk cache of region programs: later processes need not lower equal regions again.
 
-Comes in: a region and the shapes of its inputs. Goes out, in a process that has an equal region:
-its program, or where it is part of a native loop or conditional its lowering. The name of an entry
-stands for all that it depends on: the region's content, the shapes, which of their sizes vary from
-call to call, the device, the schedules that were measured, and the code of this package. An entry
-that is damaged counts as not there; the disk keeps those that were used last.
+Given a region and its input shapes, it returns the program that an earlier process stored, or the
+lowering of a region inside a native loop or conditional. The name of an entry is a hash of all that
+it depends on: the region's content, the shapes, which of their sizes vary from call to call, the
+device, the tuned schedules, and the code of this package. A damaged entry is a miss. Eviction is
+least recently used first.
 """
 
 from __future__ import annotations
@@ -35,31 +35,31 @@ from thalweg.runtime.program_format import UNREADABLE, Unwritable, decode, encod
 
 Shapes = Sequence[tuple[int, ...]]
 
-MAX_BYTES = 1 << 20  # of a lowering or a step: a larger one has large constants
-#: Where the code lies that programs are made by.
+MAX_BYTES = 1 << 20  # of an entry of a lowering or step; larger ones have large constants
+#: The subpackages whose code programs depend on.
 FOLDERS = ("autodiff", "codegen", "control", "device", "graph", "ir", "lower", "ops", "runtime")
 
 
 @dataclass(frozen=True, eq=False)
 class CachedProgram:
-    """A program that an earlier process made."""
+    """A program that an earlier process stored."""
 
     template: Any
     loaded: Any  # its kernels
-    form: Callable[[], Form]  # what its lowering was seen as
+    form: Callable[[], Form]  # decodes the form of its lowering
 
 
 class ProgramCache:
-    """The programs of one region."""
+    """The disk entries of one region's programs."""
 
     def __init__(self, region: Region, device: Device) -> None:
         self._region, self._device = region, device
         self._first: Shapes | None = None
         self._varying: set[tuple[int, int]] = set()  # (input, dimension)
-        self._name: str | None = None  # of the program that was looked for last
+        self._name: str | None = None  # of the last lookup
 
     def find(self, shapes: Shapes) -> CachedProgram | None:
-        """The program for these shapes; raises NotCompiled where it is known that none can be."""
+        """Look up the program for these shapes; raises NotCompiled if it is known to have none."""
         self._note(shapes)
         self._name = self._name_of(shapes)
         match read_entry(self._name, self._region):
@@ -74,26 +74,26 @@ class ProgramCache:
         return None
 
     def store(self, template: Any, form: Form) -> None:
-        """Keep the program that was not found; its form is read only where it is needed."""
+        """Store the program that the last lookup missed; its form is decoded only on demand."""
         write_entry(self._name, self._region, lambda: (template, encode(form, self._region)))
 
     def store_failure(self, failure: NotCompiled) -> None:
-        """Keep that there is no program, because of a node."""
+        """Record that the region cannot be compiled because of a node."""
         write_entry(self._name, self._region, lambda: (failure.node, failure.reason))
 
     def _note(self, shapes: Shapes) -> None:
-        """Find the sizes that vary: the integers made of them are read at run time."""
+        """Record the sizes that vary: integers derived from them are read at run time."""
         first = self._first = self._first or shapes
-        for place, (old, new) in enumerate(zip(first, shapes, strict=True)):
+        for position, (old, new) in enumerate(zip(first, shapes, strict=True)):
             if len(old) != len(new):
-                self._varying.add((place, -1))
+                self._varying.add((position, -1))
             if old != new:
                 pairs = enumerate(zip(old, new, strict=False))
-                self._varying |= {(place, axis) for axis, (a, b) in pairs if a != b}
+                self._varying |= {(position, axis) for axis, (a, b) in pairs if a != b}
 
     def _name_of(self, shapes: Shapes) -> str | None:
-        seen = f"{shapes} {sorted(self._varying)}"
-        return entry_name(self._fingerprint, f"{winners().state} {self._device.key} {seen}")
+        shapes_text = f"{shapes} {sorted(self._varying)}"
+        return entry_name(self._fingerprint, f"{winners().state} {self._device.key} {shapes_text}")
 
     @cached_property
     def _fingerprint(self) -> bytes | None:
@@ -101,23 +101,23 @@ class ProgramCache:
 
 
 def cached_lower(region: Region, shapes: Mapping[Tensor, Shape], target: Target) -> Lowered:
-    """A region on concrete shapes, lowered now or in an earlier process."""
+    """Lower a region for concrete shapes, or read the lowering of an earlier process."""
     sizes = [shapes[tensor] for tensor in (*region.inputs, *region.references)]
     name = entry_name(fingerprint(region), f"lowering {target} {sizes}")
-    found = read_entry(name, region)
-    if not isinstance(found, Lowered):
-        lowering = importlib.import_module("thalweg.lower.lowering")  # not before it is needed
-        made: Lowered = lowering.lower(region, shapes, target)
-        found = made
-        write_entry(name, region, lambda: made, MAX_BYTES)
-    return found
+    entry = read_entry(name, region)
+    if not isinstance(entry, Lowered):
+        lowering = importlib.import_module("thalweg.lower.lowering")  # imported on demand
+        lowered: Lowered = lowering.lower(region, shapes, target)
+        entry = lowered
+        write_entry(name, region, lambda: lowered, MAX_BYTES)
+    return entry
 
 
 # Entries
 
 
 def entry_name(content: bytes | None, dependencies: str) -> str | None:
-    """What an entry is called; None where nothing is kept."""
+    """The name of an entry; None if it cannot be stored."""
     if content is None or shared_disk() is None:
         return None
     text = f"{environment_key()} {dependencies}"
@@ -126,7 +126,7 @@ def entry_name(content: bytes | None, dependencies: str) -> str | None:
 
 @cache
 def environment_key() -> str:
-    """What every entry depends on: all the code."""
+    """The part of the key that all entries share: versions and a digest of the code."""
     versions = f"{platform.python_version()} {np.__version__} {ml_dtypes.__version__}"
     return f"{versions} {own_digest(FOLDERS)} {ENABLED}"
 
@@ -138,7 +138,7 @@ def read_entry(name: str | None, region: Region) -> Any:
     try:
         return None if content is None else decode(content, region)
     except UNREADABLE:
-        return None  # not of our making
+        return None  # damaged or foreign
 
 
 def write_entry(

@@ -1,10 +1,10 @@
-"""What the compiler makes of a region, as bytes: a pickle that makes nothing but parts of programs.
+"""Serialisation of programs: a pickle restricted to the types that programs consist of.
 
-Comes in: a region and a value made of it, of plain Python values, arrays, dtypes and objects of
-`thalweg.ir`, `thalweg.lower` and program templates. Goes out: bytes, from which a process with an
-equal region makes an equal value. An object that is used twice is written once, so identity
-survives; nodes, tensors and constants of the region are written as numbers. Reading calls the
-constructors of classes of these packages and nothing else.
+`encode` takes a region and a value derived from it: plain Python values, arrays, dtypes and objects
+of `thalweg.ir`, `thalweg.lower` and program templates. A process with an equal region decodes an
+equal value. Shared objects are written once, so identity is preserved; nodes, tensors and constants
+of the region are written as indices. Decoding calls constructors of classes in these packages and
+nothing else.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from thalweg.lower.specialise import Region
 from thalweg.ops.core.basic import Const
 from thalweg.platform.caches import memoized
 
-#: What an entry that is not of our making raises when it is read.
+#: The exceptions that decoding damaged or foreign bytes raises.
 UNREADABLE = (
     *(pickle.UnpicklingError, AttributeError, EOFError, ImportError, LookupError),
     *(OverflowError, TypeError, ValueError),
@@ -34,16 +34,16 @@ UNREADABLE = (
 
 _PACKAGE = __name__.partition(".")[0]
 _TEMPLATES = ("program_template", "cpu.table_template", "cuda.graph_template")
-_PARTS = ("ir", "lower", "codegen.cuda.launch", *(f"device.{name}" for name in _TEMPLATES))
-_PACKAGES = tuple(f"{_PACKAGE}.{name}." for name in _PARTS)
+_MODULES = ("ir", "lower", "codegen.cuda.launch", *(f"device.{name}" for name in _TEMPLATES))
+_PACKAGES = tuple(f"{_PACKAGE}.{name}." for name in _MODULES)
 
 
 class Unwritable(Exception):
-    """A value that means nothing outside of this process."""
+    """The value has no meaning outside of this process."""
 
 
 def encode(value: Any, region: Region) -> bytes:
-    """A value that was made of a region, as bytes; raises Unwritable."""
+    """Serialise a value derived from a region; raises Unwritable."""
     content = BytesIO()
     try:
         _Writer(content, region).dump(value)
@@ -53,33 +53,33 @@ def encode(value: Any, region: Region) -> bytes:
 
 
 def decode(content: bytes, region: Region) -> Any:
-    """The value that was written for an equal region; raises one of UNREADABLE."""
+    """Deserialise a value written for an equal region; raises one of UNREADABLE."""
     return _Reader(content, region).load()
 
 
-def _parts_of(region: Region) -> list[Any]:
-    """What values have in common with the region: itself, its nodes and its tensors."""
+def _shared_objects(region: Region) -> list[Any]:
+    """The objects that are written as indices: the region, its nodes and its tensors."""
     inside = [tensor for node in region.nodes for tensor in node.outputs]
     border = (*region.inputs, *region.references, *region.roots)
     return [region, *region.nodes, *dict.fromkeys((*border, *inside))]
 
 
 class _Writer(pickle.Pickler):
-    """Writes each object as a call of what makes it."""
+    """Writes each object as a constructor call."""
 
     def __init__(self, file: BytesIO, region: Region) -> None:
         super().__init__(file, pickle.HIGHEST_PROTOCOL)
-        self._numbers = {id(part): number for number, part in enumerate(_parts_of(region))}
+        self._numbers = {id(part): number for number, part in enumerate(_shared_objects(region))}
         for number, node in enumerate(region.nodes):
             if isinstance(node.op, Const):
                 self._numbers[id(node.op.value)] = ~number
 
     def persistent_id(self, obj: Any) -> int | None:
-        """The number of what the region has."""
+        """The index of an object of the region; None for any other object."""
         return self._numbers.get(id(obj))
 
     def reducer_override(self, obj: Any) -> Any:
-        """What makes an object, and of what; a class or function is found by its name."""
+        """The constructor and arguments of an object; classes and functions go by name."""
         kind = cast("Any", type(obj))
         if issubclass(kind, np.ndarray | np.generic):
             return array, (obj.tobytes(), obj.dtype, kind is np.ndarray, obj.shape)
@@ -87,27 +87,27 @@ class _Writer(pickle.Pickler):
             return numpy_dtype, (as_dtype(obj).name,)
         if kind is type and issubclass(obj, np.generic):
             return scalar_type, (as_dtype(cast("Any", obj)).name,)
-        named = obj if isinstance(obj, type | FunctionType) else kind
-        _found(named.__module__, named.__qualname__, Unwritable)
-        return NotImplemented if named is obj else (kind, _arguments(obj, kind))
+        definition = obj if isinstance(obj, type | FunctionType) else kind
+        _resolve(definition.__module__, definition.__qualname__, Unwritable)
+        return NotImplemented if definition is obj else (kind, _arguments(obj, kind))
 
 
 def _arguments(value: Any, kind: Any) -> tuple[Any, ...]:
-    """What the constructor of a class of the compiler makes an equal object of."""
+    """The constructor arguments that create an equal object of a compiler class."""
     if issubclass(kind, Enum):
         return (value.value,)
     if issubclass(kind, tuple):
         return tuple(value)
     if is_dataclass(kind):
         return tuple([getattr(value, field.name) for field in fields(kind)])
-    made_by, arguments = value.__reduce__()[:2]
-    if made_by is not kind:
+    constructor, arguments = value.__reduce__()[:2]
+    if constructor is not kind:
         raise Unwritable(f"{kind} has no constructor for its parts.")
     return arguments
 
 
 class _Reader(pickle.Unpickler):
-    """Makes values of calls."""
+    """Evaluates the constructor calls."""
 
     def __init__(self, content: bytes, region: Region) -> None:
         super().__init__(BytesIO(content))
@@ -115,44 +115,44 @@ class _Reader(pickle.Unpickler):
 
     @cached_property
     def _parts(self) -> list[Any]:
-        return _parts_of(self._region)
+        return _shared_objects(self._region)
 
     def persistent_load(self, pid: Any) -> Any:
-        """What the region has under a number."""
+        """The object of the region with an index; the value of a constant if it is negative."""
         if pid >= 0:
             return self._parts[pid]
         constant: Any = self._region.nodes[~cast("int", pid)].op
         return np.require(constant.numpy(), requirements=["C", "A"])
 
     def find_class(self, module_name: str, global_name: str) -> Any:
-        """A class of the compiler, or one of the functions below."""
-        return _found(module_name, global_name, pickle.UnpicklingError)
+        """Resolve a class of the compiler or one of the functions below; reject all others."""
+        return _resolve(module_name, global_name, pickle.UnpicklingError)
 
 
 @memoized(1_000)
-def _found(module: str, name: str, error: type[Exception]) -> Any:
+def _resolve(module: str, name: str, error: type[Exception]) -> Any:
     if module == __name__ and name in _MAKERS:
         return _MAKERS[name]
     is_ours = f"{module}.".startswith(_PACKAGES)
-    found = getattr(import_module(module), name, None) if is_ours else None
-    if not isinstance(found, type) or found.__module__ != module:
+    definition = getattr(import_module(module), name, None) if is_ours else None
+    if not isinstance(definition, type) or definition.__module__ != module:
         raise error(f"{module}.{name} is no part of a program.")
-    return cast("Any", found)
+    return cast("Any", definition)
 
 
 def array(content: bytes, dtype: Any, is_array: bool, shape: tuple[int, ...]) -> Any:
-    """An array of its own, or a scalar."""
-    made = np.frombuffer(content, dtype).reshape(shape)
-    return made.copy() if is_array else made[()]
+    """A new array, or a scalar."""
+    restored = np.frombuffer(content, dtype).reshape(shape)
+    return restored.copy() if is_array else restored[()]
 
 
 def numpy_dtype(name: str) -> Any:
-    """The dtype of a name."""
+    """The NumPy dtype with a name."""
     return np.dtype(scalar_type(name))
 
 
 def scalar_type(name: str) -> Any:
-    """The type of a dtype's elements."""
+    """The scalar type of the dtype with a name."""
     return as_dtype(name).as_numpy_dtype
 
 

@@ -1,7 +1,7 @@
-"""The objects that outlive steps: variables, accumulators and the like, by container and name.
+"""Objects that outlive steps, such as variables and accumulators, by container and name.
 
-`Objects` are what a device owns. A session has them to itself, or shares those of a server's
-devices with others. The states of single nodes (random streams, iterators) are always a session's.
+`Objects` belong to a device. A session owns them, or shares the objects of a server's devices with
+other sessions. The state of a single node (random stream, iterator) always belongs to one session.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ Resource = TypeVar("Resource")
 
 
 class Objects:
-    """What one device owns, by container and name."""
+    """The objects of one device, by container and name."""
 
     def __init__(self) -> None:
         self._lock = freed_after_fork(threading.RLock())
         self._found: dict[tuple[str, str], Any] = {}
-        self.version = 0  # changes when an object is forgotten: what was looked up may be stale
+        self.version = 0  # changes at every deletion: earlier lookups may be stale
 
     def get(self, name: str, container: str, make: Callable[[], Resource]) -> Resource:
-        """The object kept under (container, name), made on first use."""
+        """The object with this container and name, created by `make` on first use."""
         key = (container, name)
-        found = self._found.get(key)
-        if found is not None:
-            return cast("Resource", found)
+        existing = self._found.get(key)
+        if existing is not None:
+            return cast("Resource", existing)
         with self._lock:
             if key not in self._found:
                 self._found[key] = make()
             return cast("Resource", self._found[key])
 
     def delete(self, name: str, container: str) -> bool:
-        """Forget an object; whether there was one."""
+        """Delete an object; returns whether there was one."""
         with self._lock:
             self.version += 1
             return self._found.pop((container, name), None) is not None
 
     def clear(self, containers: Iterable[str] | None = None) -> None:
-        """Forget all objects, or those of some containers."""
+        """Delete all objects, or those of some containers."""
         doomed = None if containers is None else set(containers)
         with self._lock:
             self.version += 1
@@ -56,9 +56,9 @@ class Objects:
 
 
 class Resources:
-    """What a session has on one device."""
+    """The state of a session on one device."""
 
-    #: Those of the session's devices, where there are several: the session holds them.
+    #: The resources of all devices of the session, if there are several; weakly referenced.
     devices: Mapping[str, Resources] = MappingProxyType({})
     allocate: Allocate = staticmethod(host_buffer)  # how the device allocates memory
 
@@ -71,20 +71,20 @@ class Resources:
     def of_devices(
         cls, devices: Sequence[Device], objects: Sequence[Objects] | None = None
     ) -> list[Resources]:
-        """The resources of some devices, each of which knows the others."""
-        return _introduced([cls(each) for each in objects or [Objects() for _ in devices]], devices)
+        """The resources of each device, linked to one another."""
+        return _linked([cls(each) for each in objects or [Objects() for _ in devices]], devices)
 
     def with_others(self, devices: Sequence[Device]) -> list[Resources]:
-        """These, which are the first device's, and new ones of the others, as `of_devices`."""
-        return _introduced([self, *[Resources() for _ in devices[1:]]], devices)
+        """These resources for the first device and new ones for the others, linked."""
+        return _linked([self, *[Resources() for _ in devices[1:]]], devices)
 
     def on(self, device: str) -> Resources:
-        """What another device of the session owns."""
+        """The resources of another device of the session."""
         return self.devices.get(device, self)
 
     def allocator(self, request: str) -> Allocate:
-        """How the first device of the session that satisfies a request allocates memory; this one,
-        where none does."""
+        """The allocator of the session's first device that matches a device string; of this device
+        if none does."""
         wanted = DeviceSpec.from_string(request)
         for name, found in self.devices.items():
             if matches(wanted, DeviceSpec.from_string(name)):
@@ -92,32 +92,32 @@ class Resources:
         return self.allocate
 
     def get(self, name: str, container: str, make: Callable[[], Resource]) -> Resource:
-        """The object kept under (container, name), made on first use."""
+        """The object with this container and name, created by `make` on first use."""
         return self.objects.get(name, container, make)
 
     def delete(self, name: str, container: str) -> bool:
-        """Forget an object; whether there was one."""
+        """Delete an object; returns whether there was one."""
         return self.objects.delete(name, container)
 
     def state(self, node: Any, make: Callable[[], Resource]) -> Resource:
-        """A node's own object, made on first use."""
-        found: Any = self._states.get(node)
-        if found is not None:
-            return found
+        """The object of a single node, created by `make` on first use."""
+        existing: Any = self._states.get(node)
+        if existing is not None:
+            return existing
         with self._lock:
             if node not in self._states:
                 self._states[node] = make()
             return cast("Resource", self._states[node])
 
     def clear(self, containers: Iterable[str]) -> None:
-        """Forget all objects of some containers, on all devices."""
+        """Delete all objects of some containers, on all devices."""
         doomed = set(containers)
         for each in self.devices.values() or (self,):
             each.objects.clear(doomed)
 
 
-def _introduced(every: list[Resources], devices: Sequence[Device]) -> list[Resources]:
-    """The resources of devices, which know how each allocates, and one another."""
+def _linked(every: list[Resources], devices: Sequence[Device]) -> list[Resources]:
+    """Set the allocator of each, and link them to one another."""
     by_name = {device.name: each for device, each in zip(devices, every, strict=True)}
     for each, device in zip(every, devices, strict=True):
         each.allocate = device.allocate

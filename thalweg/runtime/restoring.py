@@ -1,9 +1,9 @@
-"""A node that restores, together with the assignments of what it read: one unit of a step.
+"""Fused restores: a restore node and the assignments of its outputs as one unit of a step.
 
-By themselves the node would read all tensors into memory and the assignments copy them again. As
-one, each tensor is read into memory that becomes the variable's own, and the memory the variable
-had serves the next one. All that can be wrong but the bytes themselves is known before the first
-variable changes; then each has its old value or its new one, never half of both.
+Unfused, the restore would read all tensors into memory and the assignments would copy them. Fused,
+each tensor is read into a buffer that becomes the variable's buffer, and the variable's old buffer
+is reused for the next tensor. Every check but that of the bytes themselves is made before the first
+variable changes. After an error, each variable has its old or its new value, never a mixture.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from thalweg.runtime.kernels import Call
 
 @dataclass(frozen=True)
 class Restoring:
-    """A node that restores and the assignments of its outputs, in their order."""
+    """A restore node and the assignments of its outputs, in output order."""
 
     node: Node
     assigns: tuple[Node, ...]
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
-        """What the node takes, then the variables."""
+        """The inputs of the restore node, then the variables."""
         return (*self.node.inputs, *(assign.inputs[0] for assign in self.assigns))
 
     @property
     def outputs(self) -> tuple[Tensor, ...]:
-        """Nothing reads any."""
+        """None: nothing reads the outputs."""
         return ()
 
     def call(self) -> Call:
-        """The call that restores."""
+        """The call that runs the unit."""
         return Call(self._restore, True, (), self.node, (self.node, *self.assigns))
 
     def _restore(
@@ -53,34 +53,34 @@ class Restoring:
 def restorings(
     nodes: Sequence[Node], wanted: Collection[Tensor], feeds: Collection[Tensor], order: Order
 ) -> list[Restoring]:
-    """The nodes that restore only to assign: of each, every output goes to one assignment, which
-    nothing reads and which waits for nothing but its variable, made before the node."""
+    """The restore nodes that can be fused: each output has one consumer, an assignment whose output
+    is unused and which waits for nothing but a variable that precedes the restore node."""
     restores = [node for node in nodes if isinstance(node.op, RestoreV2)]
     if not restores:
         return []
-    seen = {*wanted, *feeds}
-    places = {node: place for place, node in enumerate(nodes)}
+    visible = {*wanted, *feeds}
+    positions = {node: position for position, node in enumerate(nodes)}
     readers: dict[Tensor, list[Node]] = {}
     for node in nodes:
         for tensor in node.inputs:
             readers.setdefault(tensor, []).append(node)
-    found: list[Restoring] = []
+    units: list[Restoring] = []
     for node in restores:
-        taken = [readers.get(tensor, []) for tensor in node.outputs]
-        assigns = tuple(reader for each in taken for reader in each)
-        is_single = all(len(each) == 1 for each in taken) and seen.isdisjoint(node.outputs)
-        # A unit has the place of the node that restores: its variables must come before it.
-        is_single &= all(places[assign.inputs[0].op] < places[node] for assign in assigns)
-        if is_single and all(_only_assigns(a, node, order, seen, readers) for a in assigns):
-            found.append(Restoring(node, assigns))
-    return found
+        consumers = [readers.get(tensor, []) for tensor in node.outputs]
+        assigns = tuple(reader for each in consumers for reader in each)
+        is_single = all(len(each) == 1 for each in consumers) and visible.isdisjoint(node.outputs)
+        # The unit takes the restore node's position: its variables must precede it.
+        is_single &= all(positions[assign.inputs[0].op] < positions[node] for assign in assigns)
+        if is_single and all(_only_assigns(a, node, order, visible, readers) for a in assigns):
+            units.append(Restoring(node, assigns))
+    return units
 
 
 def _only_assigns(
     node: Node,
     restore: Node,
     order: Order,
-    seen: set[Tensor],
+    visible: set[Tensor],
     readers: Mapping[Tensor, Any],
 ) -> bool:
     if not isinstance(node.op, Assign) or node.outputs[0] in readers:
@@ -91,18 +91,18 @@ def _only_assigns(
         value.op is restore
         and before == {variable.op}
         and isinstance(variable.op.op, VariableV2)
-        and seen.isdisjoint((variable, node.outputs[0]))
+        and visible.isdisjoint((variable, node.outputs[0]))
     )
 
 
 def reordered(order: Order, joined: Sequence[Restoring]) -> dict[Node, set[Node]]:
-    """The order of the nodes but those that assign: their places are the nodes' that restore."""
-    place = {assign: unit.node for unit in joined for assign in unit.assigns}
-    found = {
-        node: {place.get(earlier, earlier) for earlier in before}
+    """The order without the fused assignments: restore nodes take over their order edges."""
+    unit_node = {assign: unit.node for unit in joined for assign in unit.assigns}
+    new_order = {
+        node: {unit_node.get(earlier, earlier) for earlier in before}
         for node, before in order.items()
-        if node not in place
+        if node not in unit_node
     }
     for unit in joined:
-        found[unit.node] |= {assign.inputs[0].op for assign in unit.assigns}
-    return found
+        new_order[unit.node] |= {assign.inputs[0].op for assign in unit.assigns}
+    return new_order

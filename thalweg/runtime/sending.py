@@ -1,7 +1,7 @@
-"""Regions that send: a value leaves for another device while the rest of its region is computed.
+"""Regions that send: a value is sent to another device while the rest of its region is computed.
 
-A Send of what a region computes becomes part of the region. The nodes that sent values depend on
-come first in it, so that another device does not wait for what it has no use for.
+A Send of a region's output becomes part of the region. The ancestors of the sent values come first
+in the region, so that the receiver does not wait for unrelated computations.
 """
 
 from __future__ import annotations
@@ -24,36 +24,35 @@ Unit = TypeVar("Unit")
 
 @dataclass(frozen=True)
 class SendingRegion(Region):
-    """A region, and the nodes that send its early outputs."""
+    """A region, with the Send nodes of its early outputs."""
 
     sends: tuple[Node, ...] = ()
 
 
 def with_sends(units: Sequence[Unit], order: Order) -> list[Unit | SendingRegion]:
-    """The units of a step on one device, with Sends in the regions whose outputs they send. The
-    Send of a value waits for the value alone; that of a variable, which waits for writes, too, is
-    a unit of its own."""
-    numbers = {
-        tensor: number
-        for number, unit in enumerate(units)
+    """Move the Sends of region outputs into their regions. The Send of a value depends on that
+    value only. The Send of a variable also waits for writes and stays a unit of its own."""
+    region_index = {
+        tensor: index
+        for index, unit in enumerate(units)
         if isinstance(unit, Region)
         for tensor in unit.outputs
         if tensor not in unit.roots
     }
     sends: dict[int, list[Node]] = {}
     for unit in units:
-        if isinstance(unit, Node) and isinstance(unit.op, Send) and unit.inputs[0] in numbers:
-            sends.setdefault(numbers[unit.inputs[0]], []).append(unit)
+        if isinstance(unit, Node) and isinstance(unit.op, Send) and unit.inputs[0] in region_index:
+            sends.setdefault(region_index[unit.inputs[0]], []).append(unit)
     if not sends:
         return [*units]
-    inside = {node for nodes in sends.values() for node in nodes}
-    found: list[Unit | SendingRegion] = []
-    for number, unit in enumerate(units):
-        if isinstance(unit, Region) and number in sends:
-            found.append(_sending(unit, sends[number], order))
-        elif not isinstance(unit, Node) or unit not in inside:
-            found.append(unit)
-    return found
+    moved = {node for nodes in sends.values() for node in nodes}
+    new_units: list[Unit | SendingRegion] = []
+    for index, unit in enumerate(units):
+        if isinstance(unit, Region) and index in sends:
+            new_units.append(_sending(unit, sends[index], order))
+        elif not isinstance(unit, Node) or unit not in moved:
+            new_units.append(unit)
+    return new_units
 
 
 def _sending(region: Region, sends: Sequence[Node], order: Order) -> SendingRegion:
@@ -72,30 +71,30 @@ def _sending(region: Region, sends: Sequence[Node], order: Order) -> SendingRegi
 
 
 def _ancestors(nodes: Sequence[Node], inside: set[Node], order: Order) -> set[Node]:
-    """The nodes that some come after, and these themselves."""
-    found, left = set(nodes), [*nodes]
-    while left:
-        node = left.pop()
+    """The nodes and their ancestors among `inside`."""
+    ancestors, pending = set(nodes), [*nodes]
+    while pending:
+        node = pending.pop()
         earlier = {*order.get(node, ()), *(tensor.op for tensor in node.inputs)}
-        fresh = (earlier & inside) - found
-        found |= fresh
-        left += fresh
-    return found
+        new = (earlier & inside) - ancestors
+        ancestors |= new
+        pending += new
+    return ancestors
 
 
 class SendingExecutable(Executable):
-    """The kernel of a region that sends."""
+    """The executable of a region that sends."""
 
     region: SendingRegion
 
     @cached_property
     def keys(self) -> Mapping[int, Sequence[Key]]:
-        """What each output that is sent is known by, by its number."""
-        outputs, found = self.region.outputs, dict[int, list[Key]]()
+        """The rendezvous keys of each sent output, by output index."""
+        outputs, keys_by_output = self.region.outputs, dict[int, list[Key]]()
         for node in self.region.sends:
             op = cast("Send", node.op)
-            found.setdefault(outputs.index(node.inputs[0]), []).append(op.key)
-        return found
+            keys_by_output.setdefault(outputs.index(node.inputs[0]), []).append(op.key)
+        return keys_by_output
 
     def run(
         self,
@@ -104,8 +103,8 @@ class SendingExecutable(Executable):
         cells: Sequence[VariableCell],
         deliver: Any = None,
     ) -> Any:
-        """The region's outputs, after all Sends."""
-        if self.holds_gil:  # it is over before a value could leave while it runs
+        """Run the region, send its values and return its outputs."""
+        if self.holds_gil:  # too short for an early send to pay off
             results = Executable.run(self, context, arrays, cells)
             self.send(context, results)
             return results
@@ -115,7 +114,7 @@ class SendingExecutable(Executable):
         return results
 
     def send(self, context: Any, results: Sequence[Any]) -> None:
-        """Send what a run gave that sent nothing itself."""
+        """Send the results of a run that did not send them itself."""
         rendezvous = context.rendezvous
         for number, keys in self.keys.items():
             for key in keys:
@@ -123,17 +122,17 @@ class SendingExecutable(Executable):
 
 
 class _Delivery:
-    """The Sends of one run: each value goes once."""
+    """The Sends of one run; each value is sent once."""
 
     def __init__(self, keys: Mapping[int, Sequence[Key]], rendezvous: Rendezvous) -> None:
         self._left, self._rendezvous = dict(keys), rendezvous
 
     def __call__(self, number: int, value: Any) -> None:
-        """Send an output."""
+        """Send the output with this index."""
         for key in self._left.pop(number):
             send(self._rendezvous, key, value)
 
     def complete(self, results: Sequence[Any]) -> None:
-        """Send what was not sent while the region ran."""
+        """Send the values that were not sent during the run."""
         for number in [*self._left]:
             self(number, results[number])

@@ -44,7 +44,7 @@ live: weakref.WeakSet[BaseSession] = weakref.WeakSet()
 
 
 class BaseSession:
-    """Plans and runs steps: what Session and InteractiveSession share."""
+    """Plans and runs steps: the base of Session and InteractiveSession."""
 
     def __init__(
         self, target: str = "", graph: Graph | None = None, config: protos.ConfigProto | None = None
@@ -67,8 +67,8 @@ class BaseSession:
         self._calls = Bounded[Any, tuple[Fetches, CachedStep]]("calls of a session", _MAX_PLANS)
         self._partial_runs: dict[str, PartialRun] = {}
         self._closed = False
-        self._failure: errors.OpError | None = None  # what ended the session, if it did not close
-        self._closing = Cancellation()  # of steps on the fast path, which have none of their own
+        self._failure: errors.OpError | None = None  # the error that ended the session
+        self._closing = Cancellation()  # shared by all steps on the fast path
         self._steps: set[Cancellation] = set()
         live.add(self)
 
@@ -82,7 +82,7 @@ class BaseSession:
         )
 
     def _connect(self) -> Engine:
-        """What this session runs its steps on; sessions that know clusters say how."""
+        """The engine of this session; subclasses that know clusters override it."""
         if self._target:
             raise errors.NotFoundError(None, None, f"No session can have target {self._target!r}")
         return LocalEngine(self._options)
@@ -147,7 +147,7 @@ class BaseSession:
         step = Step(tuple(parsed.tensors), tuple(parsed.targets), tuple(feeds))
         arrays = list(feeds.values())
         if is_plain and key is not None and len(feeds) == len(feed_dict or ()):
-            cached = self._cached(step)
+            cached = self._cached_step(step)
             values = cached.run(arrays)
             self._calls[key] = parsed, cached
             return parsed.result(values)
@@ -157,34 +157,34 @@ class BaseSession:
         return parsed.result(values)
 
     def _partition_graphs(self, step: Step) -> list[Any]:
-        """What each device does in a step, as a GraphDef."""
+        """The partitions of a step as GraphDefs, one for each device."""
         partitions = self._engine.explained(self._plan(step)).partitions
         if partitions:
             return [each.partition.graph.as_graph_def() for each in partitions]
         wanted = [*(tensor.op.name for tensor in step.fetches), *(n.name for n in step.targets)]
         return [extract_sub_graph(self._graph.as_graph_def(), wanted)]
 
-    def _cached(self, step: Step) -> CachedStep:
-        """A step on the program that an earlier process stored, else planned."""
+    def _cached_step(self, step: Step) -> CachedStep:
+        """A step with the program that an earlier process stored, or else with a plan."""
         entry = self._entry(step)
         path = None if entry is None else entry.find()
         if path is None:
-            return self._planned(step, entry)
-        plan = partial(self._planned, step)
+            return self._planned_step(step, entry)
+        plan = partial(self._planned_step, step)
         return RestoredStep(path, step, plan, self._engine.resources, self._closing)
 
     def _entry(self, step: Step) -> StepEntry | None:
-        """The disk entry of a step; None where it must be planned in any case."""
+        """The disk entry of a step; None if it has to be planned anyway."""
         options = self._options
         if step in self._plans or options.log_device_placement or options.timeout_in_ms:
             return None
         self._graph.graph_def_versions.check()
         return self._engine.entry(step)
 
-    def _planned(self, step: Step, entry: StepEntry | None = None) -> PlannedStep:
-        """A step with its plan, which stores its program in the entry once it has run."""
+    def _planned_step(self, step: Step, entry: StepEntry | None = None) -> PlannedStep:
+        """A step with its plan; stores its program in `entry` after a run."""
         planned = self._plan(step)
-        has_clock = bool(self._options.timeout_in_ms)  # which the fast path never checks
+        has_clock = bool(self._options.timeout_in_ms)  # the fast path does not check it
         path = None if has_clock else step_path(planned, step)
 
         def execute(feeds: Sequence[Any]) -> list[Any]:
@@ -197,13 +197,13 @@ class BaseSession:
         return PlannedStep(path, step, execute, resources, self._closing)
 
     def _plan(self, step: Step) -> Plan:
-        found = self._plans.get(step)
-        if found is None:
+        plan = self._plans.get(step)
+        if plan is None:
             self._graph.graph_def_versions.check()
-            found = self._plans[step] = self._engine.plan(step)
+            plan = self._plans[step] = self._engine.plan(step)
             if self._options.log_device_placement:
-                _log_placement(found)
-        return found
+                _log_placement(plan)
+        return plan
 
     def _execute(
         self,
@@ -214,10 +214,10 @@ class BaseSession:
     ) -> list[Any]:
         _check_options(options, metadata)
         if metadata is not None:
-            metadata.Clear()  # what an earlier step left there
+            metadata.Clear()  # remove the records of an earlier step
         cancellation = Cancellation()
         timer = self._start_timer(cancellation, options)
-        self._steps.add(cancellation)  # one operation of the interpreter, as is the discarding
+        self._steps.add(cancellation)  # set.add and set.discard are atomic: no lock
         started = time.perf_counter_ns()
         try:
             if metadata is not None and options and options.trace_level:
@@ -227,13 +227,13 @@ class BaseSession:
             self._steps.discard(cancellation)
             if timer is not None:
                 timer.cancel()
-            if spans.is_on() and step.instructions:  # another step is traced: this ran beside it
+            if spans.is_on() and step.instructions:  # recorded by a concurrent trace
                 spans.note("step", step.instructions[-1].node, started)
 
     def _execute_traced(
         self, step: Plan, feeds: Sequence[Any], cancellation: Cancellation, metadata: RunMetadata
     ) -> list[Any]:
-        """Run a step and record it in `metadata`; sessions that can do so say how."""
+        """Run a step and record it in `metadata`; subclasses that can trace override it."""
         raise NotImplementedError
 
     def _start_timer(self, cancellation: Cancellation, options: Any) -> threading.Timer | None:
@@ -275,7 +275,7 @@ class BaseSession:
         tensors = [feed_tensor(self._graph, feed) for feed in feed_list or ()]
         signature = Step(tuple(parsed.tensors), tuple(parsed.targets), tuple(tensors))
         if not accept_options:
-            return self._callable(parsed, self._cached(signature))
+            return self._callable(parsed, self._cached_step(signature))
         step = self._plan(signature)
 
         def call(
@@ -316,7 +316,7 @@ class BaseSession:
     def partial_run(
         self, handle: str, fetches: FetchLike, feed_dict: Mapping[Any, Any] | None = None
     ) -> Structure:
-        """Run on with more feeds, as far as `fetches` need."""
+        """Continue a partial run with more feeds, as far as `fetches` need."""
         self._check_open()
         if handle not in self._partial_runs:
             raise errors.InvalidArgumentError(
@@ -330,10 +330,10 @@ class BaseSession:
             del self._partial_runs[handle]
         return parsed.result(values)
 
-    # Life
+    # Lifetime
 
     def close(self) -> None:
-        """End the session: its state is dropped and its steps are cancelled."""
+        """End the session: release its state and cancel its running steps."""
         if self._closed and self._failure is None:
             return
         self._closed, self._failure = True, None
@@ -345,7 +345,7 @@ class BaseSession:
         live.discard(self)
 
     def _fail(self, error: errors.OpError) -> None:
-        """End the session for a reason that every later step is told."""
+        """End the session with an error that every later step raises."""
         self._failure, self._closed = error, True
 
     def _check_open(self) -> None:
@@ -381,8 +381,8 @@ def get_default_session() -> BaseSession | MaybeNone:
 
 
 def _call_key(fetches: Any, feed_dict: Mapping[Any, Any] | None) -> Any:
-    """What tells calls apart that need not be looked at again, or None: tensors, nodes and names,
-    alone or in one list or tuple, and fed tensors."""
+    """The cache key of a call, or None. Only calls whose fetches are tensors, nodes and names,
+    alone or in one list or tuple, and whose feeds are tensors have a key."""
     kind = cast("Any", type(fetches))
     items = fetches if kind is list or kind is tuple else (fetches,)
     for item in items:
@@ -402,7 +402,7 @@ def _check_count(given: int, wanted: int) -> None:
 
 
 def _check_options(options: Any, metadata: Any) -> None:
-    """Raise unless these are what a step takes, ours or TensorFlow's protobufs."""
+    """Raise TypeError unless these are options and metadata, our messages or TensorFlow's."""
     if options is not None and not hasattr(options, "trace_level"):
         raise TypeError(f"options must be a tf.RunOptions, not {options!r}")
     if metadata is not None and not hasattr(metadata, "step_stats"):

@@ -34,13 +34,13 @@ from thalweg.runtime.fast_path import FastPath, ProgramPath, Shapes, StepInterfa
 from thalweg.runtime.plan import Step
 from thalweg.runtime.program_cache import MAX_BYTES, entry_name, read_entry, write_entry
 
-#: Tests of the package switch it off: they test the planner, and change parts of it that no key
-#: contains.
+#: The package's own tests set this to False: they test the planner, and patch parts of it that no
+#: key contains.
 ENABLED = True
 
-#: Where the code lies that plans steps, besides the code that compiles programs.
+#: The subpackages that plan steps, besides those that compile programs.
 FOLDERS = ("optimize", "partition", "place", "platform", "variables")
-_MAX_CONSTANT_BYTES = 16 << 20  # of a step's constants, which the key and then the plan hash
+_MAX_CONSTANT_BYTES = 16 << 20  # of a step's constants; the key hashes them, and the plan again
 
 _Pairs = list[tuple[int, int]]
 #: Shapes of the inputs, template, `_layouts` of its kernels, `StepInterface`, and of each variable
@@ -49,7 +49,7 @@ _Entry = tuple[Shapes, Any, _Pairs, tuple[Any, ...], _Pairs]
 
 
 class StepEntry:
-    """Where the program of a step is kept."""
+    """The disk entry of a step's program."""
 
     def __init__(self, name: str, nodes: Sequence[Node], device: Device) -> None:
         self.name, self._device = name, device
@@ -57,12 +57,12 @@ class StepEntry:
         self._is_stored = False
 
     def find(self) -> ProgramPath | None:
-        """The program that an earlier process stored; None where there is none to rely on."""
+        """The program that an earlier process stored; None if there is none that is valid here."""
         with gc_paused():
-            found: _Entry | None = read_entry(self.name, self._nodes)
-            if found is None:
+            entry: _Entry | None = read_entry(self.name, self._nodes)
+            if entry is None:
                 return None
-            shapes, template, layouts, interface, references = found
+            shapes, template, layouts, interface, references = entry
             kernels = self._device.find_kernels(template.kernels)
         if kernels is None or _layouts(kernels) != layouts:
             return None
@@ -72,8 +72,8 @@ class StepEntry:
         return ProgramPath(nodes[-1], StepInterface(*interface), variables, {shapes: program})
 
     def store(self, path: FastPath) -> None:
-        """Store the program that the step ran, once. Nothing is stored of a step whose random ops
-        or variables are not those of the user's graph, or with large folded constants."""
+        """Store the program that the step ran, once. A step is not stored if its random ops or
+        variables are not those of the user's graph, or if it has large folded constants."""
         if self._is_stored or not path.programs:
             return
         self._is_stored = True
@@ -97,14 +97,14 @@ class StepEntry:
         write_entry(self.name, self._nodes, lambda: entry, MAX_BYTES)
 
     def _folded_bytes(self, constants: Sequence[Any]) -> int:
-        """The size of the constants that are not the user's: entries hold their elements."""
-        own = {id(value) for value in _constants(self._nodes.nodes)}
-        return sum(constant.nbytes for constant in constants if id(constant) not in own)
+        """The total size of the constants that are not the user's: their elements are stored."""
+        user_constants = {id(value) for value in _constants(self._nodes.nodes)}
+        return sum(constant.nbytes for constant in constants if id(constant) not in user_constants)
 
 
 def _layouts(kernels: Sequence[Any]) -> _Pairs:
-    """The phases and scratch bytes of each kernel. Step table and arena of a template are laid out
-    for these; with any other kernel of the same name it would write outside of its memory."""
+    """The phase count and scratch bytes of each kernel. A template's step table and arena are laid
+    out for these; another kernel of the same name would write out of bounds."""
     return [(len(kernel.functions), kernel.scratch) for kernel in kernels]
 
 
@@ -115,8 +115,8 @@ def _no_listing() -> Any:
 def step_entry(
     step: Step, nodes: Sequence[Node], device: Device, switches: OptimizerSwitches
 ) -> StepEntry | None:
-    """The entry of a step that is pruned to these nodes, on one device. None where its program may
-    not be stored, or depends on what no key contains: rules and passes of the user, tuning."""
+    """The entry of a step that is pruned to these nodes, on one device. None if its program cannot
+    be stored, or depends on state that no key contains: user-defined rules and passes, tuning."""
     if not ENABLED or tuning.TUNES or are_any_registered() or not device.is_host:
         return None
     if shared_disk() is None or not nodes or not all(map(_may_be_in_region, nodes)):
@@ -130,8 +130,8 @@ def step_entry(
 
 
 def _may_be_in_region(node: Node) -> bool:
-    """Whether a step with this node may be one region: host ops on values, control flow and nodes
-    that block divide it."""
+    """Whether a step with this node can be one region: host ops on values, control flow and
+    blocking nodes split it."""
     op = node.op
     return not (op.bodies or op.blocking or (op.host_only and node.inputs))
 
@@ -156,13 +156,13 @@ def _digest(step: Step, nodes: Sequence[Node]) -> bytes | None:
     results = _types(list(chain.from_iterable(node.outputs for node in nodes)))
     text = f"{inputs}{feeds}{fetches}{targets}{names}{results}\n" + "\n".join(texts)
     digest = blake2b(text.encode("utf-8", "surrogateescape"), digest_size=20)
-    digest.update(b"\0" + flow.tobytes())  # no text contains this byte
+    digest.update(b"\0" + flow.tobytes())  # a separator: no text contains this byte
     return digest.digest()
 
 
 def _types(tensors: Sequence[Tensor]) -> str:
-    """The dtypes and static shapes of tensors: the distinct ones, and the number of each."""
+    """The dtypes and static shapes of tensors: the distinct pairs, and the index of each."""
     numbers: dict[tuple[Any, ...], int] = {}
     types = [(tensor.dtype, tensor.shape.sizes) for tensor in tensors]
-    found = [numbers.setdefault(each, len(numbers)) for each in types]
-    return f"{[(dtype.name, sizes) for dtype, sizes in numbers]}{found}"
+    indices = [numbers.setdefault(type_, len(numbers)) for type_ in types]
+    return f"{[(dtype.name, sizes) for dtype, sizes in numbers]}{indices}"

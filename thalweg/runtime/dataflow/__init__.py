@@ -1,1 +1,1 @@
-"""Steps by readiness: token graphs, what is unfolded to them, and the executor."""
+"""Dataflow execution: token graphs, lowering of control flow to them, and the executor."""

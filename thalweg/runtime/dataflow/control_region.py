@@ -1,9 +1,9 @@
-"""Control nodes as kernels of a plan: a conditional or a loop with all that is inside it.
+"""Control nodes as kernels of a plan: a conditional or a loop, with its bodies.
 
-What can be is run as native code. What cannot (strings, Python, shapes that change from one
-iteration to the next, nodes on several devices) and what native code gives up is unfolded to a
-token graph for the dataflow executor, which runs the vertices of all devices, each with the state
-of its own. What is on a device of another process is called there.
+A control node runs as native code where possible. Otherwise (strings, Python calls, shapes that
+change between iterations, nodes on several devices), or if native code gives up, it is unfolded to
+a token graph for the dataflow executor. The executor runs the vertices of all devices, each with
+its own device's state; vertices on a device of another process are called remotely.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from thalweg.runtime.dataflow.unfold import Section, Unfolder, has_primitives, v
 from thalweg.runtime.kernels import Call, call_of, local_cells
 from thalweg.runtime.program_cache import cached_lower
 
-#: Where this is False, everything is left to the executor: both must give the same.
+#: If False, the dataflow executor runs all control nodes; results are the same.
 NATIVE = True
 
 
@@ -37,23 +37,23 @@ class ControlCall:
 
     def __init__(self, unit: ControlRegion, backend: Backend, fed: Sequence[int] = ()) -> None:
         self.unit = unit
-        self._fed = fed  # inputs that are values where the bodies want references
+        self._fed = fed  # inputs that are fed values where the bodies expect references
         devices = backend.devices
         self._spans = devices is not None and spans(unit.nodes[0], devices)
         self._backend = backend if self._spans else replace(backend, devices=None)
         is_native = backend.compiled and not self._spans
         self.native = backend.device.load_control(unit, cached_lower) if is_native else None
-        self.was_native: bool | None = None  # how it ran the last time, if it did
+        self.was_native: bool | None = None  # how the last run was executed; None before the first
 
     @cached_property
     def dataflow(self) -> Dataflow:
-        """The unit as a token graph."""
+        """The unit as a token graph, unfolded on first use."""
         nested = self._nested if self._backend.compiled else None
         return Dataflow(unfold(self.unit, self._backend, nested))
 
     @property
     def reason(self) -> str:
-        """Why it ran on the executor, where native code is wanted."""
+        """Why it ran on the dataflow executor instead of as native code."""
         if self._spans:
             return "its nodes are on several devices"
         if self.native is None and self._backend.compiled:
@@ -68,8 +68,8 @@ class ControlCall:
     def __call__(self, context: Any, *values: Any) -> list[Any]:
         inputs = list(values)
         for place in self._fed:
-            inputs[place] = _cell(self.unit.inputs[place], inputs[place])
-        if not self._spans:  # so nothing inside writes to a variable of another process
+            inputs[place] = _fed_cell(self.unit.inputs[place], inputs[place])
+        if not self._spans:  # then no body writes to a variable of another process
             inputs = local_cells(inputs)
         if self.native is not None and NATIVE:
             if self._backend.has_accelerator and self._backend.device.is_host:
@@ -87,11 +87,11 @@ def control_call(unit: ControlRegion, fed: Collection[Tensor], backend: Backend)
     device = backend.device_of(unit.nodes[0])
     if isinstance(device, Elsewhere) and not spans(unit.nodes[0], backend.devices or {}):
         return device.call(unit)
-    first = len(unit.inputs) - len(unit.node.op.bodies[0].arguments)
+    first_argument = len(unit.inputs) - len(unit.node.op.bodies[0].arguments)
     references = [p for p, tensor in enumerate(unit.inputs) if tensor.dtype.is_ref_dtype]
-    read = [p for p in references if p < first and unit.inputs[p] not in fed]
-    given = [p for p in references if p >= first and unit.inputs[p] in fed]
-    function = ControlCall(unit, backend, given)
+    read = [p for p in references if p < first_argument and unit.inputs[p] not in fed]
+    fed_references = [p for p in references if p >= first_argument and unit.inputs[p] in fed]
+    function = ControlCall(unit, backend, fed_references)
     return Call(function, True, tuple(read), unit.node, unit.nodes)
 
 
@@ -100,8 +100,8 @@ class DataflowStep:
     """A step that runs as one token graph, since its nodes are control primitives."""
 
     nodes: tuple[Node, ...]
-    inputs: tuple[Tensor, ...]  # what is fed
-    outputs: tuple[Tensor, ...]  # what is fetched and not fed
+    inputs: tuple[Tensor, ...]  # the feeds
+    outputs: tuple[Tensor, ...]  # the fetches that are not fed
 
     def call(self, backend: Backend) -> Call:
         """The call that computes the step."""
@@ -109,8 +109,8 @@ class DataflowStep:
         return Call(Dataflow(graph), True, (), self.nodes[-1], self.nodes)
 
 
-def _cell(tensor: Tensor, value: Any) -> VariableCell:
-    """A fed value that stands for a variable."""
+def _fed_cell(tensor: Tensor, value: Any) -> VariableCell:
+    """A temporary variable with a fed value, in place of the variable that `tensor` refers to."""
     cell = VariableCell(tensor.op.name, tensor.dtype.base_dtype, tensor.shape)
     cell.assign(value)
     return cell
@@ -123,16 +123,16 @@ Nested = Callable[[ControlRegion], Call]
 
 
 def unfold(unit: ControlRegion, backend: Backend, nested: Nested | None = None) -> TokenGraph:
-    """A conditional or a loop as a token graph; loops inside it, unless they may block, are calls
-    where `nested` gives such."""
+    """Unfold a conditional or a loop to a token graph. With `nested`, inner loops that cannot block
+    become the calls that it returns."""
     unfolder = _StepUnfolder(backend, nested=nested)
-    around = Section()
+    root = Section()
     for tensor in unit.inputs:
-        around.values[tensor] = unfolder.add(around, VertexKind.PASS, node=tensor.op)
-    unfolder.control(unit, around, {})
-    fetches = tuple(around.values[tensor] for tensor in unit.outputs)
+        root.values[tensor] = unfolder.add(root, VertexKind.PASS, node=tensor.op)
+    unfolder.control(unit, root, {})
+    fetches = tuple(root.values[tensor] for tensor in unit.outputs)
     if not fetches:
-        unfolder.done(around, unit.node)
+        unfolder.done(root, unit.node)
     dead = [p for p, t in enumerate(unit.outputs) if isinstance(t.op.op, BranchTrace)]
     return TokenGraph(tuple(unfolder.vertices), len(unit.inputs), fetches, frozenset(dead))
 
@@ -140,21 +140,21 @@ def unfold(unit: ControlRegion, backend: Backend, nested: Nested | None = None) 
 def unfold_step(
     nodes: Sequence[Node], fetches: Sequence[Tensor], feeds: Sequence[Tensor], backend: Backend
 ) -> TokenGraph:
-    """A step that has control primitives as a token graph: its nodes one by one."""
+    """Unfold a step with control primitives to a token graph, node by node."""
     unfolder = _StepUnfolder(replace(backend, compiled=False), feeds)
-    around = Section()
+    root = Section()
     for tensor in feeds:
-        around.values[tensor] = unfolder.add(around, VertexKind.PASS, node=tensor.op)
+        root.values[tensor] = unfolder.add(root, VertexKind.PASS, node=tensor.op)
     order = {node: set(node.controls) for node in nodes}
     for unit in with_traces(nodes, fetches):
-        unfolder.unit(unit, around, order)
-    unfolder.close_loops(nodes, around)
-    ends = tuple(around.values[tensor] for tensor in fetches)
-    return TokenGraph(tuple(unfolder.vertices), len(feeds), ends)
+        unfolder.unit(unit, root, order)
+    unfolder.close_loops(nodes, root)
+    sources = tuple(root.values[tensor] for tensor in fetches)
+    return TokenGraph(tuple(unfolder.vertices), len(feeds), sources)
 
 
 class _StepUnfolder(Unfolder):
-    """A part of a step, to be run."""
+    """Unfolds a part of a step for execution."""
 
     def __init__(
         self, backend: Backend, fed: Collection[Tensor] = (), nested: Nested | None = None
@@ -173,13 +173,13 @@ class _StepUnfolder(Unfolder):
         return regions(nodes, wanted, values_in(section), order, devices=names)
 
     def call(self, unit: Unit) -> Call | None:
-        """Of control nodes inside others, only loops are calls: only dead tokens can say that a
-        trace of a branch has no value."""
+        """Of nested control nodes, only loops become calls: a branch trace without a value needs a
+        dead token."""
         if not isinstance(unit, ControlRegion):
-            found = call_of(unit, self._fed, self._backend)
+            call = call_of(unit, self._fed, self._backend)
         elif self._nested and not unit.node.op.blocking and isinstance(unit.node.op, While):
-            found = self._nested(unit)
+            call = self._nested(unit)
         else:
             return None
         devices = self._backend.devices
-        return found if devices is None else found._replace(device=devices[found.nodes[-1]].name)
+        return call if devices is None else call._replace(device=devices[call.nodes[-1]].name)

@@ -1,9 +1,8 @@
-"""Graphs as other systems know them: conditionals and loops as Switch, Merge, Enter and the like.
+"""Export of graphs with control flow as Switch, Merge, Enter and the other TensorFlow primitives.
 
-What comes in is a graph with control nodes; what goes out are nodes to be written to a GraphDef: a
-graph is unfolded as steps are, and a node made for each vertex. Nodes keep their names, those of
-bodies too: they are unique in the whole graph. The outputs of a control node leave by a node of its
-name.
+A graph is unfolded as steps are, and each vertex becomes a node to be written to a GraphDef. Nodes,
+including those of bodies, keep their names, which are unique in the whole graph. A node with the
+name of the control node returns its outputs.
 """
 
 from __future__ import annotations
@@ -34,36 +33,36 @@ from thalweg.runtime.dataflow.unfold import PRIMITIVES, Section, Unfolder
 from thalweg.runtime.kernels import Call
 
 _TYPES = {kind: name for name, kind in PRIMITIVES.items()}
-#: What makes the node of a vertex with one input that chooses nothing, if no identity.
+#: Node constructors by vertex kind; other kinds with one input become identities.
 _MAKERS = {
     VertexKind.EXIT: primitives.exit_,
     VertexKind.NEXT_ITERATION: primitives.next_iteration,
     VertexKind.LOOP_COND: primitives.loop_cond,
 }
-#: (its name, what it takes) -> a node
+#: (inputs) -> a node
 Make = Callable[..., Node]
 
 
 def unfolded(graph: Graph) -> list[list[Node]]:
-    """For each node of a graph, the nodes that stand for it outside; for a trace none."""
-    exporter, around = _Exporter(), Section()
+    """For each node of a graph, the exported nodes that replace it; none for a trace."""
+    exporter, root = _Exporter(), Section()
     order = {node: dict.fromkeys(node.controls).keys() for node in graph.nodes}
-    found: list[list[Node]] = []
+    exported: list[list[Node]] = []
     with exporter.graph.as_default():
         for node in graph.nodes:
-            before = len(exporter.graph.nodes)
-            for unit in exporter.units([node], (), around, order):
-                exporter.unit(unit, around, order)
-            found.append(exporter.graph.nodes[before:])
-        exporter.close_loops(graph.nodes, around)
-    return found
+            first = len(exporter.graph.nodes)
+            for unit in exporter.units([node], (), root, order):
+                exporter.unit(unit, root, order)
+            exported.append(exporter.graph.nodes[first:])
+        exporter.close_loops(graph.nodes, root)
+    return exported
 
 
 operators["unfolded"] = unfolded
 
 
 class _Exporter(Unfolder):
-    """Vertices as nodes: what a call has for a function makes its node."""
+    """Unfolds to nodes: the function of a call constructs the node of its vertex."""
 
     folds = False
 
@@ -72,34 +71,35 @@ class _Exporter(Unfolder):
         self.graph = Graph()
         self._outputs: list[Sequence[Tensor]] = []  # of each vertex
         self._nodes: list[Node] = []
-        self._owner = ""  # the control node that is unfolded
+        self._owner = ""  # the control node being unfolded
         self._names = Counter[str]()
-        self._truths: dict[Tensor, list[Tensor]] = {}  # of what chooses a branch of several
-        self._groups: set[bytes] = set()  # of the nodes made so far
+        #: By branch index tensor: whether each branch, except the last, is taken.
+        self._is_chosen: dict[Tensor, list[Tensor]] = {}
+        self._groups: set[bytes] = set()  # colocation groups of the nodes so far
 
     def append(self, vertex: Vertex) -> None:
         super().append(vertex)
         after = [self._nodes[place] for place in sorted(vertex.controls)]
         with self.graph.control_dependencies(after):
-            node, outputs = self._made(vertex, [self._tensor(each) for each in vertex.inputs])
+            node, outputs = self._build(vertex, [self._tensor(each) for each in vertex.inputs])
         self._nodes.append(node)
         self._outputs.append(outputs)
 
     def _tensor(self, source: Input) -> Tensor:
-        vertex, output = cast("Source", source)  # nothing is known: constants are nodes
+        vertex, output = cast("Source", source)  # never Known: constants are nodes
         return self._outputs[vertex][output]
 
-    def _made(self, vertex: Vertex, inputs: list[Tensor]) -> tuple[Node, Sequence[Tensor]]:
+    def _build(self, vertex: Vertex, inputs: list[Tensor]) -> tuple[Node, Sequence[Tensor]]:
         if vertex.kind is VertexKind.SWITCH and _is_unfolded(vertex):
             data, chosen = inputs
-            ends = self._switched(data, chosen, vertex.outputs)
+            ends = self._switch_outputs(data, chosen, vertex.outputs)
             return ends[-1].op, ends
         node = self._node(vertex, inputs)
         return node, node.outputs
 
     def _node(self, vertex: Vertex, inputs: list[Tensor]) -> Node:
         if not _is_unfolded(vertex):
-            return self._copied(cast("Node", vertex.node), *inputs)
+            return self._copy(cast("Node", vertex.node), *inputs)
         if vertex.call is not None:
             return vertex.call.function(*inputs)
         name = self._name(_TYPES.get(vertex.kind, "Identity"))
@@ -112,36 +112,36 @@ class _Exporter(Unfolder):
         return primitives.enter(inputs[0], *frame, name=name).op
 
     def _name(self, part: str) -> str:
-        """A name for a node that is none of the user's."""
+        """A unique name for a node that is not the user's."""
         name = f"{self._owner}/{part}"
         self._names[name] += 1
         return f"{name}_{self._names[name] - 1}/"
 
-    def _switched(self, data: Tensor, chosen: Tensor, count: int) -> list[Tensor]:
-        """The outputs of a switch: one for each value of what chooses."""
+    def _switch_outputs(self, data: Tensor, chosen: Tensor, count: int) -> list[Tensor]:
+        """The outputs of a switch, one for each branch: a chain of two-way switches."""
         if chosen.dtype is dtypes.bool:
             return list(primitives.switch(data, chosen, name=self._name("Switch")))
-        if chosen not in self._truths:
-            with self.graph.control_dependencies([chosen]):  # which is in the frame of its loop
-                self._truths[chosen] = [
+        if chosen not in self._is_chosen:
+            with self.graph.control_dependencies([chosen]):  # the constants must be in its frame
+                self._is_chosen[chosen] = [
                     compare.equal(chosen, number, name=self._name("is_chosen"))
                     for number in range(count - 1)
                 ]
         ends: list[Tensor] = []
-        for truth in self._truths[chosen]:
+        for truth in self._is_chosen[chosen]:
             data, end = primitives.switch(data, truth, name=self._name("Switch"))
             ends.append(end)
         return [*ends, data]
 
-    def _copied(self, node: Node, *inputs: Tensor) -> Node:
-        made = self.graph.copied(node, inputs, (), f"{node.name}/")
-        # Of the groups it is in, those of nodes that are there: an argument of a body is none.
-        self._groups.add(b"loc:@" + made.name.encode())
-        groups = made.annotations.get("_class", ())
+    def _copy(self, node: Node, *inputs: Tensor) -> Node:
+        copy = self.graph.copied(node, inputs, (), f"{node.name}/")
+        # Keep the colocation groups of exported nodes; arguments of bodies are not exported.
+        self._groups.add(b"loc:@" + copy.name.encode())
+        groups = copy.annotations.get("_class", ())
         kept = [group for group in groups if group in self._groups]
         if len(kept) < len(groups):
-            made.annotations = {**made.annotations, "_class": kept or None}
-        return made
+            copy.annotations = {**copy.annotations, "_class": kept or None}
+        return copy
 
     def connect(self, merge: int, inputs: Sequence[Input]) -> None:
         node, tensors = self._nodes[merge], tuple(map(self._tensor, inputs))
@@ -150,12 +150,12 @@ class _Exporter(Unfolder):
             node.outputs[0].widen_shape(common_shape([tensor.shape for tensor in tensors]))
 
     def control(self, unit: ControlRegion, section: Section, order: Order) -> None:
-        """A control node, whose outputs leave together."""
+        """Unfold a control node; an IdentityN of its name returns its outputs."""
         node, outer = unit.node, self._owner
         self._owner = node.name
         super().control(unit, section, order)
         ends = [section.values[tensor] for tensor in node.outputs]
-        leave = self._call(node, section, partial(_leave, node), *ends)
+        leave = self._call(node, section, partial(_identity_n, node), *ends)
         for place, tensor in enumerate(node.outputs):
             section.values[tensor] = Source(leave.vertex, place)
         section.ends.update(dict.fromkeys(unit.nodes, leave.vertex))
@@ -176,7 +176,7 @@ class _Exporter(Unfolder):
     def call(self, unit: Unit) -> Call | None:
         if not isinstance(unit, Node):
             return None
-        return Call(partial(self._copied, unit), False, (), unit, (unit,))
+        return Call(partial(self._copy, unit), False, (), unit, (unit,))
 
     def choice(self, node: Node, count: int) -> Call:
         def make(tensor: Tensor) -> Node:
@@ -188,20 +188,20 @@ class _Exporter(Unfolder):
         return section.values[node.inputs[place]]
 
     def read(self, source: Input, node: Node, section: Section) -> Input:
-        return source  # a node that wants a value reads a reference itself
+        return source  # an exported node reads references itself
 
     def branch_trace(self, trace: Node, number: int, parts: Sequence[Section]) -> Input:
-        """A value from inside a branch, and something else where another one was taken."""
+        """The traced tensor of a branch, merged with a dummy value from each other branch."""
         tensor = traced_tensor(trace)
-        nothing = partial(self._something, tensor.dtype.base_dtype)
-        ends = [self._call(trace, part, nothing) for part in parts]
+        dummy = partial(self._dummy, tensor.dtype.base_dtype)
+        ends = [self._call(trace, part, dummy) for part in parts]
         ends[number] = self.alive(parts[number].values[tensor], parts[number])
         return self.add(Section(), VertexKind.MERGE, ends, node=trace)
 
     def loop_traces(
         self, unit: ControlRegion, section: Section, part: Section, truth: Source, loop: Loop
     ) -> None:
-        """A counter, and lists that each iteration writes to."""
+        """Add a loop variable that counts iterations, and one list for each traced tensor."""
 
         def variable(
             start: Source, next_value: Callable[[Source], Source]
@@ -221,22 +221,22 @@ class _Exporter(Unfolder):
         if not unit.nodes[1:]:
             return
         one = call(part, lambda: basic.constant(1, name=self._name("one")).op)
-        zero = call(section, partial(self._something, dtypes.int32))
-        at, count = variable(zero, lambda at: call(part, self._sum, at, one))
+        zero = call(section, partial(self._dummy, dtypes.int32))
+        index, count = variable(zero, lambda index: call(part, self._sum, index, one))
         for trace in unit.nodes[1:]:
-            made = count
+            result = count
             if not isinstance(trace.op, LoopCount):
                 tensor = traced_tensor(trace)
                 dtype, value = tensor.dtype.base_dtype, part.values[tensor]
                 start = call(section, partial(self._new_list, dtype))
-                write = partial(call, part, partial(self._written, dtype), value, at)
-                _, made = variable(start, write)
-            section.values[trace.outputs[0]] = made
+                write = partial(call, part, partial(self._write, dtype), value, index)
+                _, result = variable(start, write)
+            section.values[trace.outputs[0]] = result
 
-    # Nodes that are none of the user's
+    # Nodes that are not the user's
 
-    def _something(self, dtype: DType) -> Node:
-        """Any value of a dtype."""
+    def _dummy(self, dtype: DType) -> Node:
+        """A dummy value of a dtype."""
         if dtype is dtypes.variant:
             return self._new_list(dtypes.float32)
         zero = "" if dtype is dtypes.string else np.zeros((), dtype.as_numpy_dtype)
@@ -250,20 +250,20 @@ class _Exporter(Unfolder):
     def _sum(self, x: Tensor, y: Tensor) -> Node:
         return arithmetic.add(x, y, name=self._name("next")).op
 
-    def _written(self, element: DType, value: Tensor, at: Tensor, held: Tensor) -> Node:
+    def _write(self, element: DType, value: Tensor, index: Tensor, array: Tensor) -> Node:
         name = self._name("write")
-        return TensorArrayWrite(dtype=element)(held, at, value, name=name).op
+        return TensorArrayWrite(dtype=element)(array, index, value, name=name).op
 
 
 def _is_unfolded(vertex: Vertex) -> bool:
-    """Whether a vertex is for a control node, and not for a primitive of the user's."""
+    """Whether a vertex stems from a control node, not from a primitive of the user's graph."""
     return vertex.node is None or not isinstance(vertex.node.op, primitives.Primitive)
 
 
-def _leave(node: Node, *ends: Tensor) -> Node:
-    made: list[Tensor] = basic.IdentityN()(list(ends), name=f"{node.name}/")
-    made[0].op.device = node.device
-    return made[0].op
+def _identity_n(node: Node, *ends: Tensor) -> Node:
+    outputs: list[Tensor] = basic.IdentityN()(list(ends), name=f"{node.name}/")
+    outputs[0].op.device = node.device
+    return outputs[0].op
 
 
 def _unit(node: Node) -> Unit:

@@ -1,8 +1,8 @@
-"""What a straight graph does at once, with what is there when it is to run.
+"""Openings: the calls of a straight graph that can be made before its run starts.
 
-A task's part of a step often begins with calls that need no run: regions of variables and of values
-that came with the order to run it, and sends of variables. What these give is only sent. An opening
-is these calls, one after the other; what is left of the graph runs as ever.
+A task's partition often begins with regions that read only variables and values that arrived with
+the request to run it, and with sends of variables. If their results are only sent, these calls need
+no run. An opening makes them one after the other; the rest of the graph runs as usual.
 """
 
 from __future__ import annotations
@@ -19,62 +19,64 @@ from thalweg.runtime.sending import SendingExecutable
 
 
 class _Call(NamedTuple):
-    """A vertex, and which of the values that came go to which of its inputs."""
+    """A vertex, the received values among its inputs, and the outputs that are sent."""
 
     vertex: StraightVertex
-    received: Sequence[tuple[int, int]]  # (input, number of the value)
-    sent: Sequence[tuple[int, Key]]  # (output, the key it is sent under)
+    received: Sequence[tuple[int, int]]  # (input, index of the value)
+    sent: Sequence[tuple[int, Key]]  # (output, rendezvous key)
 
 
 class Opening:
-    """The calls that a graph begins with, where values under some keys are there."""
+    """The calls that a graph can make first, given the values of some rendezvous keys."""
 
     def __init__(self, graph: StraightGraph, keys: Sequence[Key]) -> None:
         self._graph, self.keys = graph, keys
-        self._feeders = _feeders(graph)
+        self._predecessors = _predecessors(graph)
         done: set[int] = set()
         self.calls: list[_Call] = []
         can_open = not graph.fed and not graph.fetches
-        for place, vertex in enumerate(graph.vertices if can_open else ()):
-            if vertex is not None and self._is_ready(vertex, place):
-                done |= {place, *(at for at, _ in self._feeders[place] if self._key(at))}
+        for index, vertex in enumerate(graph.vertices if can_open else ()):
+            if vertex is not None and self._is_ready(vertex, index):
+                done |= {index, *(i for i, _ in self._predecessors[index] if self._key(i))}
                 if not vertex.is_empty:
-                    self.calls.append(self._call(vertex, place))
-        received = [key for at in done if (key := self._key(at)) is not None]
-        #: Whether there is anything to do, and all values that came are of use for it.
+                    self.calls.append(self._call(vertex, index))
+        received = [key for i in done if (key := self._key(i)) is not None]
+        #: Whether the opening does anything and consumes every received value.
         self.is_there = bool(done) and sorted(received) == sorted(keys)
         self.sends = tuple([key for call in self.calls for _, key in call.sent])
         self.rest = graph.without(done) if self.is_there else graph
         executables = [call.vertex.executable for call in self.calls]
         self._executables = [each for each in executables if each is not None]
 
-    def _key(self, place: int) -> Key | None:
-        return self._graph.vertices[place].key
+    def _key(self, index: int) -> Key | None:
+        return self._graph.vertices[index].key
 
-    def _is_ready(self, vertex: StraightVertex, place: int) -> bool:
-        """Whether a vertex can be called at once, and nothing in the graph waits for it."""
+    def _is_ready(self, vertex: StraightVertex, index: int) -> bool:
+        """Whether all inputs of a vertex are available and no vertex depends on it."""
         if vertex.controls or any(vertex.outputs) or vertex.starter or vertex.key:
             return False
         is_call = vertex.executable is not None or (
             vertex.sent is not None and vertex.last > vertex.first
         )
-        return is_call and all(self._is_there(at) for at, _ in self._feeders[place])
+        return is_call and all(
+            self._is_available(producer) for producer, _ in self._predecessors[index]
+        )
 
-    def _is_there(self, place: int) -> bool:
-        """Whether what a vertex gives is there when the graph is to run: a variable, or a value
-        that came, for one vertex alone."""
-        vertex = self._graph.vertices[place]
-        if self._feeders[place] or vertex.controls:
+    def _is_available(self, index: int) -> bool:
+        """Whether the result of a vertex is available before the run: a variable, or a received
+        value with one consumer."""
+        vertex = self._graph.vertices[index]
+        if self._predecessors[index] or vertex.controls:
             return False
         is_received = vertex.key in self.keys and len(vertex.outputs[0]) == 1
         return is_lasting(vertex) or is_received
 
-    def _call(self, vertex: StraightVertex, place: int) -> _Call:
-        numbers = {key: number for number, key in enumerate(self.keys)}
+    def _call(self, vertex: StraightVertex, index: int) -> _Call:
+        value_index = {key: number for number, key in enumerate(self.keys)}
         received = [
-            (slot - vertex.first, numbers[key])
-            for at, slot in self._feeders[place]
-            if (key := self._key(at)) is not None
+            (slot - vertex.first, value_index[key])
+            for producer, slot in self._predecessors[index]
+            if (key := self._key(producer)) is not None
         ]
         if isinstance(vertex.executable, SendingExecutable):
             keys = vertex.executable.keys
@@ -83,44 +85,45 @@ class Opening:
 
     @property
     def is_short(self) -> bool:
-        """Whether a thread that may not wait may make the calls."""
+        """Whether every call is short enough for a thread that must not block."""
         return not self._executables or all(each.holds_gil for each in self._executables)
 
     def __call__(self, context: Context, received: Sequence[Any]) -> list[Any]:
-        """What is sent, in the order of `sends`, of values in the order of `keys`."""
+        """Make the calls on the values of `keys`; returns the values of `sends`, in their order."""
         sent, values = list[Any](), self._graph.start(context).values
-        for vertex, places, outputs in self.calls:
+        for vertex, arguments, outputs in self.calls:
             inputs = values[vertex.first : vertex.last]
-            for place, number in places:
-                inputs[place] = received[number]
+            for position, index in arguments:
+                inputs[position] = received[index]
             try:
                 if vertex.executable is None:
-                    sent.append(_sent(vertex, inputs[0]))
+                    sent.append(_sent_value(vertex, inputs[0]))
                     continue
                 count = vertex.inputs
-                # Not as a region that sends: what it gives leaves with other messages.
+                # Not SendingExecutable.run: the caller sends the results.
                 results = Executable.run(vertex.executable, context, inputs[:count], inputs[count:])
             except Exception as error:
                 raise_at(error, vertex.call.node)
-            sent += [results[number] for number, _ in outputs]
+            sent += [results[index] for index, _ in outputs]
         return sent
 
 
-def _sent(vertex: StraightVertex, value: Any) -> Any:
-    """What is sent of a variable."""
+def _sent_value(vertex: StraightVertex, value: Any) -> Any:
+    """The value that a Send of a variable or buffer transmits."""
     value = value.read() if vertex.call.references else value
     return value.lease() if isinstance(value, Buffer) else value
 
 
-def _feeders(graph: StraightGraph) -> Mapping[int, list[tuple[int, int]]]:
-    """For each vertex the vertices that it waits for, with the slots of what they give; -1 where
-    that is nothing."""
-    found: dict[int, list[tuple[int, int]]] = {at: [] for at in range(len(graph.vertices))}
-    for at, vertex in enumerate(graph.vertices):
+def _predecessors(graph: StraightGraph) -> Mapping[int, list[tuple[int, int]]]:
+    """The predecessors of each vertex, with the slot of each value; -1 for a control edge."""
+    predecessors: dict[int, list[tuple[int, int]]] = {
+        producer: [] for producer in range(len(graph.vertices))
+    }
+    for producer, vertex in enumerate(graph.vertices):
         if vertex is not None:
             for edges in vertex.outputs:
-                for place, slot in edges:
-                    found.setdefault(place, []).append((at, slot))
-            for place in vertex.controls:
-                found.setdefault(place, []).append((at, -1))
-    return found
+                for consumer, slot in edges:
+                    predecessors.setdefault(consumer, []).append((producer, slot))
+            for consumer in vertex.controls:
+                predecessors.setdefault(consumer, []).append((producer, -1))
+    return predecessors

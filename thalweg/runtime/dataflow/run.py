@@ -1,10 +1,10 @@
 """The dataflow executor: runs token graphs, with frames, iterations and dead tokens.
 
-A token belongs to an iteration of a frame. The caller's thread fires all that is ready, in one
-graph or in those of all partitions of a step. Calls that may block, and in steps of several
-partitions calls that may take long, are deferred until nothing else is ready: several run on worker
-threads, a single one on the caller's. Dead tokens run through a branch that is not taken; an
-iteration is over when nothing in it can fire any more.
+A token belongs to an iteration of a frame. The caller's thread fires ready vertices, in one graph
+or in the graphs of all partitions of a step. Blocking calls, and long calls in steps of several
+partitions, are deferred until nothing else is ready: several run on worker threads, a single one on
+the caller's thread. Dead tokens propagate through branches that are not taken. An iteration ends
+when nothing in it can fire any more.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from thalweg.runtime.kernels import Call, Context, outputs_of, raise_at
 
 
 class Dataflow:
-    """A token graph, ready to run: any number of threads may do so at once."""
+    """A token graph with its wiring. Any number of threads may run it concurrently."""
 
     def __init__(self, graph: TokenGraph) -> None:
         self.graph = graph
@@ -37,11 +37,11 @@ class Dataflow:
         self.straight = StraightGraph.of(graph, self.wiring)
 
     def __call__(self, context: Context, *feeds: Any) -> list[Any]:
-        """The fetched values of one run, as the kernel of a whole step."""
+        """Run as the kernel of a whole step; returns the fetched values."""
         return self.run(feeds, context)
 
     def run(self, feeds: Sequence[Any], context: Context) -> list[Any]:
-        """The fetched values of one run."""
+        """Run the graph and return the fetched values."""
         return run_all([(self, feeds, context)], context.cancellation, defers=False)[0]
 
 
@@ -50,8 +50,8 @@ def run_all(
     cancellation: Cancellation,
     defers: bool = True,
 ) -> list[list[Any]]:
-    """The fetched values of token graphs that run at once, each with its feeds; calls that may take
-    long then are deferred, unless there is nothing to run beside them."""
+    """Run token graphs together, each with its feeds, and return the fetched values of each.
+    `defers`: long calls are deferred, so that they can run in parallel."""
     scheduler = Scheduler(cancellation, defers)
     runs = [_Run(dataflow, context, scheduler) for dataflow, _, context in graphs]
     for run, (_, feeds, _) in zip(runs, graphs, strict=True):
@@ -62,7 +62,7 @@ def run_all(
 
 @dataclass(slots=True, eq=False)
 class Tokens:
-    """Tokens that have not been consumed: values by slot, and what each vertex still waits for."""
+    """Unconsumed tokens: values by slot, pending counts by vertex, and the ready stack."""
 
     values: list[Any]
     pending: list[int]
@@ -71,13 +71,13 @@ class Tokens:
 
 @dataclass(slots=True, eq=False)
 class Iteration(Tokens):
-    """One iteration of a frame. The two refer to each other until the iteration has ended, and no
-    longer: a step leaves no reference cycle."""
+    """One iteration of a frame. The frame drops its reference when the iteration ends, so a step
+    leaves no reference cycle."""
 
     frame: Frame
     index: int
-    dead: bytearray = field(init=False)  # the vertices with a dead input
-    out: int = 0  # calls that may block and have not returned
+    dead: bytearray = field(init=False)  # 1 for each vertex with a dead input
+    out: int = 0  # calls deferred or in flight
     children: dict[int, Frame] = field(default_factory=dict[int, "Frame"])
     queued: bool = False
 
@@ -86,29 +86,31 @@ class Iteration(Tokens):
 
 
 class Frame:
-    """A frame that is running: a loop, for one iteration of what is around it."""
+    """A running frame: one execution of a loop in an iteration of the enclosing frame."""
 
     def __init__(self, wiring: FrameWiring, place: int, parent: Iteration | None) -> None:
         self.wiring = wiring
         self.place = place
         self.parent = parent
-        #: what iterations begin with: constants
+        #: the initial tokens of iterations, with the constants entered so far
         self.pattern = Tokens(wiring.values[:], wiring.pending[:], [])
         self.iterations: dict[int, Iteration] = {}
         self.oldest, self.newest = 0, -1
-        self.missing = wiring.entering  # vertices that have not entered yet, dead or alive
-        self.held: list[tuple[WiredVertex, Any]] = []  # for an iteration that may not begin yet
+        self.missing = wiring.entering  # ENTER vertices that have not fired yet, live or dead
+        self.held: list[tuple[WiredVertex, Any]] = []  # for an iteration beyond the limit
         self.exited: set[WiredVertex] = set()
         self.is_over = False
         self.collected: dict[WiredVertex, dict[int, Any]] = {}
 
     def begin(self) -> Iteration:
-        """The next iteration."""
+        """Create the next iteration."""
         self.newest += 1
-        like = self.pattern
-        begun = Iteration(like.values[:], like.pending[:], like.ready[:], self, self.newest)
-        self.iterations[self.newest] = begun
-        return begun
+        template = self.pattern
+        iteration = Iteration(
+            template.values[:], template.pending[:], template.ready[:], self, self.newest
+        )
+        self.iterations[self.newest] = iteration
+        return iteration
 
 
 class _Run:
@@ -123,21 +125,23 @@ class _Run:
         self._root = Frame(self._wiring.frames[0], 0, None)
 
     def begin(self, feeds: Sequence[Any]) -> None:
-        """Make the feeds and all that takes nothing ready."""
+        """Send the feeds and make the vertices without inputs ready."""
         first = self._begin(self._root)
-        fed = len(self._wiring.feeds)
-        sources = [p for p, count in enumerate(first.pending[fed:-1], fed) if not count]
-        first.ready += reversed(sources)  # the last of those that are ready fires first
+        feed_count = len(self._wiring.feeds)
+        sources = [
+            p for p, count in enumerate(first.pending[feed_count:-1], feed_count) if not count
+        ]
+        first.ready += reversed(sources)  # `ready` is a stack: the first source fires first
         for vertex, value in zip(self._wiring.feeds, feeds, strict=True):
             self._send(first, vertex.edges[0], value)
 
     def results(self) -> list[Any]:
-        """The fetched values, when nothing can fire any more."""
-        first = self._root.iterations.pop(0)  # what it holds lives no longer than the step
+        """The fetched values, once nothing can fire any more."""
+        first = self._root.iterations.pop(0)  # release its values at the end of the step
         return [self._fetched(first, place) for place in range(len(self._graph.fetches))]
 
     def _drain(self, iteration: Iteration) -> None:
-        """Fire all that is ready in an iteration."""
+        """Fire all ready vertices of an iteration."""
         iteration.queued = False
         error = self._cancellation.error
         if error is not None:
@@ -148,7 +152,7 @@ class _Run:
             place = ready.pop()
             vertex = vertices[place]
             if dead[place]:
-                self._die(iteration, vertex)
+                self._propagate_dead(iteration, vertex)
             else:
                 _FIRES[vertex.kind](self, iteration, vertex)
         self._end_iterations(iteration.frame)
@@ -156,32 +160,32 @@ class _Run:
     # Sending
 
     def _send(self, tokens: Tokens, edges: Edges, value: Any) -> None:
-        """Send a value to the followers of an output."""
+        """Send a value to the consumers of an output."""
         values, pending = tokens.values, tokens.pending
         for place, slot in edges.plain:
             values[slot] = value
-            left = pending[place] = pending[place] - 1
-            if not left:
+            count = pending[place] = pending[place] - 1
+            if not count:
                 tokens.ready.append(place)
-        for place, slot, number, _ in edges.merges:
+        for place, slot, position, _ in edges.merges:
             if values[slot] is EMPTY:
-                values[slot], values[slot + 1] = value, number
+                values[slot], values[slot + 1] = value, position
                 self._count_down(tokens, place)
 
     def _count_down(self, tokens: Tokens, place: int) -> None:
-        left = tokens.pending[place] = tokens.pending[place] - 1
-        if not left:
+        count = tokens.pending[place] = tokens.pending[place] - 1
+        if not count:
             tokens.ready.append(place)
 
     def send_done(self, tokens: Tokens, vertex: WiredVertex) -> None:
-        """Send a token without a value along control edges."""
+        """Send tokens along the control edges of a vertex."""
         for place in vertex.controls:
             self._count_down(tokens, place)
         for place in vertex.triggers:
             self._count_down(tokens, place)
 
     def _kill(self, iteration: Iteration, edges: Edges) -> None:
-        """Send a dead token to the followers of an output."""
+        """Send a dead token to the consumers of an output."""
         for place in edges.dead:
             iteration.dead[place] = 1
             self._count_down(iteration, place)
@@ -192,7 +196,7 @@ class _Run:
                 self._count_down(iteration, place)
 
     def _kill_all(self, iteration: Iteration, vertex: WiredVertex) -> None:
-        """Send dead tokens to all followers of a vertex."""
+        """Send dead tokens along all out-edges of a vertex; triggers fire all the same."""
         for edges in vertex.edges:
             self._kill(iteration, edges)
         for place in vertex.controls:
@@ -212,14 +216,14 @@ class _Run:
         """Call a kernel, now or when nothing else is ready."""
         values = iteration.values
         inputs = values[vertex.first : vertex.last]
-        values[vertex.first : vertex.last] = vertex.empty  # a value lives as long as it has uses
+        values[vertex.first : vertex.last] = vertex.empty  # release values after their last use
         call: Call = vertex.call  # pyright: ignore[reportAssignmentType] - calls have one
         scheduler, blocks = self._scheduler, vertex.spec.blocks or call.is_async
         if not blocks and (not scheduler.defers or _is_short(call, inputs)):
-            self._give(iteration, vertex, self._result(call, inputs))
+            self._send_outputs(iteration, vertex, self._result(call, inputs))
             return
         iteration.out += 1
-        take = partial(self._come_back, iteration, vertex)
+        take = partial(self._complete, iteration, vertex)
         if not call.is_async:
             make = partial(self._result, call, inputs)
             scheduler.deferred.append(Deferred(call, make, take))
@@ -232,7 +236,7 @@ class _Run:
         self._result(call, [done, *inputs])
 
     def _result(self, call: Call, inputs: list[Any]) -> Any:
-        """What a call gives; its error is attributed to its node."""
+        """Make a call and return its result; an error is attributed to the call's node."""
         try:
             if self._cancellation.error is not None:
                 raise self._cancellation.error
@@ -245,24 +249,24 @@ class _Run:
             raise_at(error, call.node)
 
     def _context_of(self, call: Call) -> Context:
-        found = self._contexts.get(call.node)
-        if found is None:
-            found = self._contexts[call.node] = self._context.at(call.node, call.device)
-        return found
+        context = self._contexts.get(call.node)
+        if context is None:
+            context = self._contexts[call.node] = self._context.at(call.node, call.device)
+        return context
 
-    def _give(self, iteration: Iteration, vertex: WiredVertex, result: Any) -> None:
+    def _send_outputs(self, iteration: Iteration, vertex: WiredVertex, result: Any) -> None:
         edges = vertex.edges
         if len(edges) == 1 and not isinstance(result, list | tuple):
             self._send(iteration, edges[0], result)
         else:
             flat = outputs_of(result, len(edges), vertex.call.node)  # pyright: ignore[reportOptionalMemberAccess] - a call
-            for each, value in zip(edges, flat, strict=True):
-                self._send(iteration, each, value)
+            for output_edges, value in zip(edges, flat, strict=True):
+                self._send(iteration, output_edges, value)
         if vertex.is_awaited:
             self.send_done(iteration, vertex)
 
     def switch(self, iteration: Iteration, vertex: WiredVertex) -> None:
-        """Send the data to the output that is chosen, dead tokens to the others."""
+        """Send the data to the selected output and dead tokens to the others."""
         values, first = iteration.values, vertex.first
         chosen = int(values[first + 1])
         for number, edges in enumerate(vertex.edges):
@@ -275,7 +279,7 @@ class _Run:
             self.send_done(iteration, vertex)
 
     def merge(self, iteration: Iteration, vertex: WiredVertex) -> None:
-        """Send the first input that is alive, and its number."""
+        """Send the first live input, and its index."""
         values, first = iteration.values, vertex.first
         self._send(iteration, vertex.edges[0], values[first])
         if len(vertex.edges) > 1:
@@ -285,14 +289,14 @@ class _Run:
             self.send_done(iteration, vertex)
 
     def hand_on(self, iteration: Iteration, vertex: WiredVertex) -> None:
-        """Send what came."""
+        """Send the input on."""
         self._send(iteration, vertex.edges[0], iteration.values[vertex.first])
         iteration.values[vertex.first] = None
         if vertex.is_awaited:
             self.send_done(iteration, vertex)
 
-    def _die(self, iteration: Iteration, vertex: WiredVertex) -> None:
-        """A vertex with a dead input: all that follows is dead."""
+    def _propagate_dead(self, iteration: Iteration, vertex: WiredVertex) -> None:
+        """Propagate the dead input of a vertex to its consumers, or into the frame it enters."""
         iteration.values[vertex.first : vertex.last] = vertex.empty
         if vertex.spec.loop is None:
             self._kill_all(iteration, vertex)
@@ -304,40 +308,42 @@ class _Run:
     # Frames
 
     def _child(self, iteration: Iteration, vertex: WiredVertex) -> Frame:
-        found = iteration.children.get(vertex.child)
-        if found is None:
-            found = Frame(self._wiring.frames[vertex.child], vertex.child, iteration)
-            iteration.children[vertex.child] = found
-        return found
+        frame = iteration.children.get(vertex.child)
+        if frame is None:
+            frame = Frame(self._wiring.frames[vertex.child], vertex.child, iteration)
+            iteration.children[vertex.child] = frame
+        return frame
 
     def _begin(self, frame: Frame) -> Iteration:
-        """The next iteration of a frame."""
+        """Start the next iteration of a frame."""
         iteration = frame.begin()
         self._queue(iteration)
         return iteration
 
     def enter(self, iteration: Iteration, vertex: WiredVertex) -> None:
-        """Send a value into a frame: to its first iteration, or to all."""
+        """Send a value into a frame: to its first iteration, or to all if it is constant."""
         value = iteration.values[vertex.first]
         iteration.values[vertex.first] = None
         frame = self._child(iteration, vertex)
         frame.missing -= 1
         if frame.newest < 0:
             self._begin(frame)
-        reached = [*frame.iterations.values()] if vertex.spec.is_constant else [frame.iterations[0]]
+        receivers = (
+            [*frame.iterations.values()] if vertex.spec.is_constant else [frame.iterations[0]]
+        )
         if vertex.spec.is_constant:
-            self._arrive(frame.pattern, vertex, value)
-        for each in reached:
-            self._arrive(each, vertex, value)
-            self._queue(each)
+            self._deliver(frame.pattern, vertex, value)
+        for receiver in receivers:
+            self._deliver(receiver, vertex, value)
+            self._queue(receiver)
 
-    def _arrive(self, tokens: Tokens, vertex: WiredVertex, value: Any) -> None:
+    def _deliver(self, tokens: Tokens, vertex: WiredVertex, value: Any) -> None:
         self._send(tokens, vertex.edges[0], value)
         if vertex.is_awaited:
             self.send_done(tokens, vertex)
 
     def next_iteration(self, iteration: Iteration, vertex: WiredVertex) -> None:
-        """Send a value to the next iteration."""
+        """Send a value to the next iteration, or hold it while too many iterations run."""
         value = iteration.values[vertex.first]
         iteration.values[vertex.first] = None
         frame, index = iteration.frame, iteration.index + 1
@@ -347,7 +353,7 @@ class _Run:
                 return
             self._begin(frame)
         following = frame.iterations[index]
-        self._arrive(following, vertex, value)
+        self._deliver(following, vertex, value)
         self._queue(following)
 
     def exit(self, iteration: Iteration, vertex: WiredVertex) -> None:
@@ -356,21 +362,21 @@ class _Run:
         frame.exited.add(vertex)
         value = iteration.values[vertex.first]
         iteration.values[vertex.first] = None
-        self._leave(frame, vertex, value)
+        self._send_to_parent(frame, vertex, value)
 
-    def _leave(self, frame: Frame, vertex: WiredVertex, value: Any) -> None:
+    def _send_to_parent(self, frame: Frame, vertex: WiredVertex, value: Any) -> None:
         parent: Iteration = frame.parent  # pyright: ignore[reportAssignmentType] - not the root
-        self._arrive(parent, vertex, value)
+        self._deliver(parent, vertex, value)
         self._queue(parent)
 
     def collect(self, iteration: Iteration, vertex: WiredVertex) -> None:
-        """Keep the value of an iteration."""
-        found = iteration.frame.collected.setdefault(vertex, {})
-        found[iteration.index] = iteration.values[vertex.first]
+        """Record the value of an iteration; it leaves when the frame ends."""
+        values = iteration.frame.collected.setdefault(vertex, {})
+        values[iteration.index] = iteration.values[vertex.first]
         iteration.values[vertex.first] = None
 
     def _end_iterations(self, frame: Frame) -> None:
-        """End the iterations in which nothing can fire any more, the oldest first."""
+        """End the iterations in which nothing can fire any more, oldest first."""
         if frame.missing or frame.is_over:
             return
         while frame.oldest <= frame.newest:
@@ -389,11 +395,11 @@ class _Run:
             return
         following = self._begin(frame)
         for vertex, value in frame.held:
-            self._arrive(following, vertex, value)
+            self._deliver(following, vertex, value)
         frame.held = []
 
     def _end(self, frame: Frame, parent: Iteration) -> None:
-        """Send what leaves a frame at its end, and dead tokens for what never left."""
+        """End a frame: send its collected values, and dead tokens for exits that never fired."""
         frame.is_over = True
         del parent.children[frame.place]
         for vertex in frame.wiring.leaving:
@@ -402,17 +408,17 @@ class _Run:
                 if vertex not in frame.exited:
                     self._kill_all(parent, vertex)
             elif frame.exited:
-                self._arrive(
+                self._deliver(
                     parent, vertex, collects(frame.collected.get(vertex, {}), frame.newest)
                 )
             else:
                 self._kill_all(parent, vertex)
         self._queue(parent)
 
-    def _come_back(self, iteration: Iteration, vertex: WiredVertex, result: Any) -> None:
-        """Take what a call gave that was deferred or under way."""
+    def _complete(self, iteration: Iteration, vertex: WiredVertex, result: Any) -> None:
+        """Accept the result of a call that was deferred or in flight."""
         iteration.out -= 1
-        self._give(iteration, vertex, result)
+        self._send_outputs(iteration, vertex, result)
         self._queue(iteration)
 
     def _fetched(self, first: Iteration, place: int) -> Any:
@@ -422,7 +428,7 @@ class _Run:
             return value
         if place in graph.may_be_dead:
             return None
-        source = cast("Source", graph.fetches[place])  # what is known is never dead
+        source = cast("Source", graph.fetches[place])  # a Known input always has a value
         node = graph.vertices[source.vertex].node
         name = "a value" if node is None else f"{node.name}:{source.output}"
         raise errors.InvalidArgumentError(
@@ -433,8 +439,8 @@ class _Run:
         )
 
 
-def _nothing(run: _Run, iteration: Iteration, vertex: WiredVertex) -> None:
-    """What leaves at the end of a frame is found then."""
+def _fire_count(run: _Run, iteration: Iteration, vertex: WiredVertex) -> None:
+    """COUNT vertices do nothing in an iteration: `_end` computes their result."""
 
 
 _BY_KIND: dict[VertexKind, Callable[[_Run, Iteration, WiredVertex], None]] = {
@@ -447,14 +453,14 @@ _BY_KIND: dict[VertexKind, Callable[[_Run, Iteration, WiredVertex], None]] = {
     VertexKind.LOOP_COND: _Run.hand_on,
     VertexKind.PASS: _Run.hand_on,
     VertexKind.COLLECT: _Run.collect,
-    VertexKind.COUNT: _nothing,
+    VertexKind.COUNT: _fire_count,
     VertexKind.TRIGGER: _Run.send_done,
 }
 _FIRES = [_BY_KIND[kind] for kind in VertexKind]
 
 
 def _is_short(call: Call, inputs: Sequence[Any]) -> bool:
-    """Whether a call takes less time than to hand it to another thread."""
+    """Whether a call takes less time than handing it to another thread."""
     function, op = call.function, call.node.op
     if isinstance(function, Executable):
         if function.holds_gil:

@@ -1,7 +1,8 @@
-"""What one thread has to do in the token graphs that it runs: what is ready, deferred, under way.
+"""The scheduler of the dataflow executor: ready work, deferred calls and calls in flight.
 
-Calls are deferred until nothing else is ready: several then run on workers, a single one on the
-caller's thread, unless it sends values that others wait for while it runs.
+One thread runs the token graphs of a step. It defers blocking and long calls until nothing else is
+ready. Several deferred calls then run on worker threads; a single one runs on the caller's thread,
+unless it sends values during its run that calls in flight may wait for.
 """
 
 from __future__ import annotations
@@ -21,28 +22,28 @@ from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.kernels import Call
 from thalweg.runtime.sending import SendingExecutable
 
-_MAX_WAIT = 0.1  # seconds without handling signals
+_MAX_WAIT = 0.1  # seconds; signals are handled between waits
 
 
-#: Has a function called on one certain thread, at once where that is the caller's.
+#: Runs a function on one particular thread: synchronously if that is the caller's thread.
 Soon = Callable[[Callable[[], None]], None]
 
 
-#: Takes what a call gave.
+#: Accepts the result of a call.
 Take = Callable[[Any], None]
 
 
 class Done(NamedTuple):
-    """A call that came back, from a worker or from who sent a value."""
+    """A completed call: from a worker, or the completion of an asynchronous op."""
 
     take: Take
     result: Any
     error: BaseException | None = None
-    running: Lock | None = None  # of a call on a worker
+    running: Lock | None = None  # calls on workers only: the lock held while it ran
 
 
 class Deferred(NamedTuple):
-    """A call that is made when nothing else is ready."""
+    """A call to make when nothing else is ready."""
 
     call: Call
     make: Callable[[], Any]
@@ -50,19 +51,19 @@ class Deferred(NamedTuple):
 
 
 class Scheduler:
-    """What one thread has to do in the token graphs that it runs."""
+    """The work of one thread that runs token graphs. Other threads only put to `done`."""
 
     def __init__(self, cancellation: Cancellation, defers: bool) -> None:
-        self.defers = defers  # calls that may take long
-        self.active: deque[Callable[[], None]] = deque()  # what fires all that is ready somewhere
+        self.defers = defers  # whether long calls are deferred
+        self.active: deque[Callable[[], None]] = deque()  # each drains one ready queue
         self.deferred: list[Deferred] = []
-        self.done: SimpleQueue[Done] = SimpleQueue()  # from any thread
-        self.under_way = 0  # calls that have not come back
-        self._running: set[Lock] = set()  # of calls on workers: held while the call runs
+        self.done: SimpleQueue[Done] = SimpleQueue()  # filled by any thread
+        self.under_way = 0  # calls in flight
+        self._running: set[Lock] = set()  # of calls on workers, each held during its call
         self._cancellation = cancellation
 
     def work(self) -> None:
-        """Fire all that is ready, and what that makes ready, until nothing is left."""
+        """Fire ready vertices until no vertex is ready and no call is deferred or in flight."""
         try:
             self._work()
         except BaseException as error:
@@ -81,8 +82,8 @@ class Scheduler:
                 return
 
     def _next_done(self) -> Done:
-        """Wait for a call to come back, for a short time at once: a signal that arrives just before
-        a wait begins does not end it."""
+        """Wait for a call to complete. The wait is divided into short ones, since a signal that
+        arrives just before a wait does not interrupt it."""
         while True:
             try:
                 return self.done.get(timeout=_MAX_WAIT)
@@ -90,10 +91,10 @@ class Scheduler:
                 continue
 
     def _release(self) -> None:
-        """Call what was deferred: on workers, a single one here."""
+        """Make the deferred calls: several on workers, a single one on this thread."""
         deferred, self.deferred = self.deferred, []
         is_single = len(deferred) == 1 and not self._running
-        # Others may wait for values that it sends while it runs.
+        # Calls in flight may wait for values that it sends during its run.
         is_awaited = self.under_way > 0 and isinstance(deferred[0].call.function, SendingExecutable)
         self.under_way += len(deferred)
         if is_single and not is_awaited:
@@ -106,10 +107,10 @@ class Scheduler:
             WORKERS.start(partial(self._call_on_worker, running, make, take))
 
     def _call_on_worker(self, running: Lock, make: Callable[[], Any], take: Take) -> None:
-        with running, np.errstate(all="ignore"):  # a thread has its own
+        with running, np.errstate(all="ignore"):  # errstate is per thread
             try:
                 done = Done(take, make(), None, running)
-            except BaseException as error:  # carried to the caller's thread
+            except BaseException as error:  # re-raised on the caller's thread
                 done = Done(take, None, error, running)
         self.done.put(done)
 
@@ -122,8 +123,8 @@ class Scheduler:
         done.take(done.result)
 
     def _stop(self, error: BaseException) -> None:
-        """Cancel the calls that workers run, and wait for them. One that has yet to begin finds the
-        step cancelled."""
+        """Cancel the calls on workers and wait for those that have started. A call that starts
+        later sees the cancellation."""
         if not self._running:
             return
         reason = error if isinstance(error, errors.OpError) else None

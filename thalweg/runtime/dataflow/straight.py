@@ -1,10 +1,10 @@
-"""Token graphs without frames that need one thread at a time: they run on those that bring values.
+"""Straight graphs: token graphs without frames or branches, run by one thread at a time.
 
-What most tasks of a cluster do in a step: take values, run a few kernels, send values. There is no
-loop and no branch; a run is a list of slots, a list of counts and a stack of what is ready. A call
-that takes long is left to another thread, which goes on until nothing is ready. Everything else,
-calls that take long and could run at once among it, is for the dataflow executor (`run.py`), which
-means the same.
+Most tasks of a cluster receive values, run a few kernels and send values in a step. Such a run is a
+list of slots, a list of pending counts and a stack of ready vertices. The thread that delivers a
+value continues the run; nobody blocks. At a long call the run moves to another thread, which
+continues until nothing is ready. All other graphs, including those with long calls that could run
+in parallel, are run by the dataflow executor (`run.py`), with the same semantics.
 """
 
 from __future__ import annotations
@@ -30,71 +30,71 @@ from thalweg.runtime.dataflow.wiring import WiredVertex, Wiring
 from thalweg.runtime.kernels import Call, Context, outputs_of, raise_at, starter_of
 from thalweg.runtime.resources import Objects
 
-#: (the fetched values of the one graph, an error)
+#: (fetched values of the graph, as a list of one list; error)
 Ended = Callable[[list[list[Any]], BaseException | None], None]
 Soon = Callable[[Callable[[], None]], None]
-_SEVERAL = (list, tuple)
-_LASTING = (VariableV2, QueueHandle, AccumulatorHandle)
-_MAX_SHORT = 1 << 20  # bytes of the inputs of an inexpensive call
+_SEQUENCES = (list, tuple)
+_LOOKUPS = (VariableV2, QueueHandle, AccumulatorHandle)
+_MAX_SHORT_BYTES = 1 << 20  # inputs of an inexpensive call that is short
 
 
 @dataclass(slots=True, eq=False)
 class StraightVertex:
-    """A call, and where what it gives goes. With slots: it is looked at for every call."""
+    """A call and its out-edges. Uses `__slots__`: it is read for every call."""
 
     call: Call
-    executable: Executable | None  # where it is a region
-    is_empty: bool  # there is nothing to do: what waits for it waits for what it waits for
-    inputs: int  # of the region; variables follow
-    starter: Callable[..., None] | None  # of what may block
-    is_limited: bool  # it is not always short
-    is_long: bool  # it is never known to be short
-    key: Key | None  # of what it receives
-    sent: Key | None  # of what it sends
-    first: int  # the slots of its inputs: from here
-    last: int  # to before this one
+    executable: Executable | None  # of a region
+    is_empty: bool  # a region of NoOps: it only orders other vertices
+    inputs: int  # the number of the region's inputs; its variables follow them
+    starter: Callable[..., None] | None  # starts a blocking op without waiting
+    is_limited: bool  # whether its duration must be checked before each call
+    is_long: bool  # whether it always counts as long
+    key: Key | None  # the rendezvous key of a receive
+    sent: Key | None  # the rendezvous key of a send
+    first: int  # its inputs are in slots [first, last)
+    last: int
     empty: list[None]
-    outputs: list[list[tuple[int, int]]]  # (follower, slot), by output
-    controls: list[int]
+    outputs: list[list[tuple[int, int]]]  # (consumer, slot) edges of each output
+    controls: list[int]  # consumers of control edges
 
 
-class _Start(NamedTuple):
-    """What runs begin with: the variables are found already."""
+class _InitialState(NamedTuple):
+    """The initial state of a run, with variables already looked up."""
 
     values: list[Any]
     pending: list[int]
     ready: list[int]
-    left: int  # calls
-    objects: Objects  # where the variables were found
-    version: int
+    left: int  # the number of calls
+    objects: Objects  # that hold the variables
+    version: int  # of `objects` at the lookup
 
 
 class StraightGraph:
-    """A token graph without frames, ready to run; any number of threads may do so at once."""
+    """A straight graph in execution form. Any number of threads may run it concurrently."""
 
     def __init__(self, wiring: Wiring, done: Collection[int] = ()) -> None:
-        """Without the vertices that are done when a run begins, by their places."""
+        """`done`: indices of the vertices that runs leave out, because they ran before."""
         (frame,) = wiring.frames
         self._wiring = wiring
         self.fed = [vertex.edges[0].plain for vertex in wiring.feeds]
         self._values, self._pending = frame.values, frame.pending
-        self.vertices: list[Any] = [  # None for what is fed or done
-            None if place in done else _vertex(each, done)
+        self.vertices: list[Any] = [  # StraightVertex, or None if it is fed or done
+            None if place in done else _straight_vertex(each, done)
             for place, each in enumerate(frame.vertices)
         ]
-        #: What runs receive, whatever comes first.
+        #: The receives that wait for no other vertex.
         self.expected: dict[Key, StraightVertex] = {
             vertex.key: vertex
             for place, vertex in enumerate(self.vertices)
             if vertex is not None and vertex.key is not None and not self._pending[place]
         }
         self.fetches = wiring.fetches
-        self._start: _Start | None = None
-        self._executables = self._in_order()
+        self._start: _InitialState | None = None
+        self._executables = self._ordered_regions()
 
     @staticmethod
     def of(graph: TokenGraph, wiring: Wiring) -> StraightGraph | None:
-        """A token graph, if it is one of these."""
+        """The straight form of a token graph; None if it has none."""
         is_flat = len(wiring.frames) == 1 and not graph.may_be_dead
         vertices = wiring.frames[0].vertices
         is_straight = is_flat and all(map(_is_straight, vertices))
@@ -102,76 +102,79 @@ class StraightGraph:
         return StraightGraph(wiring) if is_straight and is_alone else None
 
     def without(self, done: Collection[int]) -> StraightGraph | None:
-        """What is left once some vertices, by their places, are done; None for nothing."""
+        """The graph without the vertices at these indices; None if no calls remain."""
         left = StraightGraph(self._wiring, done)
         return left if left.has_calls else None
 
     @property
     def has_calls(self) -> bool:
-        """Whether anything but variables is looked up."""
+        """Whether there are calls besides lookups of variables."""
         return any(each is not None and not is_lasting(each) for each in self.vertices)
 
-    def start(self, context: Context) -> _Start:
-        """What a run begins with."""
-        known, objects = self._start, context.resources.objects
-        if known is None or known.objects is not objects or known.version != objects.version:
-            known = self._start = self._found(context, objects)
-        return known
+    def start(self, context: Context) -> _InitialState:
+        """The initial state of a run; variables are looked up again only after a deletion."""
+        start, objects = self._start, context.resources.objects
+        if start is None or start.objects is not objects or start.version != objects.version:
+            start = self._start = self._initial_state(context, objects)
+        return start
 
-    def _found(self, context: Context, objects: Objects) -> _Start:
-        """Look up variables and the like, which are the same until some are forgotten."""
+    def _initial_state(self, context: Context, objects: Objects) -> _InitialState:
+        """Look up the session's objects, which stay valid until one is deleted."""
         version, values, pending = objects.version, self._values[:], self._pending[:]
-        places = [at for at, each in enumerate(self.vertices) if each and not pending[at]]
-        variables = [at for at in places if is_lasting(self.vertices[at])]
-        begun = {*variables, *(at for at in places if self.vertices[at].key is not None)}
-        ready = [at for at in reversed(places) if at not in begun]
-        for vertex in [self.vertices[at] for at in variables]:
-            cell = vertex.call.function(context.at(vertex.call.node))
-            put(vertex.outputs[0], cell, values, pending, ready)
+        sources = [index for index, each in enumerate(self.vertices) if each and not pending[index]]
+        variables = [index for index in sources if is_lasting(self.vertices[index])]
+        started = {
+            *variables,
+            *(index for index in sources if self.vertices[index].key is not None),
+        }
+        ready = [index for index in reversed(sources) if index not in started]
+        for vertex in [self.vertices[index] for index in variables]:
+            resource = vertex.call.function(context.at(vertex.call.node))
+            put(vertex.outputs[0], resource, values, pending, ready)
         left = sum(map(bool, self.vertices)) - len(variables)
-        return _Start(values, pending, ready, left, objects, version)
+        return _InitialState(values, pending, ready, left, objects, version)
 
-    def _in_order(self) -> list[tuple[Executable, int, int]]:
-        """The regions, each after those it waits for: a bit for it, and those of the others."""
-        found = list[tuple[Executable, int, int]]()
-        pending, before = self._pending[:], [0] * len(self._pending)
-        ready = [at for at, each in enumerate(self.vertices) if each and not pending[at]]
-        for place, _ in (edge for edges in self.fed for edge in edges):
-            _count_down(place, pending, ready)
+    def _ordered_regions(self) -> list[tuple[Executable, int, int]]:
+        """The regions in topological order, each with its bit and the mask of its ancestors."""
+        regions = list[tuple[Executable, int, int]]()
+        pending, ancestors = self._pending[:], [0] * len(self._pending)
+        ready = [i for i, each in enumerate(self.vertices) if each and not pending[i]]
+        for index, _ in (edge for edges in self.fed for edge in edges):
+            _count_down(index, pending, ready)
         while ready:
-            place = ready.pop()
-            vertex, earlier = self.vertices[place], before[place]
+            index = ready.pop()
+            vertex, mask = self.vertices[index], ancestors[index]
             if vertex.executable is not None and not vertex.is_empty:
-                found.append((vertex.executable, 1 << len(found), earlier))
-                earlier |= found[-1][1]
-            followers = [at for edges in vertex.outputs for at, _ in edges] + [*vertex.controls]
-            for follower in followers:
-                before[follower] |= earlier
-                _count_down(follower, pending, ready)
-        return found
+                regions.append((vertex.executable, 1 << len(regions), mask))
+                mask |= regions[-1][1]
+            consumers = [i for edges in vertex.outputs for i, _ in edges] + [*vertex.controls]
+            for consumer in consumers:
+                ancestors[consumer] |= mask
+                _count_down(consumer, pending, ready)
+        return regions
 
     @property
     def is_sequential(self) -> bool:
-        """Whether no two compiled calls that take long, as far as is known now, could run at once;
-        they would, elsewhere."""
+        """Whether no two long regions are independent, as far as durations are known now.
+        Independent ones run in parallel on the dataflow executor."""
         long = 0
-        for executable, bit, earlier in self._executables:
+        for executable, bit, ancestors in self._executables:
             if not executable.holds_gil and not executable.is_inexpensive:
-                if long & ~earlier:
+                if long & ~ancestors:
                     return False
                 long |= bit
         return True
 
 
-def _count_down(place: int, pending: list[int], ready: list[int]) -> None:
-    pending[place] -= 1
-    if not pending[place] and place >= 0:  # what is fetched goes to no vertex
-        ready.append(place)
+def _count_down(index: int, pending: list[int], ready: list[int]) -> None:
+    pending[index] -= 1
+    if not pending[index] and index >= 0:  # -1: a fetch, which has no vertex
+        ready.append(index)
 
 
 def are_large(inputs: Sequence[Any]) -> bool:
-    """Whether an inexpensive call with these inputs takes longer than to wake another thread."""
-    return sum([getattr(each, "nbytes", 0) for each in inputs]) > _MAX_SHORT
+    """Whether an inexpensive call on these inputs takes longer than waking another thread."""
+    return sum([getattr(each, "nbytes", 0) for each in inputs]) > _MAX_SHORT_BYTES
 
 
 def _is_straight(vertex: WiredVertex) -> bool:
@@ -186,7 +189,7 @@ def _is_straight(vertex: WiredVertex) -> bool:
 
 
 def _is_short(vertex: WiredVertex) -> bool:
-    """Whether a call takes little time, or else can tell."""
+    """Whether a call is short, or its duration can be determined before each call."""
     call = vertex.call
     if call is None or vertex.spec.blocks or isinstance(call.function, Executable):
         return True
@@ -194,8 +197,8 @@ def _is_short(vertex: WiredVertex) -> bool:
 
 
 def is_lasting(vertex: StraightVertex) -> bool:
-    """Whether a vertex gives one object of the session, always the same."""
-    return isinstance(vertex.call.node.op, _LASTING) and not vertex.controls
+    """Whether a vertex only looks up an object of the session, always the same one."""
+    return isinstance(vertex.call.node.op, _LOOKUPS) and not vertex.controls
 
 
 def put(
@@ -205,7 +208,7 @@ def put(
     pending: list[int],
     ready: list[int],
 ) -> None:
-    """Put a value into the slots of those who take it."""
+    """Store a value in the slots of its consumers; those that become ready join `ready`."""
     for place, slot in edges:
         values[slot] = value
         left = pending[place] = pending[place] - 1
@@ -213,9 +216,9 @@ def put(
             ready.append(place)
 
 
-def _vertex(wired: WiredVertex, done: Collection[int]) -> Any:
+def _straight_vertex(wired: WiredVertex, done: Collection[int]) -> Any:
     if wired.call is None:
-        return None  # what is fed is sent at the beginning
+        return None  # a feed: its value is stored when a run starts
     op, function = wired.call.node.op, wired.call.function
     executable = function if isinstance(function, Executable) else None
     is_long = not _is_short(wired)
@@ -238,8 +241,11 @@ def _vertex(wired: WiredVertex, done: Collection[int]) -> Any:
 
 
 class StraightRun:
-    """One run of a graph. Whoever brings a value goes on with it, one thread at a time; these
-    threads ignore what NumPy has to say of numbers."""
+    """One run of a straight graph.
+
+    Any thread may deliver a value; it then continues the run, unless another thread is doing so.
+    These threads run with NumPy's floating-point warnings ignored.
+    """
 
     def __init__(
         self,
@@ -254,24 +260,24 @@ class StraightRun:
         self._soon, self._later = soon, later
         values, pending, ready, left, _, _ = graph.start(context)
         self._values, self._pending, self._ready = values[:], pending[:], ready[:]
-        self._left = left  # calls that are not done
+        self._left = left  # calls that have not completed
         self._arrived: deque[tuple[StraightVertex, Any, BaseException | None]] = deque()
-        self._turn = threading.Lock()  # held by who goes on, and for good once the run is over
+        self._turn = threading.Lock()  # held by the thread that runs, and forever after the end
         if feeds:
             for edges, value in zip(graph.fed, feeds, strict=True):
                 put(edges, value, self._values, self._pending, self._ready)
 
     def begin(self) -> None:
-        """Wait for what is received, and call all that is ready."""
+        """Register the receives at the rendezvous and make all ready calls."""
         if self._graph.expected:
-            rendezvous: Any = self._context.rendezvous  # there is one if something is received
+            rendezvous: Any = self._context.rendezvous  # not None in a step with receives
             for vertex, value in rendezvous.expect(self._graph.expected, self._arrive):
                 self._arrived.append((vertex, value, None))
         self.go_on()
 
     def go_on(self, is_there: bool = False) -> None:
-        """Call all that is ready, unless another thread does: that sees what came. `is_there`: this
-        one has the turn already, and may take long."""
+        """Make all ready calls, unless another thread is doing so: it then sees what arrived.
+        `is_there`: this thread holds `_turn` already and may make long calls."""
         while is_there or self._turn.acquire(blocking=False):
             try:
                 is_done = self._call_ready(is_there)
@@ -287,35 +293,36 @@ class StraightRun:
                 fetches = self._graph.fetches
                 self._ended([[self._values[slot] for slot in fetches] if fetches else []], None)
             else:
-                self._later(self._work_there)
+                self._later(self._continue_on_worker)
             return
 
-    def _work_there(self) -> None:
-        """Go on with the turn that another thread had, on one that may take long."""
-        rendezvous: Any = self._context.rendezvous  # of a step with several partitions there is one
+    def _continue_on_worker(self) -> None:
+        """Continue on a thread that may make long calls; `_turn` is taken over from the caller."""
+        rendezvous: Any = self._context.rendezvous  # not None: the step has several partitions
         with np.errstate(all="ignore"):
             rendezvous.do_together(partial(self.go_on, is_there=True))
 
     def _call_ready(self, is_there: bool) -> bool:  # noqa: C901 - functions of its parts would cost a third more
-        """Call all that is ready, or else what comes before a call that takes long."""
+        """Make the ready calls, long ones last. Returns False if only long calls are ready and this
+        thread may not make them."""
         ready, arrived, vertices = self._ready, self._arrived, self._graph.vertices
         values, pending, context = self._values, self._pending, self._context
         flat: Any
-        later: list[int] = []  # calls that take long, after all others
-        rendezvous: Any = context.rendezvous  # of a step with several partitions there is one
+        postponed: list[int] = []  # long calls, postponed until nothing else is ready
+        rendezvous: Any = context.rendezvous  # not None: the step has several partitions
         while True:
             if arrived:
                 vertex, result, error = arrived.popleft()
                 if error is not None:
                     raise error
             elif not ready:
-                ready += later
-                return not later
+                ready += postponed
+                return not postponed
             elif context.cancellation.error is not None:
                 raise context.cancellation.error
             else:
-                place = ready.pop()
-                vertex = vertices[place]
+                index = ready.pop()
+                vertex = vertices[index]
                 if vertex.starter is not None or vertex.key is not None:
                     self._start(vertex)
                     continue
@@ -323,36 +330,36 @@ class StraightRun:
                 is_short = vertex.is_empty or (executable is not None and executable.holds_gil)
                 if vertex.is_limited and not is_short and self._is_long(vertex):
                     if not is_there:
-                        later.append(place)
+                        postponed.append(index)
                         continue
                     rendezvous.flush()
                 result = self._result(vertex)
             self._left -= 1
             outputs, flat = vertex.outputs, result
-            if vertex.executable is None and (outputs or flat):  # a region's are a flat list
-                is_one = len(outputs) == 1 and not isinstance(flat, _SEVERAL)
-                flat = (flat,) if is_one else outputs_of(flat, len(outputs), vertex.call.node)
+            if vertex.executable is None and (outputs or flat):  # regions return a flat list
+                is_single = len(outputs) == 1 and not isinstance(flat, _SEQUENCES)
+                flat = (flat,) if is_single else outputs_of(flat, len(outputs), vertex.call.node)
             for edges, value in zip(outputs, flat or (), strict=True):
-                for place, slot in edges:
+                for index, slot in edges:
                     values[slot] = value
-                    left = pending[place] = pending[place] - 1
-                    if not left:
-                        ready.append(place)
-            for place in vertex.controls:
-                left = pending[place] = pending[place] - 1
-                if not left:
-                    ready.append(place)
+                    count = pending[index] = pending[index] - 1
+                    if not count:
+                        ready.append(index)
+            for index in vertex.controls:
+                count = pending[index] = pending[index] - 1
+                if not count:
+                    ready.append(index)
 
     def _arrive(self, vertex: StraightVertex, value: Any, error: BaseException | None) -> None:
-        """Take what was received, or told; on any thread."""
+        """Accept a received value, or the result of a started op. Called on any thread."""
         self._arrived.append((vertex, value, error))
         self._soon(self.go_on)
 
     def _start(self, vertex: StraightVertex) -> None:
-        """Have what may block, or is received, arrive when it is there."""
+        """Start a blocking op or a receive; its completion calls `_arrive`."""
         call, arrive = vertex.call, partial(self._arrive, vertex)
         if vertex.starter is None:
-            rendezvous: Any = self._context.rendezvous  # there is one if something is received
+            rendezvous: Any = self._context.rendezvous  # not None in a step with receives
             rendezvous.receive(vertex.key, arrive)
             return
         inputs = self._values[vertex.first : vertex.last]
@@ -363,7 +370,7 @@ class StraightRun:
             raise_at(error, call.node)
 
     def _is_long(self, vertex: StraightVertex) -> bool:
-        """Whether a call that may not be short takes so long that another thread is to make it."""
+        """Whether a call is so long that another thread should make it."""
         executable = vertex.executable
         if vertex.is_long or (executable is not None and not executable.is_inexpensive):
             return True
@@ -373,7 +380,7 @@ class StraightRun:
         call, executable, context = vertex.call, vertex.executable, self._context
         values, first, last = self._values, vertex.first, vertex.last
         inputs = values[first:last]
-        values[first:last] = vertex.empty  # a value lives as long as it has uses
+        values[first:last] = vertex.empty  # release values after their last use
         try:
             if vertex.is_empty:
                 return ()
@@ -385,7 +392,7 @@ class StraightRun:
             for position in call.references:
                 inputs[position] = inputs[position].read()
             if vertex.sent is not None:
-                rendezvous: Any = context.rendezvous  # there is one if something is sent
+                rendezvous: Any = context.rendezvous  # not None in a step with sends
                 send(rendezvous, vertex.sent, inputs[0] if inputs else ())
                 return ()
             if call.takes_context:

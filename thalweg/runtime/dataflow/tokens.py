@@ -1,8 +1,8 @@
-"""Token graphs: what the dataflow executor runs, as an immutable value.
+"""Token graphs: the immutable input of the dataflow executor.
 
-A vertex fires when its inputs have come, and sends what it computes along its edges. Switches and
-merges choose; enters and exits are the borders of frames, in which a loop runs; a vertex inside a
-frame fires once in each of its iterations.
+A vertex fires when all its inputs have arrived and sends its results along its edges. Switches and
+merges select branches. Enters and exits are the borders of frames; a loop runs in a frame, and a
+vertex inside a frame fires once in each iteration.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from thalweg.runtime.kernels import Call, Instruction
 class VertexKind(IntEnum):
     """What a vertex does with its inputs."""
 
-    CALL = 0  # computes
-    SWITCH = 1  # (data, number): the data leaves by the output of that number, the others are dead
-    MERGE = 2  # the first input that is alive, and its number
-    ENTER = 3  # into iteration 0 of a frame; a constant one into all iterations
-    EXIT = 4  # out of a frame, to the iteration around it
+    CALL = 0  # calls a kernel
+    SWITCH = 1  # (data, index): data goes to output `index`, dead tokens to the other outputs
+    MERGE = 2  # forwards the first live input, and its index
+    ENTER = 3  # into iteration 0 of a frame; into every iteration if it is constant
+    EXIT = 4  # out of a frame, to the enclosing iteration
     NEXT_ITERATION = 5
-    LOOP_COND = 6  # the truth that decides whether the loop goes on
-    PASS = 7  # what came
-    COLLECT = 8  # out of a frame when it is done: the values of all iterations, as a list
-    COUNT = 9  # out of a frame when it is done: how many iterations there were
-    TRIGGER = 10  # fires when its control inputs have, alive or dead
+    LOOP_COND = 6  # forwards the loop's condition
+    PASS = 7  # identity
+    COLLECT = 8  # when a frame ends: the values of all iterations, as a list
+    COUNT = 9  # when a frame ends: the number of iterations
+    TRIGGER = 10  # fires after all its control inputs, live or dead
 
 
 class Source(NamedTuple):
@@ -40,7 +40,7 @@ class Source(NamedTuple):
 
 
 class Known(NamedTuple):
-    """An input whose value is there from the beginning, in every iteration."""
+    """An input with a value that is known before the run, the same in every iteration."""
 
     value: Any
 
@@ -50,40 +50,40 @@ Input = Source | Known
 
 @dataclass(frozen=True)
 class Loop:
-    """What the vertices that enter a frame say about it."""
+    """The attributes of a frame, as its ENTER vertices declare them."""
 
     name: str
     parallel_iterations: int = 10
-    sequential: bool = False  # an iteration begins when the one before is done
+    sequential: bool = False  # an iteration starts when the previous one has ended
 
 
 class Vertex(NamedTuple):
-    """One vertex, and where its inputs come from."""
+    """One vertex and the sources of its inputs."""
 
     kind: VertexKind
     inputs: tuple[Input, ...] = ()
-    controls: tuple[int, ...] = ()  # vertices that have to fire before
+    controls: tuple[int, ...] = ()  # vertices that must fire first
     outputs: int = 1
-    node: Node | None = None  # for errors
+    node: Node | None = None  # that errors are attributed to
     call: Call | None = None
-    loop: Loop | None = None  # of an enter
-    is_constant: bool = False  # of an enter
-    #: of a collect or a count: (values by iteration, number of iterations) -> what leaves
+    loop: Loop | None = None  # ENTER only
+    is_constant: bool = False  # ENTER only
+    #: COLLECT and COUNT only: (values by iteration, number of iterations) -> result
     collects: Callable[[Mapping[int, Any], int], Any] | None = None
-    blocks: bool = False  # of a call: it may wait for another one
+    blocks: bool = False  # CALL only: it may wait for another call
 
 
 @dataclass(frozen=True, eq=False)
 class TokenGraph:
-    """Vertices, the values that come in, and those that go out."""
+    """Vertices, with the values that are fed and fetched."""
 
     vertices: tuple[Vertex, ...]
-    feeds: int  # the first vertices are not run: each gives a value that is fed
+    feeds: int  # this many leading vertices stand for fed values and do not fire
     fetches: tuple[Input, ...]
-    may_be_dead: frozenset[int] = frozenset()  # fetches that are None where they have no value
+    may_be_dead: frozenset[int] = frozenset()  # fetches that are None if their token is dead
 
     def __str__(self) -> str:
-        return "\n".join(_line(place, vertex) for place, vertex in enumerate(self.vertices))
+        return "\n".join(_vertex_text(place, vertex) for place, vertex in enumerate(self.vertices))
 
 
 def of_instructions(
@@ -92,8 +92,8 @@ def of_instructions(
     fetches: Sequence[int],
     before: Sequence[Collection[int]],
 ) -> TokenGraph:
-    """Instructions over slots as a graph without frames: each runs after those it takes values from
-    and those that come `before` it."""
+    """Convert instructions over slots to a token graph without frames. Each instruction runs after
+    the producers of its inputs and after the instructions listed in `before`."""
     count = len(feeds)
     sources = {slot: Source(number) for number, slot in enumerate(feeds)}
     for vertex, step in enumerate(instructions, count):
@@ -109,14 +109,14 @@ def of_instructions(
     return TokenGraph(tuple(vertices), count, tuple(sources[slot] for slot in fetches))
 
 
-def _line(place: int, vertex: Vertex) -> str:
+def _vertex_text(index: int, vertex: Vertex) -> str:
     name = "" if vertex.node is None else f"  # {vertex.node.name}"
-    what = vertex.kind.name if vertex.call is None else vertex.call.node.type
+    label = vertex.kind.name if vertex.call is None else vertex.call.node.type
     after = "".join(f", ^{control}" for control in vertex.controls)
-    return f"%{place} = {what}({_listed(vertex.inputs)}{after}){name}"
+    return f"%{index} = {label}({_inputs_text(vertex.inputs)}{after}){name}"
 
 
-def _listed(inputs: Sequence[Input]) -> str:
+def _inputs_text(inputs: Sequence[Input]) -> str:
     return ", ".join(
         f"%{i.vertex}:{i.output}" if isinstance(i, Source) else repr(i.value) for i in inputs
     )

@@ -1,8 +1,8 @@
-"""From control nodes to token graphs: conditionals become switches and merges, loops frames.
+"""Lowering of control nodes to token graphs: conditionals to switches and merges, loops to frames.
 
-An `Unfolder` makes the vertices of bodies, to any depth, and of nodes that are control primitives.
-Steps are unfolded to be run (`runtime/dataflow/control_region.py`), graphs to be written to files
-(`runtime/dataflow/exported.py`): these say what computes the nodes between control nodes.
+An `Unfolder` creates the vertices of bodies, at any nesting depth, and of control primitives.
+Subclasses define how other nodes are computed: `runtime/dataflow/control_region.py` unfolds steps
+for execution, `runtime/dataflow/exported.py` unfolds graphs for export to files.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from thalweg.runtime.dataflow.tokens import (
 )
 from thalweg.runtime.kernels import Call, dereferenced
 
-#: What the vertices of control primitives do, by the names of their ops.
+#: Vertex kinds of control primitives, by op name.
 PRIMITIVES = {
     "Switch": VertexKind.SWITCH,
     "Merge": VertexKind.MERGE,
@@ -53,32 +53,32 @@ PRIMITIVES = {
 
 @dataclass(eq=False)
 class Section:
-    """A part of a graph that runs or not as a whole: a branch, the condition or body of a loop."""
+    """A part of a graph that is live or dead as a whole: a branch, a loop's condition or body."""
 
-    #: makes a vertex that is alive where the section is; none where it always is
+    #: creates a vertex that is live when the section is; None if the section always is
     make_pivot: Callable[[], int] | None = None
     values: dict[Tensor, Input] = field(default_factory=dict[Tensor, Input])
-    #: for each node, a vertex that fires when it is done, or how to make one
+    #: for each node, the vertex that fires at its completion, or a function that creates it
     ends: dict[Node, int | Callable[[], int]] = field(
         default_factory=dict[Node, "int | Callable[[], int]"]
     )
 
     @cached_property
     def pivot(self) -> int | None:
-        """The vertex that what has no other input waits for."""
+        """The control input of vertices that have no other input."""
         return None if self.make_pivot is None else self.make_pivot()
 
 
 class Unfolder(ABC):
-    """Vertices in the making. What computes them and what becomes of traces, subclasses say."""
+    """Builds vertices. Subclasses define the calls and the handling of traces."""
 
-    folds: ClassVar[bool] = True  # constants: they are known, and no vertices
+    folds: ClassVar[bool] = True  # constants become Known inputs instead of vertices
 
     def __init__(self, fed: Collection[Tensor] = ()) -> None:
         self.vertices: list[Vertex] = []
-        self._fed = fed  # tensors that are values whatever their nodes give
+        self._fed = fed  # fed tensors: values, even if their nodes return references
         self._closed: set[Node] = set()
-        self._constants: set[int] = set()  # vertices whose tokens are there in every iteration
+        self._constants: set[int] = set()  # vertices whose tokens are in every iteration
 
     def add(
         self,
@@ -88,35 +88,35 @@ class Unfolder(ABC):
         controls: Iterable[int] = (),
         **more: Any,
     ) -> Source:
-        """A vertex of a section: what only takes what is always there waits for its pivot."""
+        """Add a vertex to a section. It waits for the pivot if all its inputs are invariant."""
         after = tuple(dict.fromkeys(controls))
         if not after and all(self._is_ambient(source) for source in inputs):
             after = () if section.pivot is None else (section.pivot,)
-        made = Vertex(kind, tuple(inputs), after, **more)
-        if made.is_constant:
+        vertex = Vertex(kind, tuple(inputs), after, **more)
+        if vertex.is_constant:
             self._constants.add(len(self.vertices))
-        self.append(made)
+        self.append(vertex)
         return Source(len(self.vertices) - 1)
 
     def append(self, vertex: Vertex) -> None:
-        """Take a vertex that was made."""
+        """Append a new vertex."""
         self.vertices.append(vertex)
 
     def connect(self, merge: int, inputs: Sequence[Input]) -> None:
-        """Have a merge take what was made after it."""
+        """Set the inputs of a merge, once the vertices of its back edges exist."""
         self.vertices[merge] = self.vertices[merge]._replace(inputs=tuple(inputs))
 
     def _is_ambient(self, source: Input) -> bool:
         return isinstance(source, Known) or source.vertex in self._constants
 
     def alive(self, source: Input, section: Section) -> Source:
-        """A value as a token that is alive where its section is."""
+        """A source with the value of `source` whose token is live exactly when the section is."""
         if isinstance(source, Source) and source.vertex not in self._constants:
             return source
         return self.add(section, VertexKind.PASS, (source,))
 
     def done(self, section: Section, node: Node) -> int:
-        """A vertex that fires when a node of a section is done with all it does."""
+        """The vertex that fires when a node of a section has completed, side effects included."""
         end = section.ends[node]
         if not isinstance(end, int):
             end = section.ends[node] = end()
@@ -126,16 +126,16 @@ class Unfolder(ABC):
     def units(
         self, nodes: Sequence[Node], wanted: Sequence[Tensor], section: Section, order: Order
     ) -> Sequence[Unit]:
-        """The nodes of a body as what runs as one."""
+        """Group the nodes of a body into units of execution."""
 
     @abstractmethod
     def call(self, unit: Unit) -> Call | None:
-        """What computes a unit; None for a control node that is unfolded."""
+        """The call that computes a unit; None for a control node that is unfolded."""
 
     # Bodies
 
     def body(self, body: Body, wanted: Sequence[Tensor], section: Section) -> None:
-        """What tensors of a body need, whose arguments the section has as values."""
+        """Unfold what the wanted tensors of a body need; `section.values` has its arguments."""
         nodes = [n for n in self.needed(body, wanted) if not isinstance(n.op, Argument)]
         order = step_order(nodes, values_in(section))
         for unit in self.units(nodes, wanted, section, order):
@@ -143,7 +143,7 @@ class Unfolder(ABC):
         self.close_loops(nodes, section)
 
     def unit(self, unit: Unit, section: Section, order: Order) -> None:
-        """A node, a region or a control node."""
+        """Unfold a node, a region or a control node."""
         if isinstance(unit, Node) and self.folds and is_constant(unit):
             section.values.setdefault(unit.outputs[0], Known(unit.op.numpy()))
         elif isinstance(unit, Node) and isinstance(unit.op, Primitive):
@@ -154,54 +154,54 @@ class Unfolder(ABC):
             self.control(cast("ControlRegion", unit), section, order)
 
     def needed(self, body: Body, wanted: Sequence[Tensor]) -> list[Node]:
-        """The nodes of a body that tensors of it need, in the order of the program."""
+        """The nodes that the wanted tensors of a body need, in program order."""
         return needed(wanted, body.targets, {})
 
     def _add_call(self, call: Call, unit: Unit, section: Section, order: Order) -> None:
-        taken = (*unit.inputs, *unit.references) if isinstance(unit, Region) else unit.inputs
-        made = self.add(
+        inputs = (*unit.inputs, *unit.references) if isinstance(unit, Region) else unit.inputs
+        source = self.add(
             section,
             VertexKind.CALL,
-            [section.values[tensor] for tensor in taken],
+            [section.values[tensor] for tensor in inputs],
             self._before(unit, section, order),
             outputs=len(unit.outputs),
             node=call.node,
             call=call,
             blocks=call.node.op.blocking,
         )
-        self._gives(section, unit.outputs, made)
-        section.ends.update(dict.fromkeys(call.nodes, made.vertex))
+        self._bind_outputs(section, unit.outputs, source)
+        section.ends.update(dict.fromkeys(call.nodes, source.vertex))
 
-    def _gives(self, section: Section, outputs: Sequence[Tensor], made: Source) -> None:
+    def _bind_outputs(self, section: Section, outputs: Sequence[Tensor], source: Source) -> None:
         for place, tensor in enumerate(outputs):
             if tensor not in self._fed:
-                section.values[tensor] = Source(made.vertex, place)
+                section.values[tensor] = Source(source.vertex, place)
 
     def _before(self, unit: Unit, section: Section, order: Order) -> list[int]:
-        """What a unit comes after besides what it takes. A constant may be in a region that takes
-        what the unit gives: nothing has to wait for it."""
+        """The control inputs of a unit: its order edges that are not data edges. Nothing waits for
+        a constant: it may be in a region that consumes the unit's outputs."""
         nodes = (unit,) if isinstance(unit, Node) else unit.nodes
-        came = {tensor.op for tensor in unit.inputs if not _goes_on_after(tensor.op)}
+        producers = {tensor.op for tensor in unit.inputs if not _has_late_effects(tensor.op)}
         earlier = dict.fromkeys(e for node in nodes for e in order.get(node, ()))
         return [
             self.done(section, each)
             for each in earlier
             if each in section.ends
             and each not in nodes
-            and each not in came
+            and each not in producers
             and not is_constant(each)
         ]
 
     # Primitives
 
     def _primitive(self, node: Node, section: Section, order: Order) -> None:
-        """A vertex for a primitive. What a merge takes from later nodes is added at the end."""
+        """Add the vertex of a primitive. `close_loops` adds the back edges of merges."""
         op: Any = node.op
         loop = None
         if isinstance(op, Enter):
             loop = Loop(op.frame_name, op.parallel_iterations)
         known = [place for place, tensor in enumerate(node.inputs) if tensor in section.values]
-        made = self.add(
+        source = self.add(
             section,
             PRIMITIVES[type(op).__name__.removeprefix("Ref")],
             [self.value(node, place, section) for place in known],
@@ -211,11 +211,11 @@ class Unfolder(ABC):
             loop=loop,
             is_constant=loop is not None and op.is_constant,
         )
-        self._gives(section, node.outputs, made)
-        section.ends[node] = made.vertex
+        self._bind_outputs(section, node.outputs, source)
+        section.ends[node] = source.vertex
 
     def value(self, node: Node, place: int, section: Section) -> Input:
-        """An input of a primitive, read where it is a reference and a value is wanted."""
+        """An input of a primitive; a reference is read if the op takes a value."""
         source = section.values[node.inputs[place]]
         if isinstance(node.op, Merging):
             source = self.alive(source, section)
@@ -223,12 +223,12 @@ class Unfolder(ABC):
         return self.read(source, node, section) if is_read else source
 
     def read(self, source: Input, node: Node, section: Section) -> Input:
-        """The value of a reference."""
-        call = Call(_same, False, (0,), node, (node,))
+        """Add a call that reads a reference."""
+        call = Call(_identity, False, (0,), node, (node,))
         return self.add(section, VertexKind.CALL, (source,), node=node, call=call)
 
     def close_loops(self, nodes: Iterable[Node], section: Section) -> None:
-        """Have merges take what was made after them."""
+        """Connect the back edges of merges, whose vertices exist by now."""
         for node in nodes:
             if isinstance(node.op, Merging) and node not in self._closed:
                 self._closed.add(node)
@@ -239,7 +239,7 @@ class Unfolder(ABC):
     # Conditionals
 
     def control(self, unit: ControlRegion, section: Section, order: Order) -> None:
-        """A conditional or a loop, with its traces."""
+        """Unfold a conditional or a loop, with its traces."""
         controls = self._before(unit, section, order)
         if isinstance(unit.node.op, Branching):
             self._conditional(unit, section, controls)
@@ -257,23 +257,23 @@ class Unfolder(ABC):
             [t for t in unit.nodes[1:] if traced_tensor(t).graph is body.graph]
             for body in op.branches
         ]
-        parts: list[Section] = []
+        sections: list[Section] = []
         for number, body in enumerate(op.branches):
             wanted = [*body.outputs, *map(traced_tensor, traces[number])]
-            parts.append(self._branch(node, number, body, chosen, switched, section, wanted))
-        for number, found in enumerate(traces):
-            for trace in found:
-                section.values[trace.outputs[0]] = self.branch_trace(trace, number, parts)
+            sections.append(self._branch(node, number, body, chosen, switched, section, wanted))
+        for number, branch_traces in enumerate(traces):
+            for trace in branch_traces:
+                section.values[trace.outputs[0]] = self.branch_trace(trace, number, sections)
         for place, tensor in enumerate(node.outputs):
             ends = [
-                self.alive(part.values[body.outputs[place]], part)
-                for part, body in zip(parts, op.branches, strict=True)
+                self.alive(branch.values[body.outputs[place]], branch)
+                for branch, body in zip(sections, op.branches, strict=True)
             ]
             section.values[tensor] = self.add(section, VertexKind.MERGE, ends, node=node)
-        section.ends[node] = lambda: self._joined(parts, section)
+        section.ends[node] = lambda: self._join_branches(sections, section)
 
     def choice(self, node: Node, count: int) -> Call:
-        """What makes the number of a branch of what chooses it."""
+        """The call that converts a conditional's first input to a branch index."""
         references = (0,) if node.inputs[0].dtype.is_ref_dtype else ()
         choose = _truth if node.type == "If" else partial(_branch_number, count)
         return Call(choose, False, references, node, (node,))
@@ -288,7 +288,7 @@ class Unfolder(ABC):
         section: Section,
         wanted: Sequence[Tensor],
     ) -> Section:
-        """The section of one branch."""
+        """Unfold one branch; returns its section."""
         count = len(cast("Branching", node.op).branches)
 
         def pivot() -> int:
@@ -297,33 +297,33 @@ class Unfolder(ABC):
             )
             return self.add(section, VertexKind.PASS, (Source(switch.vertex, number),)).vertex
 
-        part = Section(pivot)
-        used = self._used(body, wanted)
+        branch = Section(pivot)
+        used_tensors = self._used(body, wanted)
         for argument, outer in zip(body.arguments, node.inputs[1:], strict=True):
             source = section.values[outer]
-            if argument not in used:
+            if argument not in used_tensors:
                 continue
             if isinstance(source, Known):
-                part.values[argument] = source
+                branch.values[argument] = source
                 continue
             if outer not in switched:
                 switched[outer] = self.add(
                     section, VertexKind.SWITCH, (source, chosen), outputs=count, node=node
                 )
-            part.values[argument] = Source(switched[outer].vertex, number)
-        self.body(body, wanted, part)
-        return part
+            branch.values[argument] = Source(switched[outer].vertex, number)
+        self.body(body, wanted, branch)
+        return branch
 
     def branch_trace(self, trace: Node, number: int, parts: Sequence[Section]) -> Input:
-        """A tensor of a branch, seen from outside: dead where another branch is taken."""
+        """The traced tensor of a branch as an outer value; dead if another branch is taken."""
         return self.alive(parts[number].values[traced_tensor(trace)], parts[number])
 
-    def _joined(self, parts: Sequence[Section], section: Section) -> int:
-        """A vertex that fires when all of the branch that was taken is done."""
+    def _join_branches(self, branches: Sequence[Section], section: Section) -> int:
+        """Add a vertex that fires when all nodes of the taken branch have completed."""
         ends: list[Input] = []
-        for part in parts:
-            done = [self.done(part, node) for node in list(part.ends)]
-            ends.append(self.add(part, VertexKind.PASS, (Known(None),), done))
+        for branch in branches:
+            done = [self.done(branch, node) for node in list(branch.ends)]
+            ends.append(self.add(branch, VertexKind.PASS, (Known(None),), done))
         return self.add(section, VertexKind.MERGE, ends).vertex
 
     # Loops
@@ -341,36 +341,38 @@ class Unfolder(ABC):
         merges = [self.add(Section(), VertexKind.MERGE, (each,), node=node) for each in enters]
         traced = [traced_tensor(t) for t in unit.nodes[1:] if isinstance(t.op, LoopTrace)]
         invariants = self._invariants(node, traced, section, controls, loop)
-        test = Section(lambda: merges[0].vertex, _by_argument(op.condition, merges, invariants))
-        self.body(op.condition, op.condition.outputs, test)
-        truth = self._truth(op.condition, node, test)
+        condition = Section(
+            lambda: merges[0].vertex, _by_argument(op.condition, merges, invariants)
+        )
+        self.body(op.condition, op.condition.outputs, condition)
+        truth = self._truth(op.condition, node, condition)
         switches = [
-            self.add(test, VertexKind.SWITCH, (merge, truth), outputs=2, node=node)
+            self.add(condition, VertexKind.SWITCH, (merge, truth), outputs=2, node=node)
             for merge in merges
         ]
         inside = [Source(switch.vertex, 1) for switch in switches]
         values = _by_argument(op.body, inside, invariants)
-        part = Section(lambda: self._goes_on(truth, test), values)
-        self.body(op.body, [*op.body.outputs, *traced], part)
+        body = Section(lambda: self._body_pivot(truth, condition), values)
+        self.body(op.body, [*op.body.outputs, *traced], body)
         for merge, enter, tensor in zip(merges, enters, op.body.outputs, strict=True):
-            back = self.add(part, VertexKind.NEXT_ITERATION, (part.values[tensor],), node=node)
+            back = self.add(body, VertexKind.NEXT_ITERATION, (body.values[tensor],), node=node)
             self.connect(merge.vertex, (enter, back))
         for tensor, switch in zip(node.outputs, switches, strict=True):
-            section.values[tensor] = self.add(test, VertexKind.EXIT, (switch,), node=node)
-        self.loop_traces(unit, section, part, truth, loop)
+            section.values[tensor] = self.add(condition, VertexKind.EXIT, (switch,), node=node)
+        self.loop_traces(unit, section, body, truth, loop)
 
     def _truth(self, condition: Body, node: Node, test: Section) -> Source:
-        """What decides whether the loop goes on."""
+        """Add the LOOP_COND vertex."""
         tensor = condition.outputs[0]
         source = test.values[tensor]
         if tensor.dtype.is_ref_dtype:
             source = self.read(source, node, test)
         return self.add(test, VertexKind.LOOP_COND, (source,), node=node)
 
-    def _goes_on(self, truth: Source, test: Section) -> int:
-        """A vertex that is alive in the iterations in which the body runs."""
-        switch = self.add(test, VertexKind.SWITCH, (truth, truth), outputs=2)
-        return self.add(test, VertexKind.PASS, (Source(switch.vertex, 1),)).vertex
+    def _body_pivot(self, truth: Source, condition: Section) -> int:
+        """Add a vertex that is live in the iterations in which the body runs."""
+        switch = self.add(condition, VertexKind.SWITCH, (truth, truth), outputs=2)
+        return self.add(condition, VertexKind.PASS, (Source(switch.vertex, 1),)).vertex
 
     def _invariants(
         self,
@@ -380,47 +382,51 @@ class Unfolder(ABC):
         controls: Sequence[int],
         loop: Loop,
     ) -> dict[int, Input]:
-        """What the loop takes and does not change, by the place of the argument."""
+        """The loop-invariant inputs, by argument index."""
         op, count = cast("While", node.op), len(node.outputs)
         used = self._used(op.condition, op.condition.outputs)
         used |= self._used(op.body, [*op.body.outputs, *traced])
-        found: dict[int, Input] = {}
+        sources: dict[int, Input] = {}
         entered: dict[Tensor, Source] = {}
         for place, tensor in enumerate(node.inputs[count:], count):
             if used.isdisjoint((op.condition.arguments[place], op.body.arguments[place])):
                 continue
-            found[place] = source = section.values[tensor]
+            sources[place] = source = section.values[tensor]
             if isinstance(source, Known):
                 continue
             if tensor not in entered:
-                how = {"node": node, "loop": loop, "is_constant": True}
-                entered[tensor] = self.add(section, VertexKind.ENTER, (source,), controls, **how)
-            found[place] = entered[tensor]
-        return found
+                attributes = {"node": node, "loop": loop, "is_constant": True}
+                entered[tensor] = self.add(
+                    section, VertexKind.ENTER, (source,), controls, **attributes
+                )
+            sources[place] = entered[tensor]
+        return sources
 
     def loop_traces(
         self, unit: ControlRegion, section: Section, part: Section, truth: Source, loop: Loop
     ) -> None:
-        """What is known of a loop when it is done: how many iterations, and values of each."""
+        """Add the traces of a loop: its iteration count, and the values of traced tensors."""
 
         def counted() -> Source:
-            return self.add(Section(), VertexKind.COUNT, (truth,), collects=_count, node=unit.node)
+            return self.add(
+                Section(), VertexKind.COUNT, (truth,), collects=_iteration_count, node=unit.node
+            )
 
         section.ends[unit.node] = lambda: counted().vertex
         for trace in unit.nodes[1:]:
             if isinstance(trace.op, LoopCount):
-                made = counted()
-                section.ends[unit.node] = made.vertex
+                result = counted()
+                section.ends[unit.node] = result.vertex
             else:
                 tensor = traced_tensor(trace)
-                source, collects = part.values[tensor], _Collected(tensor)
-                made = self.add(
+                source, collects = part.values[tensor], _Collector(tensor)
+                result = self.add(
                     part, VertexKind.COLLECT, (source,), collects=collects, node=unit.node
                 )
-            section.values[trace.outputs[0]] = made
+            section.values[trace.outputs[0]] = result
 
     def _used(self, body: Body, wanted: Sequence[Tensor]) -> set[Tensor]:
-        """The tensors of a body that are taken to get those that are wanted."""
+        """The tensors of a body that computing the wanted ones reads, themselves included."""
         return {t for node in self.needed(body, wanted) for t in node.inputs} | set(wanted)
 
 
@@ -433,67 +439,71 @@ def _branch_number(count: int, value: Any) -> int:
 
 
 @dataclass(frozen=True)
-class _Collected:
-    """The list of the values that a tensor had in the iterations of a loop."""
+class _Collector:
+    """Builds the list of the values that a tensor had in the iterations of a loop."""
 
     tensor: Tensor
 
-    def __call__(self, found: Mapping[int, Any], count: int) -> ListValue:
+    def __call__(self, by_iteration: Mapping[int, Any], count: int) -> ListValue:
         dtype = self.tensor.dtype.base_dtype
-        absent = self._absent(found) if len(found) < count else None
-        values = host_arrays(found.get(index, absent) for index in range(count))
+        absent = self._placeholder(by_iteration) if len(by_iteration) < count else None
+        values = host_arrays(by_iteration.get(index, absent) for index in range(count))
         if self._is_numeric() and len({np.shape(value) for value in values}) == 1:
             return ListValue.of_stacked(np.stack(values), dtype=dtype)
-        made = ListValue(dtype, count)
+        result = ListValue(dtype, count)
         for index, value in enumerate(values):
-            made.write(index, value)
-        return made
+            result.write(index, value)
+        return result
 
     def _is_numeric(self) -> bool:
         dtype = self.tensor.dtype.base_dtype
         return dtype.is_numpy_compatible and np.dtype(dtype.as_numpy_dtype).kind in "biufc"
 
-    def _absent(self, found: Mapping[int, Any]) -> Any:
-        """What stands for the value in iterations that did not take its branch: it is never
-        looked at, but read all the same."""
+    def _placeholder(self, by_iteration: Mapping[int, Any]) -> Any:
+        """A placeholder for iterations that did not take the tensor's branch. It is read, but its
+        value is never used."""
         if not self.tensor.dtype.base_dtype.is_numpy_compatible:
             return None
         sizes = self.tensor.shape.sizes or ()
-        shape = np.shape(next(iter(found.values()))) if found else [size or 0 for size in sizes]
+        shape = (
+            np.shape(next(iter(by_iteration.values())))
+            if by_iteration
+            else [size or 0 for size in sizes]
+        )
         return np.zeros(shape, self.tensor.dtype.base_dtype.as_numpy_dtype)
 
 
 def is_constant(node: Node) -> bool:
-    """Whether a node gives a constant, whatever happens."""
+    """Whether a node is an unconditional constant."""
     return isinstance(node.op, Const) and not node.control_inputs
 
 
 def has_primitives(nodes: Iterable[Node]) -> bool:
-    """Whether only a token graph can run these nodes."""
+    """Whether some node is a control primitive, which only a token graph can run."""
     return any(isinstance(node.op, Primitive) for node in nodes)
 
 
-def _count(_: Mapping[int, Any], count: int) -> Any:
+def _iteration_count(_: Mapping[int, Any], count: int) -> Any:
     return np.int32(count)
 
 
-def _same(value: Any) -> Any:
+def _identity(value: Any) -> Any:
     return value
 
 
 def values_in(section: Section) -> list[Tensor]:
-    """What a section has as values from outside, references apart."""
+    """The tensors that a section has values for, except references."""
     return [tensor for tensor in section.values if not tensor.dtype.is_ref_dtype]
 
 
 def _by_argument(
     body: Body, variables: Sequence[Source], invariants: Mapping[int, Input]
 ) -> dict[Tensor, Input]:
-    """What the body of a loop takes: the loop's variables, then what the loop does not change."""
-    every = {**dict(enumerate(variables)), **invariants}
-    return {body.arguments[place]: source for place, source in every.items()}
+    """The sources of a loop body's arguments: loop variables, then loop invariants."""
+    sources = {**dict(enumerate(variables)), **invariants}
+    return {body.arguments[place]: source for place, source in sources.items()}
 
 
-def _goes_on_after(node: Node) -> bool:
-    """Whether a node may still do something when its values are there."""
+def _has_late_effects(node: Node) -> bool:
+    """Whether a node may still have side effects to perform when its outputs are available."""
     return bool(node.op.bodies) and has_state(node)

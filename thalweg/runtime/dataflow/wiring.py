@@ -1,7 +1,7 @@
-"""A token graph made ready to run: vertices by frame, and for each where its tokens go.
+"""Execution form of a token graph: vertices by frame, and the out-edges of each vertex.
 
-What comes in says where inputs come from; what goes out says, for each frame, the slots that hold
-inputs until their vertex fires, how many tokens each vertex waits for, and its followers.
+A token graph lists the sources of each input. Its wiring lists, for each frame, the slots that hold
+inputs until their vertex fires, the number of tokens that each vertex waits for, and its consumers.
 """
 
 from __future__ import annotations
@@ -15,40 +15,40 @@ from thalweg import errors
 from thalweg.runtime.dataflow.tokens import Known, Loop, Source, TokenGraph, Vertex, VertexKind
 from thalweg.runtime.kernels import Call
 
-EMPTY: Any = object()  # a slot that no token has come to
+EMPTY: Any = object()  # a slot without a token
 _LEAVING = frozenset({VertexKind.EXIT, VertexKind.COLLECT, VertexKind.COUNT})
-_ENDS_DEAD = _LEAVING | {VertexKind.NEXT_ITERATION}  # a dead token has nothing to say there
-_MERGE_SLOTS = (EMPTY, 0, 0)  # the value, the input it came by, and how many inputs were dead
+_ENDS_DEAD = _LEAVING | {VertexKind.NEXT_ITERATION}  # do not propagate dead tokens
+_MERGE_SLOTS = (EMPTY, 0, 0)  # the value, the index of its input, the number of dead inputs
 
 
 class Edges(NamedTuple):
-    """Where tokens go: places are those of the frame that the followers are in."""
+    """The out-edges of an output; consumers are indices into the vertices of their frame."""
 
-    plain: list[tuple[int, int]]  # (follower, slot)
-    merges: list[tuple[int, int, int, int]]  # (follower, slot, input, inputs)
-    dead: list[int]  # the plain ones that a dead token kills
+    plain: list[tuple[int, int]]  # (consumer, slot)
+    merges: list[tuple[int, int, int, int]]  # (consumer, slot, input index, input count)
+    dead: list[int]  # the consumers in `plain` that receive dead tokens
 
 
 @dataclass(slots=True, eq=False)
 class WiredVertex:
-    """A vertex in its frame. With slots: it is looked at for every token."""
+    """A vertex in its frame. Uses `__slots__`: it is read for every token."""
 
     spec: Vertex
     kind: int
     call: Call | None
-    place: int  # in its frame
-    first: int  # the slots of its inputs: from here
-    last: int  # to before this one
+    place: int  # its index in its frame
+    first: int  # its inputs are in slots [first, last)
+    last: int
     empty: list[None]
     edges: list[Edges]  # by output
-    child: int = 0  # of an enter: the frame
-    controls: list[int] = field(default_factory=list[int])
-    triggers: list[int] = field(default_factory=list[int])  # to what fires dead or alive
-    is_awaited: bool = False  # whether there are any of both
+    child: int = 0  # ENTER only: the frame that is entered
+    controls: list[int] = field(default_factory=list[int])  # consumers of control edges
+    triggers: list[int] = field(default_factory=list[int])  # those that fire live or dead
+    is_awaited: bool = False  # whether it has controls or triggers
 
 
 class FrameWiring:
-    """One frame: what all its iterations begin with."""
+    """One frame: the initial slots and pending counts of its iterations."""
 
     def __init__(self, parent: int, loop: Loop) -> None:
         self.parent = parent
@@ -56,48 +56,48 @@ class FrameWiring:
         self.vertices: list[WiredVertex] = []
         self.values: list[Any] = []
         self.pending: list[int] = []
-        self.entering = 0  # how many vertices enter it
+        self.entering = 0  # the number of ENTER vertices
         self.leaving: list[WiredVertex] = []
 
 
 class Wiring:
-    """All frames of a token graph; the first is the one around everything."""
+    """All frames of a token graph; the first is the root frame."""
 
     def __init__(self, graph: TokenGraph) -> None:
         self._vertices = graph.vertices
         self.frames = [FrameWiring(0, Loop("", 1))]
         self._children: dict[tuple[int, str], int] = {}
-        self._frame_of = self._inferred(graph)
-        self._wired = self._placed()
+        self._frame_of = self._infer_frames(graph)
+        self._wired = self._allocate_slots()
         self.feeds = self._wired[: graph.feeds]
         self.fetches = self._fetch_slots(graph)
         self._connect(graph)
 
     # Frames
 
-    def _inferred(self, graph: TokenGraph) -> list[int]:
-        """The frame that each vertex waits in: that which its inputs come from."""
-        followers: dict[int, list[int]] = defaultdict(list)
+    def _infer_frames(self, graph: TokenGraph) -> list[int]:
+        """The frame of each vertex, propagated forward from the vertices without inputs."""
+        consumers: dict[int, list[int]] = defaultdict(list)
         for place, vertex in enumerate(graph.vertices):
-            for earlier in _before(vertex):
-                followers[earlier].append(place)
-        found = [-1] * len(graph.vertices)
-        pending = [p for p, v in enumerate(graph.vertices) if next(_before(v), None) is None]
+            for producer in _predecessors(vertex):
+                consumers[producer].append(place)
+        frames = [-1] * len(graph.vertices)
+        pending = [p for p, v in enumerate(graph.vertices) if next(_predecessors(v), None) is None]
         for place in pending:
-            found[place] = 0
+            frames[place] = 0
         while pending:
             place = pending.pop()
-            frame = self._left_for(graph.vertices[place], found[place])
-            for follower in followers[place]:
-                if found[follower] < 0:
-                    found[follower] = frame
-                    pending.append(follower)
-                elif found[follower] != frame:
-                    raise _mixed(graph.vertices[follower])
-        return [max(0, frame) for frame in found]
+            frame = self._target_frame(graph.vertices[place], frames[place])
+            for consumer in consumers[place]:
+                if frames[consumer] < 0:
+                    frames[consumer] = frame
+                    pending.append(consumer)
+                elif frames[consumer] != frame:
+                    raise _mixed_frames_error(graph.vertices[consumer])
+        return [max(0, frame) for frame in frames]
 
-    def _left_for(self, vertex: Vertex, frame: int) -> int:
-        """The frame that the tokens of a vertex in a frame go to."""
+    def _target_frame(self, vertex: Vertex, frame: int) -> int:
+        """The frame that receives the tokens of a vertex in `frame`."""
         if vertex.kind in _LEAVING:
             return self.frames[frame].parent
         return frame if vertex.loop is None else self._child(frame, vertex.loop)
@@ -111,15 +111,17 @@ class Wiring:
 
     # Slots
 
-    def _placed(self) -> list[WiredVertex]:
-        found: list[WiredVertex] = []
-        for number, (vertex, place) in enumerate(zip(self._vertices, self._frame_of, strict=True)):
-            frame = self.frames[place]
-            first, values = len(frame.values), _initial(vertex)
+    def _allocate_slots(self) -> list[WiredVertex]:
+        wired_vertices: list[WiredVertex] = []
+        for number, (vertex, frame_index) in enumerate(
+            zip(self._vertices, self._frame_of, strict=True)
+        ):
+            frame = self.frames[frame_index]
+            first, values = len(frame.values), _initial_slots(vertex)
             frame.values += values
             slots = first, first + len(values), [None] * len(values)
-            at, edges = len(frame.vertices), [Edges([], [], []) for _ in range(vertex.outputs)]
-            wired = WiredVertex(vertex, int(vertex.kind), vertex.call, at, *slots, edges)
+            index, edges = len(frame.vertices), [Edges([], [], []) for _ in range(vertex.outputs)]
+            wired = WiredVertex(vertex, int(vertex.kind), vertex.call, index, *slots, edges)
             frame.vertices.append(wired)
             frame.pending.append(_pending_count(vertex))
             if vertex.loop is not None:
@@ -127,11 +129,11 @@ class Wiring:
                 self.frames[wired.child].entering += 1
             if vertex.kind in _LEAVING:
                 frame.leaving.append(wired)
-            found.append(wired)
-        return found
+            wired_vertices.append(wired)
+        return wired_vertices
 
     def _fetch_slots(self, graph: TokenGraph) -> range:
-        """What is fetched is held by slots of no vertex."""
+        """Append slots for the fetched values to the root frame; they belong to no vertex."""
         values = self.frames[0].values
         first = len(values)
         values += [f.value if isinstance(f, Known) else EMPTY for f in graph.fetches]
@@ -141,53 +143,53 @@ class Wiring:
 
     def _connect(self, graph: TokenGraph) -> None:
         for wired in self._wired:
-            vertex, place = wired.spec, wired.place
-            for number, source in enumerate(vertex.inputs):
+            vertex, index = wired.spec, wired.place
+            for position, source in enumerate(vertex.inputs):
                 if isinstance(source, Known):
                     continue
                 edges = self._edges_of(source)
                 if vertex.kind is VertexKind.MERGE:
-                    edges.merges.append((place, wired.first, number, len(vertex.inputs)))
+                    edges.merges.append((index, wired.first, position, len(vertex.inputs)))
                     continue
-                edges.plain.append((place, wired.first + number))
+                edges.plain.append((index, wired.first + position))
                 if vertex.kind not in _ENDS_DEAD:
-                    edges.dead.append(place)
-            for earlier in [self._wired[control] for control in dict.fromkeys(vertex.controls)]:
+                    edges.dead.append(index)
+            for predecessor in [self._wired[control] for control in dict.fromkeys(vertex.controls)]:
                 is_trigger = vertex.kind is VertexKind.TRIGGER
-                (earlier.triggers if is_trigger else earlier.controls).append(place)
-                earlier.is_awaited = True
+                (predecessor.triggers if is_trigger else predecessor.controls).append(index)
+                predecessor.is_awaited = True
         for slot, source in zip(self.fetches, graph.fetches, strict=True):
             if isinstance(source, Source):
                 self._edges_of(source).plain.append((-1, slot))
-        # Fetched slots count down a vertex that is in no frame and never fires.
+        # Fetch slots decrement the count at index -1, which belongs to no vertex and never fires.
         self.frames[0].pending.append(0)
 
     def _edges_of(self, source: Source) -> Edges:
         return self._wired[source.vertex].edges[source.output]
 
 
-def _before(vertex: Vertex) -> Iterator[int]:
+def _predecessors(vertex: Vertex) -> Iterator[int]:
     for source in vertex.inputs:
         if isinstance(source, Source):
             yield source.vertex
     yield from vertex.controls
 
 
-def _initial(vertex: Vertex) -> Sequence[Any]:
+def _initial_slots(vertex: Vertex) -> Sequence[Any]:
     if vertex.kind is VertexKind.MERGE:
         return _MERGE_SLOTS
     return [source.value if isinstance(source, Known) else None for source in vertex.inputs]
 
 
 def _pending_count(vertex: Vertex) -> int:
-    """How many tokens a vertex waits for: a merge for one that is alive, or that all are dead."""
+    """The number of tokens a vertex waits for; a merge waits for one live input, or all dead."""
     controls = len(set(vertex.controls))
     if vertex.kind is VertexKind.MERGE:
         return controls + 1
     return controls + sum(isinstance(source, Source) for source in vertex.inputs)
 
 
-def _mixed(vertex: Vertex) -> errors.InvalidArgumentError:
+def _mixed_frames_error(vertex: Vertex) -> errors.InvalidArgumentError:
     name = "a node" if vertex.node is None else vertex.node.name
     return errors.InvalidArgumentError(
         None,
