@@ -232,12 +232,12 @@ class _Asking(Kernels):
 
 
 def kernels_of(name: str) -> list[Request]:
-    """The kernels that a step asks for."""
+    """The kernels that a step asks for on the CPU."""
     tf.layers  # is there before kernels are asked for
     with pytest.MonkeyPatch.context() as patch, tf.Graph().as_default():
         fetches, feeds = STEPS[name]()
         prepare = tf.global_variables_initializer()
-        with tf.Session() as session:
+        with tf.Session(config=tf.ConfigProto(device_count={"GPU": 0})) as session:
             session.run(prepare)
             patch.setitem(cache._process, "kernels", asking := _Asking())
             with pytest.raises(_Asked):

@@ -22,6 +22,7 @@ from thalweg.codegen.cuda.kernel import emit, launch_shapes
 from thalweg.codegen.cuda.launch import LaunchShape
 from thalweg.codegen.cuda.target import CudaTarget, emulated
 from thalweg.codegen.llvm.emitted import Request
+from thalweg.device import local
 from thalweg.device.cpu import loading
 from thalweg.ir.dynamic import Dynamic
 from thalweg.ir.fingerprint import integers
@@ -89,10 +90,12 @@ def hints(kernel: Kernel) -> list[int]:
 
 @contextmanager
 def emulated_kernels(target: CudaTarget | None = None) -> Iterator[Machine]:
-    """While open, steps that are compiled anew run on an emulated GPU."""
+    """While open, steps that are compiled anew run on an emulated GPU. Sessions place them on the
+    CPU, also where the machine has a GPU."""
     machine = Machine(target or emulated())
     lower = compiled.lower
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(local, "driver_kind", lambda: "")
         patch.setattr(loading, "load_all", machine.load_all)
         patch.setattr(compiled.ProgramCache, "find", lambda *_: None)
         patch.setattr(compiled.ProgramCache, "store", lambda *_: None)
