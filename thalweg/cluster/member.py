@@ -24,7 +24,6 @@ from thalweg.platform import tf_logging
 from thalweg.runtime.config import SessionOptions
 
 _PATIENCE = 10.0  # seconds between warnings about tasks that do not reply
-_PAUSE = 0.1  # seconds before a refused request is retried
 
 
 class Losing(Protocol):
