@@ -31,11 +31,11 @@ def update_lock(graph: Any) -> threading.Lock | None:
 
 @contextmanager
 def between_updates(graph: Any) -> Generator[None]:
-    """Hold back the updates of a guarded graph."""
-    lock = _locks[graph]
-    is_held = lock.acquire(timeout=_PATIENCE)
+    """Hold back the updates of a guarded graph; others are not held back."""
+    lock = _locks.get(graph)
+    is_held = lock is not None and lock.acquire(timeout=_PATIENCE)
     try:
         yield
     finally:
-        if is_held:
+        if lock is not None and is_held:
             lock.release()

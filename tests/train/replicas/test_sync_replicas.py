@@ -290,3 +290,20 @@ def test_updates_are_guarded_where_checkpoints_are_saved(tmp_path):
                 for _ in range(3):
                     session.run(train)
                 assert session.run([w, step]) == [-3, 3]
+
+
+class UnpreparedSaver(tf.train.CheckpointSaverHook):
+    """A user's hook that does not call the `begin` of its base, which guards updates."""
+
+    def begin(self):
+        self._summary_writer = tf.summary.FileWriterCache.get(self._checkpoint_dir)
+        self._global_step_tensor = tf.train.get_global_step()
+
+
+def test_a_hook_saves_though_nothing_was_guarded(tmp_path):
+    w, step = tf.Variable(0.0), tf.train.create_global_step()
+    train = tf.train.GradientDescentOptimizer(1.0).minimize(w, global_step=step)
+    saver = UnpreparedSaver(str(tmp_path), save_steps=1, saver=tf.train.Saver())
+    with tf.train.MonitoredSession(hooks=[saver]) as session:
+        session.run(train)
+    assert tf.train.latest_checkpoint(str(tmp_path)).endswith("-1")

@@ -329,7 +329,7 @@ class Queue:
                 request = self._ended.popleft()
             except IndexError:  # another thread was faster
                 return
-            told, request.told = request.told, None  # which knows the request: no cycle is left
+            told, request.told = request.told, None  # it refers to the request: end the cycle
             if told is not None:
                 told()
 
