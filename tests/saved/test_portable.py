@@ -49,7 +49,7 @@ def test_a_recurrent_model(trains: bool, tmp_path: Path):
     ]
     with tf.Session(graph=tf.Graph()) as session:
         tf.saved_model.load(session, ["serve"], str(path))
-        np.testing.assert_allclose(session.run("y:0", {"x:0": value}), wanted, rtol=1e-5)
+        np.testing.assert_allclose(session.run("y:0", {"x:0": value}), wanted, rtol=1e-5, atol=1e-6)
         if trains:
             (train, *_) = session.graph.get_collection("train_op")
             session.run(train, {"x:0": value})
@@ -65,7 +65,7 @@ def test_what_only_tensorflow_would_see_gives_the_same_numbers(tmp_path: Path):
     (path / "saved_model.pb").write_bytes(model.SerializeToString())
     with tf.Session(graph=tf.Graph()) as session:
         tf.saved_model.load(session, ["serve"], str(path))
-        np.testing.assert_allclose(session.run("y:0", {"x:0": value}), wanted, rtol=1e-5)
+        np.testing.assert_allclose(session.run("y:0", {"x:0": value}), wanted, rtol=1e-5, atol=1e-6)
 
 
 def test_a_frozen_graph():
@@ -87,7 +87,7 @@ def test_a_gradient_of_the_users_own(tmp_path: Path):
     assert "IdentityN" in {node.op for node in graph_def.node}
     with tf.Session(graph=tf.Graph()) as session:
         tf.saved_model.load(session, ["serve"], str(path))
-        np.testing.assert_allclose(session.run("y:0", {"x:0": value}), wanted, rtol=1e-5)
+        np.testing.assert_allclose(session.run("y:0", {"x:0": value}), wanted, rtol=1e-5, atol=1e-6)
 
 
 def test_an_op_that_cannot_be_written_is_named():

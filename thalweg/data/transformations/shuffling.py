@@ -6,7 +6,6 @@ same either way: it depends on the seeds, on which pass it is, and on nothing el
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from thalweg.data.columns import invalid, joined
 from thalweg.data.flow import Element, Pipeline, Rows, Stage, Staged
 from thalweg.data.state_code import packed_elements, unpacked_elements
+from thalweg.ops.random import philox
 
 Array = NDArray[Any]
 
@@ -67,7 +67,7 @@ class ShuffleFlow(Staged):
         """The seeds; where there are none, some that are kept from pass to pass."""
         memory = self.pipeline.memory
         if not any(seeds):
-            memory.setdefault("seeds", [int.from_bytes(os.urandom(8)) for _ in seeds])
+            memory.setdefault("seeds", [philox.fresh_seed() for _ in seeds])
         first, second = memory.get("seeds", seeds)
         return first, second
 

@@ -98,12 +98,17 @@ def _encrypt(counter: list[Array], key: int, words: Array) -> None:
         words[:, column] = value
 
 
+def fresh_seed() -> int:
+    """A seed that nobody has chosen: 64 bits of the system's entropy."""
+    return int.from_bytes(os.urandom(8))
+
+
 class Stream:
     """The random stream of one node in one session: what one step takes, no other gets."""
 
     def __init__(self, seed: int, seed2: int) -> None:
         if seed == 0 and seed2 == 0:
-            seed, seed2 = (int.from_bytes(os.urandom(8)) for _ in range(2))
+            seed, seed2 = fresh_seed(), fresh_seed()
         self._next = Philox.from_seeds(seed, seed2)
         self._lock = threading.Lock()
 
