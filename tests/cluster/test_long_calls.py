@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import thalweg as tf
+from thalweg.cluster import master
 from thalweg.ops.nn.samplers import LogUniform
 
 LONG = 30  # seconds: more than anything here takes
@@ -56,8 +57,9 @@ def telling(event: threading.Event):
 
 
 def test_what_was_sent_leaves_before_a_call_that_takes_long(
-    target: str, event: threading.Event
+    target: str, event: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(master, "_MAX_HOLD", 0.0)  # however fast the event comes
     with tf.device(WORKER):
         x = tf.placeholder(tf.float32, [3])
         y = tf.exp(x)

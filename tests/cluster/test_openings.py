@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 from unittest import mock
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 import thalweg as tf
+from thalweg.cluster import master
 from thalweg.cluster.server import TaskServer
 from thalweg.cluster.wire import Kind, Message
 
@@ -68,6 +70,55 @@ def test_a_lookup_is_one_message_and_its_answer(target: str) -> None:
             found = session.run(sums, {given: indices})
             np.testing.assert_array_equal(found, TABLE[indices].sum(1))
         assert [Kind.RUN] == KINDS
+
+
+def sampled(given: Any) -> Any:
+    """Rows of a table on a server for classes that the worker samples: a call of some length."""
+    with tf.device(PS0):
+        table = tf.Variable(TABLE)
+    with tf.device(WORKER):
+        classes, _, _ = tf.nn.uniform_candidate_sampler(given, 1, 8, True, 8, name="classes")
+        ids = tf.concat([tf.reshape(given, [-1]), classes], 0)
+    with tf.device(PS0):
+        rows = tf.gather(table, ids)
+    with tf.device(WORKER):
+        return tf.reduce_sum(rows)
+
+
+@pytest.mark.parametrize(("limit", "kinds"), [(60.0, ["RUN"]), (0.0, ["RUN", "TENSOR", "TENSOR"])])
+def test_values_of_a_first_call_that_is_brief(limit: float, kinds: list[str], target: str) -> None:
+    given = tf.placeholder(tf.int64, [None, 1])
+    total = sampled(given)
+    with mock.patch.object(master, "_MAX_HOLD", limit), tf.Session(target) as session:
+        session.run(tf.global_variables_initializer())
+        for _ in range(3):
+            KINDS.clear()
+            assert session.run(total, {given: [[2], [1]]}) == TABLE[[2, 1]].sum() + TABLE.sum()
+        assert [kind.name for kind in KINDS] == kinds
+
+
+def test_a_function_of_the_user_may_wait_for_another_task(target: str) -> None:
+    """The server's part starts although the worker's function has not returned."""
+    has_run = threading.Event()
+
+    def note(x: Any) -> Any:
+        has_run.set()
+        return x
+
+    def wait(x: Any) -> Any:
+        assert has_run.wait(30)
+        return x
+
+    with tf.device(PS0):
+        noted = tf.py_func(note, [tf.constant(1.0)], tf.float32)
+    with tf.device(WORKER):
+        waited = tf.py_func(wait, [tf.constant(2.0)], tf.float32)
+    with tf.device(PS0):
+        total = waited * 2.0
+    with tf.Session(target) as session:
+        for _ in range(3):
+            has_run.clear()
+            assert session.run([noted, total]) == [1.0, 4.0]
 
 
 def test_what_comes_later_is_done_once(target: str, cluster: list[Any]) -> None:

@@ -55,11 +55,26 @@ from thalweg.runtime.executor import execute
 from thalweg.runtime.plan import Plan, Step, optimized, plan, plan_partition, prune
 from thalweg.runtime.resources import Resources
 
+_MAX_HOLD = 500e-6  # seconds that a RUN message may wait for values to be piggybacked
+
 
 class Course:
-    """What the last run of a plan showed; it steers the next one."""
+    """What the last runs of a plan showed; it steers the next one."""
 
-    has_long_calls = False  # in the part of this process
+    has_long_calls = False  # in the part of this process, after all parts were started
+    first_call: float | None = None  # running mean of the seconds of its first long call
+
+    @property
+    def has_brief_call(self) -> bool:
+        """Whether RUN messages should wait for the values of the first long call."""
+        return self.first_call is not None and self.first_call < _MAX_HOLD
+
+    def time_first_call(self, call: Callable[[], None]) -> None:
+        """Make the first long call."""
+        started = time.perf_counter()
+        call()
+        seconds, mean = time.perf_counter() - started, self.first_call
+        self.first_call = seconds if mean is None else mean + (seconds - mean) / 4
 
 
 @dataclass(frozen=True)
@@ -314,6 +329,7 @@ class RunningStep:
         self._interrupt: BaseException | None = None
         self._found: dict[int, Any] = {}
         self._started = time.perf_counter_ns()
+        self._has_made_call = False  # a long one
 
     def run(self, feeds: Sequence[Any]) -> list[Any]:
         """Start the step on all tasks and return the fetched values.
@@ -346,7 +362,10 @@ class RunningStep:
         while (call := get()) is not None:
             history.has_long_calls = True
             self._member.endpoint.loop.resume()
-            call()
+            if self._has_made_call:
+                call()
+            else:
+                self._make_first_call(call)
 
     def _start_own_and_fed(self, feeds: Sequence[Any]) -> None:
         """Start the own part, then the parts it feeds, with the values that it sent to them so far
@@ -354,11 +373,28 @@ class RunningStep:
         held = Held(self._plan.fed_tasks) if self._plan.fed else None
         try:
             for part in self._plan.own:
-                self._start_own(part, feeds, held)
+                never_blocks = self._start_own(part, feeds, held)
+                if held is not None and never_blocks and self._plan.course.has_brief_call:
+                    self._make_call_if_ready()
         finally:  # even after an interrupt: `_drain` waits for a reply from every task
             if held is not None:
+                held.close()
                 for part in self._plan.fed:
                     self._start(part, feeds, held.of(part.task))
+
+    def _make_call_if_ready(self) -> None:
+        """Make the first long call now, if there is one, so that the values that it sends travel
+        with RUN messages."""
+        if not self._work.is_empty():
+            call = self._work.get_elsewhere()
+            if call is None:
+                self._work.put(None)  # the step has ended
+            else:
+                self._make_first_call(call)
+
+    def _make_first_call(self, call: Callable[[], None]) -> None:
+        self._has_made_call = True
+        self._plan.course.time_first_call(call)
 
     def _drain(self) -> None:
         """Finish an interrupted step on another thread: run its long calls until it ends."""
@@ -404,10 +440,11 @@ class RunningStep:
         if next(self._ended) == len(self._plan.tasks):
             self._work.put(None)
 
-    def _start_own(self, part: TaskPart, feeds: Sequence[Any], held: Held | None = None) -> None:
+    def _start_own(self, part: TaskPart, feeds: Sequence[Any], held: Held | None) -> bool:
+        """Start the part of this process; returns whether its long calls never wait."""
         part_feeds = {place: feeds[place] for place in part.feeds}
         try:
-            self._member.start_own(
+            return self._member.start_own(
                 self._session,
                 self._plan.handle,
                 self._number,
@@ -418,6 +455,7 @@ class RunningStep:
             )
         except errors.OpError as error:
             self._on_own_done({}, error)
+            return False
 
     def _on_own_done(self, fetched: Mapping[int, Any], error: BaseException | None) -> None:
         self._found.update(fetched)

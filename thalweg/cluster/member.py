@@ -102,7 +102,7 @@ class Member:
         done: Done,
         later: Callable[[Callable[[], None]], None],
         held: Held | None = None,
-    ) -> None:
+    ) -> bool:
         """Start the part of a step that runs in this process, as `Worker.start` does."""
         raise NotImplementedError
 

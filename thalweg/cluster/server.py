@@ -120,10 +120,10 @@ class TaskServer(Member):
         done: Done,
         later: Callable[[Callable[[], None]], None],
         held: Held | None = None,
-    ) -> None:
+    ) -> bool:
         """Start this task's part of a step for a session in the same process."""
         step_id = session, handle, number
-        self._worker.start(*step_id, feeds, self._call_on_io_thread, done, later, held=held)
+        return self._worker.start(*step_id, feeds, self._call_on_io_thread, done, later, held=held)
 
     # As a task
 

@@ -59,11 +59,11 @@ def by_key(keys: Sequence[Sequence[str]], message: Message) -> list[tuple[Key, A
 
 
 class Held:
-    """Values that one thread sent to some tasks, held back to be piggybacked on messages."""
+    """Values that one thread sends to some tasks, held back until `close` to be piggybacked."""
 
     def __init__(self, tasks: Collection[str]) -> None:
         self._tasks, self._kept = tasks, dict[str, list[tuple[Key, Any]]]()
-        self._thread = get_ident()
+        self._thread: int | None = get_ident()  # None once closed
 
     def keep(self, key: Key, value: Any) -> bool:
         """Hold a value back; False if the caller has to send it: it is not a small array, is for
@@ -75,6 +75,10 @@ class Held:
             return False
         self._kept.setdefault(task, []).append((key, value))
         return True
+
+    def close(self) -> None:
+        """Hold back no more values. Called on the same thread."""
+        self._thread = None
 
     def of(self, task: str) -> Keyed:
         """The held values for a task."""

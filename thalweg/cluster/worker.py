@@ -134,15 +134,16 @@ class Worker:
         received: Keyed = (),
         held: Held | None = None,
         rest: StraightGraph | None = None,
-    ) -> None:
-        """Start this task's partitions of a step; does not block.
+    ) -> bool:
+        """Start this task's partitions of a step; does not block. Returns whether calls passed to
+        `later` return where they would have to wait for values of other tasks.
 
         Args:
             soon: runs a continuation on a thread that must not block. Used while calls are short.
             done: is called once with the fetched values by fetch index, or with an error.
             later: runs the remaining calls from the first long one on.
             received: values that arrived with the RUN message.
-            held: collects values sent before `start` returns, to be piggybacked on messages.
+            held: collects values sent until it is closed, to be piggybacked on messages.
             rest: the graph that remains after the prologue; all of it if None.
         """
         task_session = self._sessions.get(session) or self.session(session)
@@ -153,13 +154,11 @@ class Worker:
         on_done = partial(self._on_partitions_done, step, done)
         if isinstance(plan, StartablePartitions):
             step.held = held
-            try:
-                plan.start(feeds, step.cancellation, step, soon, later, on_done, rest)
-            finally:
-                step.held = None
-        else:  # it blocks on replies, so it must not run on the thread that reads them
-            run_state = task_session.resources, step.cancellation, step
-            later(lambda: _run_blocking(plan, feeds, *run_state, on_done))
+            return plan.start(feeds, step.cancellation, step, soon, later, on_done, rest)
+        # It blocks on replies, so it must not run on the thread that reads them.
+        run_state = task_session.resources, step.cancellation, step
+        later(lambda: _run_blocking(plan, feeds, *run_state, on_done))
+        return False
 
     def opening(
         self, session: str, handle: int, number: int, keys: Sequence[Sequence[str]]

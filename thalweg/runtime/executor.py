@@ -135,8 +135,9 @@ class StartablePartitions:
         later: Callable[[Callable[[], None]], None],
         done: Done,
         rest: StraightGraph | None = None,
-    ) -> None:
-        """Run like `run_partitions`, but never block.
+    ) -> bool:
+        """Run like `run_partitions`, but never block. Returns whether calls passed to `later`
+        do not block either.
 
         When a value arrives, `soon` continues the run. From the first long call on, `later` runs
         the rest on another thread; it runs everything if the graph is not straight or has long
@@ -146,10 +147,11 @@ class StartablePartitions:
         straight = rest or self._straight
         if straight is None or (rest is None and not straight.is_sequential):
             later(partial(self._run, feeds, cancellation, rendezvous, done))
-            return
+            return False
         fed = self._partitions[0].feeds(feeds) if feeds else ()
         context = Context(self._node, self._own, cancellation, rendezvous)
         StraightRun(straight, fed, context, soon, later, partial(self._end, done)).begin()
+        return True
 
     def _run(
         self,
