@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from copy import copy
 from typing import Any
 from unittest import mock
 
@@ -183,18 +184,16 @@ def test_a_step_that_was_stopped_is_not_begun(target: str, cluster: list[Any]) -
         session.run(table.initializer)
         for _ in range(2):  # the first one finds out what is short
             session.run(sums, {given: [1]})
-        name, number = session._engine._session, session._engine._number | 0xFFFF
-        (handle,) = (
-            handle
-            for handle, part in worker.session(name).openings.items()
-            if part.keys and part.opening is not None
-        )
-        keys = worker.session(name).openings[handle].keys
-        assert worker.opening(name, handle, number, keys) is not None
-        assert worker.opening(name, handle, number, [["other", "a", "b"]]) is None
-        assert worker.opening("unknown", handle, number, keys) is None
-        worker.abort(number, tf.errors.CancelledError(None, None, "stopped"))
-        assert worker.opening(name, handle, number, keys) is None
+        engine = session._engine
+        assert any(fields["keys"] and part.opening for fields, part in worker.openings.values())
+        number = engine._number | next(copy(engine._counter))
+        worker.abort(number, tf.errors.CancelledError(None, None, "stopped before it began"))
+        with pytest.raises(tf.errors.CancelledError, match="stopped before it began"):
+            session.run(sums, {given: [1]})
+        np.testing.assert_array_equal(session.run(sums, {given: [2]}), TABLE[[2]].sum(1))
+        worker.close_session(engine._session, tf.errors.CancelledError(None, None, "closed"))
+        with pytest.raises(tf.errors.AbortedError, match="does not know this session"):
+            session.run(sums, {given: [2]})
 
 
 def test_large_values_have_messages_of_their_own(target: str) -> None:

@@ -24,7 +24,7 @@ from thalweg.cluster.spec import ClusterLike, ClusterSpec, server_def
 from thalweg.cluster.tasks import TaskInfo, all_tasks, task_name, task_of
 from thalweg.cluster.traffic import size_of
 from thalweg.cluster.transport.endpoint import Peer
-from thalweg.cluster.values import Held, by_key, by_place, key_of, packed, values_of
+from thalweg.cluster.values import Held, Keyed, by_key, by_place, key_of, packed, values_of
 from thalweg.cluster.wire import FixedFields, Kind, Message, new_tuple
 from thalweg.cluster.worker import Done, OpeningPart, Values, Worker
 from thalweg.device.cpu.pool import default_threads
@@ -36,6 +36,7 @@ from thalweg.platform.described import described
 from thalweg.public import public
 from thalweg.runtime.config import SessionOptions, session_options
 from thalweg.runtime.dataflow.opening import Opening
+from thalweg.runtime.dataflow.straight import StraightGraph
 
 SCHEME = "thalweg://"
 _MAX_KEPT = 4096  # cached message fields: the same ones recur in every step
@@ -148,9 +149,7 @@ class TaskServer(Member):
         self._worker.abort(message.step, failures.decode(message.fields))
 
     def _on_deregister(self, _: Peer, message: Message) -> None:
-        with suppress(errors.AbortedError):  # the session may be closed already
-            session = self._worker.session(message.fields["session"])
-            session.deregister(message.fields["handle"])
+        self._worker.deregister(message.fields["session"], message.fields["handle"])
 
     def _reply_with(
         self, peer: Peer, message: Message, handler: Callable[[Message], Message]
@@ -168,24 +167,41 @@ class TaskServer(Member):
         return lambda peer, message: WORKERS.start(lambda: self._reply_with(peer, message, handler))
 
     def _on_run(self, peer: Peer, message: Message) -> None:
-        done = partial(self._on_part_done, peer, message)
+        """Run a part of a step: its prologue at once, if that is short, and start the rest."""
         try:
             _, number, fields, values, _ = message
-            session, handle = fields["session"], fields["handle"]
-            keys, places = fields["keys"], fields["feeds"]
             if values:
                 size = size_of(values)
                 self._worker.traffic.bytes_received += size
-            part = None if places else self._worker.opening(session, handle, number, keys)
-            if part is not None and part.opening is not None:
-                self._run_prologue(peer, message, part, part.opening)
-                return
-            feeds = by_place(places, message) if places else _NO_FEEDS
-            received = by_key(keys, message) if keys else ()
-            step_id = session, handle, number
-            self._worker.start(*step_id, feeds, self._call_on_io_thread, done, received=received)
+            found = self._worker.openings.get(id(fields))
+            part = self._worker.find_opening(fields) if found is None else found[1]
+            prologue = part.opening
+            if prologue is None or self._worker.has_step(number) or not prologue.is_short:
+                self._start_part(peer, message)
+            else:
+                self._run_prologue(peer, message, part, prologue)
         except Exception as error:
-            done({}, error)
+            self._on_part_done(peer, message, {}, error)
+
+    def _start_part(self, peer: Peer, message: Message) -> None:
+        """Start all of a part."""
+        keys, places = message.fields["keys"], message.fields["feeds"]
+        feeds = by_place(places, message) if places else _NO_FEEDS
+        received = by_key(keys, message) if keys else ()
+        self._start_rest(peer, message, feeds, received)
+
+    def _start_rest(
+        self,
+        peer: Peer,
+        message: Message,
+        feeds: Mapping[int, Any],
+        received: Keyed = (),
+        rest: StraightGraph | None = None,
+    ) -> None:
+        step_id = message.fields["session"], message.fields["handle"], message.step
+        done = partial(self._on_part_done, peer, message)
+        soon = self._call_on_io_thread
+        self._worker.start(*step_id, feeds, soon, done, received=received, rest=rest)
 
     def _run_prologue(
         self, peer: Peer, message: Message, part: OpeningPart, prologue: Opening
@@ -193,33 +209,27 @@ class TaskServer(Member):
         """Run the prologue of a part, then start the rest of it. If there is no rest and all values
         go to the master's task, they are piggybacked on the reply; otherwise they are pushed and
         flushed before the rest starts."""
-        _, number, fields, values, _ = message
-        rest, worker, sent = prologue.rest, self._worker, list[Any]()
-        sends_in_reply = rest is None and part.tasks <= {fields["task"]}
+        worker, number = self._worker, message.step
         try:
-            if prologue.calls:
-                sent = prologue(part.context, values)
-            if not sends_in_reply:
+            sent = prologue(message.values)
+            if not part.is_whole:
                 for key, value in zip(prologue.sends, sent, strict=True):
                     self.push(number, key, value)
         except Exception:
             worker.end(number)
             raise
-        if sends_in_reply:
+        if part.is_whole:
             if sent:
                 size = size_of(sent)
                 worker.traffic.bytes_sent += size
-            self._reply_done(peer, message, part.fields, sent)
-            worker.end(number)
-            return
-        if rest is None:
+            self._reply_done(peer, message, part.reply_fields, sent)
+        elif prologue.rest is None:
             self._reply_done(peer, message, _NO_PLACES, ())
-            worker.end(number)
+        else:
+            self.flush()
+            self._start_rest(peer, message, _NO_FEEDS, rest=prologue.rest)
             return
-        self.flush()
-        done = partial(self._on_part_done, peer, message)
-        step_id = fields["session"], fields["handle"], number
-        worker.start(*step_id, _NO_FEEDS, self._call_on_io_thread, done, rest=rest)
+        worker.end(number)
 
     def _on_part_done(
         self, peer: Peer, message: Message, fetched: Values, error: BaseException | None

@@ -250,7 +250,7 @@ _PLAIN_CODES: dict[Dtype, int] = {
 }
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 _decode = json.JSONDecoder().decode
-_MAX_KEPT, _MAX_KEPT_BYTES = 4096, 1024  # entries in the cache of layouts, and bytes of each
+_MAX_KEPT, _MAX_KEPT_BYTES = 4096, 4096  # entries in the cache of layouts, and bytes of each
 _PLACES = {int(place): place for place in Place}
 
 

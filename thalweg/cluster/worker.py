@@ -56,6 +56,8 @@ class Outgoing(Protocol):
 
 
 _MAX_ENDED = 10_000  # ended steps remembered, so that their late values are dropped
+_MAX_OPENINGS = 512  # cached prologues
+_MAX_KEYS = 16  # of a prologue: the fields of messages with many more are not shared
 
 
 class Worker:
@@ -77,6 +79,11 @@ class Worker:
         self._outgoing = outgoing
         self._sessions: dict[str, TaskSession] = {}
         self._steps: dict[int, TaskStep] = {}
+        #: The prologues of parts, by the identity of the fields of RUN, which equal messages share;
+        #: these are kept so that no others can have their identity. Empty after a part is dropped.
+        self.openings = Bounded[int, tuple[Any, OpeningPart]]("prologues of parts", _MAX_OPENINGS)
+        #: number -> whether that step runs, or values or an error arrived for it
+        self.has_step = self._steps.__contains__
         self._ended = Bounded[int, None]("ended steps of a task", _MAX_ENDED)
         self._lock = threading.Lock()
 
@@ -105,11 +112,19 @@ class Worker:
         """Drop a master's registered partitions and abort its steps."""
         with self._lock:
             task_session = self._sessions.pop(session, None)
+            self.openings.clear()
             steps = [step for step in self._steps.values() if step.session == session]
         for step in steps:
             self.abort(step.number, error)
         if task_session is not None and task_session.on_end is not None:
             task_session.on_end(error)
+
+    def deregister(self, session: str, handle: int) -> None:
+        """Drop the partitions that a master registered under a handle, if it has a session."""
+        task_session = self._sessions.get(session)
+        if task_session is not None:
+            task_session.deregister(handle)
+            self.openings.clear()
 
     def reset(self, containers: Sequence[str] | None) -> None:
         """Clear the given containers, or all of them, and close all sessions."""
@@ -160,24 +175,22 @@ class Worker:
         later(lambda: _run_blocking(plan, feeds, *run_state, on_done))
         return False
 
-    def opening(
-        self, session: str, handle: int, number: int, keys: Sequence[Sequence[str]]
-    ) -> OpeningPart | None:
-        """The prologue of a step's part, if a thread that must not block can run it at once with
-        the values that arrived with RUN under `keys`; None otherwise."""
-        task_session = self._sessions.get(session)
-        part = None if task_session is None else task_session.openings.get(handle)
-        if part is None or number in self._steps:
-            return None
-        if part.keys != keys:
-            part.take(keys)
-        prologue = part.opening
-        return part if prologue is not None and prologue.is_short else None
+    def find_opening(self, fields: Mapping[str, Any]) -> OpeningPart:
+        """The prologue of a registered part, by the fields of its RUN message."""
+        session = fields["session"]
+        task_session = self.session(session)
+        plan, keys = task_session.plans[fields["handle"]], [Key(*key) for key in fields["keys"]]
+        if len(keys) > _MAX_KEYS:
+            return OpeningPart((), keys, "")
+        part = OpeningPart(plan, keys, fields["task"])
+        self.openings[id(fields)] = fields, part
+        if self._sessions.get(session) is not task_session:  # closed meanwhile
+            self.openings.clear()
+        return part
 
     def end(self, number: int) -> None:
         """Record the end of a step that ended in its prologue and was never started."""
-        with self._lock:
-            self._ended[number] = None
+        self._ended[number] = None
         self.traffic.steps += 1
 
     def _on_partitions_done(
@@ -259,7 +272,6 @@ class TaskSession:
         self._originals: dict[str, Node] = {}
         #: By handle; plain partition plans if control nodes span tasks, which makes them block.
         self.plans: dict[int, StartablePartitions | Sequence[PartitionPlan]] = {}
-        self.openings: dict[int, OpeningPart] = {}
         self.on_end: Callable[[errors.OpError], None] | None = None
 
     def register(self, handle: int, parts: Sequence[Partition]) -> None:
@@ -269,13 +281,10 @@ class TaskSession:
         is_local = all(own_devices.issuperset(part.placement.values()) for part in parts)
         registered = StartablePartitions(plans, self.resources) if is_local else plans
         self.plans[handle] = registered
-        if isinstance(registered, StartablePartitions):
-            self.openings[handle] = OpeningPart(registered)
 
     def deregister(self, handle: int) -> None:
         """Drop the partitions registered under a handle."""
         self.plans.pop(handle, None)
-        self.openings.pop(handle, None)
 
     def _plan_partition(self, part: Partition) -> PartitionPlan:
         placement = {
@@ -295,20 +304,25 @@ class TaskSession:
 
 
 class OpeningPart:
-    """The prologue of a step's part: the calls that run at once with the values piggybacked on RUN.
-    It is cached for one list of keys; steps usually bring the same keys each time."""
+    """The prologue of a step's part: the calls that run at once with the values piggybacked on RUN
+    under some keys, in this order."""
 
-    def __init__(self, plan: StartablePartitions) -> None:
-        self._plan, self.context = plan, plan.context
-        self.take(())
-
-    def take(self, keys: Sequence[Sequence[str]]) -> None:
-        """Rebuild the prologue for values that arrive under `keys`, in this order."""
-        self.keys = [list(key) for key in keys]  # lists, as decoded from messages
-        self.opening = self._plan.opening([Key(*key) for key in keys])
+    def __init__(
+        self,
+        plan: StartablePartitions | Sequence[PartitionPlan],
+        keys: Sequence[Key],
+        master: str,
+    ) -> None:
+        #: None if all of the part has to be started.
+        self.opening = plan.opening(keys) if isinstance(plan, StartablePartitions) else None
         sends = self.opening.sends if self.opening else ()
-        self.tasks = {task_of(key.destination) for key in sends}
-        self.fields = FixedFields(places=(), keys=sends)  # of the reply
+        rest, tasks = (
+            self.opening and self.opening.rest,
+            {task_of(key.destination) for key in sends},
+        )
+        #: Whether the prologue is the whole part, and all values go to the master's task.
+        self.is_whole = rest is None and tasks <= {master}
+        self.reply_fields = FixedFields(places=(), keys=sends)
 
 
 class TaskStep(Rendezvous):

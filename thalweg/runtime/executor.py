@@ -116,15 +116,15 @@ class StartablePartitions:
         self._straight = dataflows[0].straight if len(partitions) == 1 else None
         self._node = partitions[0].node
         self._own = resources.on(partitions[0].device.name)
-        self.context = Context(self._node, self._own, Cancellation())  # for openings
 
     def opening(self, keys: Sequence[Key]) -> Opening | None:
         """The opening of the partitions, given the values of these rendezvous keys; None if it has
         no advantage over a run."""
-        opening = None if self._straight is None else Opening(self._straight, keys)
-        if opening is None or not opening.is_there or (opening.rest is not None and not keys):
+        if self._straight is None:
             return None
-        return opening
+        opening = Opening(self._straight, keys, Context(self._node, self._own, Cancellation()))
+        has_advantage = opening.is_there and (opening.rest is None or bool(keys))
+        return opening if has_advantage else None
 
     def start(
         self,

@@ -29,8 +29,8 @@ class _Call(NamedTuple):
 class Opening:
     """The calls that a graph can make first, given the values of some rendezvous keys."""
 
-    def __init__(self, graph: StraightGraph, keys: Sequence[Key]) -> None:
-        self._graph, self.keys = graph, keys
+    def __init__(self, graph: StraightGraph, keys: Sequence[Key], context: Context) -> None:
+        self._graph, self.keys, self._context = graph, keys, context
         self._predecessors = _predecessors(graph)
         done: set[int] = set()
         self.calls: list[_Call] = []
@@ -86,10 +86,16 @@ class Opening:
     @property
     def is_short(self) -> bool:
         """Whether every call is short enough for a thread that must not block."""
-        return not self._executables or all(each.holds_gil for each in self._executables)
+        for executable in self._executables:  # noqa: SIM110 - a generator would cost more
+            if not executable.holds_gil:
+                return False
+        return True
 
-    def __call__(self, context: Context, received: Sequence[Any]) -> list[Any]:
+    def __call__(self, received: Sequence[Any]) -> Sequence[Any]:
         """Make the calls on the values of `keys`; returns the values of `sends`, in their order."""
+        if not self.calls:
+            return ()
+        context = self._context
         sent, values = list[Any](), self._graph.start(context).values
         for vertex, arguments, outputs in self.calls:
             inputs = values[vertex.first : vertex.last]
