@@ -15,10 +15,13 @@ from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from tests import op_coverage
+from thalweg.graph import context
+from thalweg.graph.graph import graphs
 from thalweg.ops.random import philox
 from thalweg.runtime import step_cache
 from thalweg.runtime.device_list import list_local_devices
@@ -131,8 +134,19 @@ def _interrupts_are_heard():
 
 
 @pytest.fixture(autouse=True)
-def _seeds_are_those_of_the_test(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch):
+def _seeds_are_those_of_the_test(request: pytest.FixtureRequest):
     """A test that chooses no seed draws the same numbers in every run: one that fails once in a
     thousand draws would fail on someone who changed nothing."""
     seeds = Random(request.node.nodeid)
-    monkeypatch.setattr(philox, "fresh_seed", lambda: seeds.getrandbits(64))
+    with mock.patch.object(philox, "fresh_seed", lambda: seeds.getrandbits(64)):
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _default_graph_and_session_are_left():
+    """What a test makes the default, it takes back: the next test would run in it."""
+    yield
+    left = [*context.sessions.items, *graphs.items]
+    context.sessions.items.clear()
+    graphs.items.clear()
+    assert not left

@@ -113,9 +113,10 @@ def test_collected_runners_are_started_together(session):
 def test_a_session_is_needed(monkeypatch):
     with pytest.raises(TypeError, match=r"tf\.Session"):
         tf.train.start_queue_runners(sess="session")
-    monkeypatch.setattr(context.sessions, "items", [])
-    with pytest.raises(ValueError, match="No default session"):
-        tf.train.start_queue_runners()
+    with monkeypatch.context() as patched:
+        patched.setattr(context.sessions, "items", [])
+        with pytest.raises(ValueError, match="No default session"):
+            tf.train.start_queue_runners()
 
 
 def test_runners_travel_as_protocol_buffers():
