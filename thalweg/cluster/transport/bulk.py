@@ -254,6 +254,6 @@ def _configure(connected: socket.socket) -> None:
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(_PATIENCE * 1000))
     with suppress(OSError):  # the other side has closed already, or the kernel has no Reno
         if connected.getpeername()[0] == connected.getsockname()[0]:
-            # BBR, the default of many systems, paces by timers, which cost more than they gain
+            # BBR, the default of some systems, paces by timers, which cost more than they gain
             # where nothing is congested: within a host.
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
