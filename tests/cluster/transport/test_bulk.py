@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import struct
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -141,6 +142,37 @@ def test_a_seal_opens_nothing_of_another_key():
     Seal(SEALED.outgoing).close(b"text", b"", sealed)
     with pytest.raises(WireError):
         Seal(SEALED.incoming).open(sealed, b"", bytearray(4))
+
+
+def congestion_control(connected: socket.socket) -> bytes:
+    return connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0")
+
+
+def test_nothing_is_paced_within_a_host(tcp: Tcp):
+    for end in tcp():
+        BulkSocket(end, None)
+        assert congestion_control(end) == b"reno"
+
+
+def test_the_systems_congestion_control_is_kept_between_addresses():
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        socket.create_connection(listener.getsockname(), LONG, ("127.0.0.2", 0)) as one,
+        listener.accept()[0] as other,
+    ):
+        for end in (one, other):
+            before = congestion_control(end)
+            BulkSocket(end, None)
+            assert congestion_control(end) == before
+
+
+def test_a_connection_that_has_ended_can_still_be_wrapped(tcp: Tcp):
+    one, other = tcp()
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    one.close()  # with a reset: the address of the other side is gone
+    bulk = BulkSocket(other, None)
+    with pytest.raises((OSError, EOFError)):
+        bulk.receive()
 
 
 # Endpoints

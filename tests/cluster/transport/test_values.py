@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import gc
+import mmap
+import re
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -18,6 +21,7 @@ from thalweg.cluster.transport.bulk import BulkSocket
 from thalweg.cluster.transport.peer import Peer
 from thalweg.cluster.wire import Kind, Message
 
+HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage")
 BOTH = pytest.mark.parametrize("shares_memory", [True, False], ids=["shared memory", "chunks"])
 
 
@@ -104,6 +108,33 @@ def test_values_go_in_chunks_where_the_peer_keeps_all_shared_memory(
         peer.send(Message(Kind.TENSOR, 0, {}, [np.full(1 << 18, number, np.uint8)]))
         kept.append(server.handler.messages.get(timeout=LONG)[1].values[0])
     assert [int(value[-1]) for value in kept] == list(range(8))
+
+
+@pytest.mark.skipif(not HUGE_PAGES.exists(), reason="the kernel has no huge pages")
+def test_memory_of_large_values_is_in_huge_pages():
+    recycler = streams.Recycler()
+    small, large = (recycler.take(size) for size in (1 << 20, 64 << 20))
+    assert "hg" in flags_of(large)
+    assert "hg" not in flags_of(small)
+
+
+def flags_of(memory: mmap.mmap) -> list[str]:
+    """The flags of a mapping, as the kernel lists them."""
+    address, is_inside = np.frombuffer(memory, np.uint8).ctypes.data, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if bounds := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
+            first, end = (int(each, 16) for each in bounds.groups())
+            is_inside = first <= address < end
+        elif is_inside and line.startswith("VmFlags:"):
+            return line.split()[1:]
+    raise AssertionError("it is not mapped")
+
+
+def test_memory_is_had_where_the_kernel_has_no_huge_pages(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(mmap, "MADV_HUGEPAGE", 1 << 20)  # as unknown to it
+    memory = streams.Recycler().take(64 << 20)
+    memory[-1] = 1
+    assert len(memory) == 64 << 20
 
 
 class Stalled:

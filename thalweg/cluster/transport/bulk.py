@@ -245,9 +245,15 @@ def _shut_down(connected: socket.socket) -> None:
 
 
 def _configure(connected: socket.socket) -> None:
-    """Have the kernel detect a dead host by keepalives, as heartbeats do for ZeroMQ."""
+    """Have the kernel detect a dead host by keepalives, as heartbeats do for ZeroMQ, and send
+    without delays."""
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 2)
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(_PATIENCE * 1000))
+    with suppress(OSError):  # the other side has closed already, or the kernel has no Reno
+        if connected.getpeername()[0] == connected.getsockname()[0]:
+            # BBR, the default of some systems, paces by timers, which cost more than they gain
+            # where nothing is congested: within a host.
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")

