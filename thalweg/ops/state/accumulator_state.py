@@ -18,7 +18,7 @@ from thalweg import errors
 from thalweg.graph.dtypes import DType
 from thalweg.graph.shapes import TensorShape, as_shape
 from thalweg.ops.core.context import Cancellation
-from thalweg.ops.core.sorting import stable_sort, starts_run
+from thalweg.ops.core.sorting import stable_sort
 from thalweg.ops.core.waiting import Done, Stop, waited_for
 from thalweg.platform import tf_logging
 
@@ -26,7 +26,9 @@ Array = NDArray[Any]
 Accumulated = TypeVar("Accumulated")
 
 _FEW = 4  # sums that take as long to add to one by one as together
+_MAX_SINGLE = 16  # rows that are added one by one
 _NONE = np.empty(0, np.int64)
+_largest = np.maximum.reduce
 
 
 def invalid(message: str) -> errors.InvalidArgumentError:
@@ -271,7 +273,7 @@ class SparseAccumulator(Accumulator[SparseGradient]):
 
     def _check_limits(self, indices: Array) -> None:
         # Of unsigned integers, one that was negative is the largest.
-        if not indices.size or np.maximum.reduce(indices.view(np.uint64)) < self._limit:
+        if not indices.size or int(_largest(indices.view(np.uint64))) < self._limit:
             return
         limit = self._sizes[0] if self._sizes else None
         wrong = np.flatnonzero((indices < 0) | (False if limit is None else indices >= limit))
@@ -343,25 +345,24 @@ def _summed(
     parts, rows = zip(*gradients, strict=True)
     values = np.concatenate(rows)
     indices, order = stable_sort(np.concatenate(parts), limit)
-    is_start = starts_run(indices)
-    (starts,) = is_start.nonzero()
-    sums = values.take(order[starts], axis=0)
-    if len(starts) == len(indices):
-        return indices, sums, _NONE, _NONE
-    (repeated,) = (~is_start).nonzero()
-    places = repeated - np.arange(1, len(repeated) + 1)  # of their sums
+    (before,) = (indices[1:] == indices[:-1]).nonzero()
+    if not before.size:
+        return indices, values.take(order, axis=0), _NONE, _NONE
+    repeated, is_first = before + 1, np.ones(len(indices), np.bool_)
+    is_first[repeated] = False
+    sums = values.take(order[is_first], axis=0)
+    places = before - np.arange(len(before))  # of the sums of those repeated
     _add_rows(sums, places, values.take(order[repeated], axis=0))
     owners = np.searchsorted([*accumulate(map(len, parts))], order, side="right")
-    is_another = owners[repeated] != owners[repeated - 1]
-    others = np.bincount(places[is_another])
+    others = np.bincount(places[owners[repeated] != owners[before]])
     (shared,) = others.nonzero()
-    return indices[starts], sums, shared, others[shared] + 1
+    return indices[is_first], sums, shared, others[shared] + 1
 
 
 def _add_rows(sums: Array, places: Array, rows: Array) -> None:
     """Add rows to the sums at ascending places, one after the other where they are the same.
     Those of different places are added together, as many as there are."""
-    if rows.ndim == 1:
+    if rows.ndim == 1 or len(rows) <= _MAX_SINGLE:
         np.add.at(sums, places, rows)
         return
     ranks = np.arange(len(places)) - np.searchsorted(places, places)  # among those of a place
