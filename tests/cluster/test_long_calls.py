@@ -30,13 +30,13 @@ def target() -> Iterator[str]:
 @pytest.fixture
 def event(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """What every drawing of samples waits for, which is no call that says that it may block."""
-    event, draws = threading.Event(), LogUniform.draws
+    event, classes = threading.Event(), LogUniform.classes
 
-    def wait(self: LogUniform, words: Any) -> Iterator[int]:
+    def wait(self: LogUniform, numbers: Any) -> Any:
         assert event.wait(LONG)
-        return draws(self, words)
+        return classes(self, numbers)
 
-    monkeypatch.setattr(LogUniform, "draws", wait)
+    monkeypatch.setattr(LogUniform, "classes", wait)
     return event
 
 

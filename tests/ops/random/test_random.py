@@ -1,5 +1,6 @@
 """Random ops: TensorFlow's own numbers, the moments of each distribution, streams and seeds."""
 
+import math
 from collections.abc import Callable
 from itertools import islice
 from typing import Any
@@ -229,6 +230,16 @@ class TestDraws:
             assert found.float64s() == wanted.float64s()
             assert found.float64s() == wanted.float64s()
 
+    def test_steps_together_are_the_next_ones(self) -> None:
+        stream, draws = Stream(3, 4), Draws(Stream(3, 4), 500)
+        for used in (48, 64, 400, 600):
+            generator, words = draws.next_steps(used)
+            for step, row in enumerate(words):
+                wanted = stream.reserve(500)
+                assert draws.skip(generator, step) == wanted
+                assert (row == wanted.words(min(used, 500) * 4)).all()
+            assert len(words) == max(1, 1024 // min(used, 500))
+
 
 class TestStreams:
     def test_steps_differ_and_sessions_repeat(self):
@@ -385,6 +396,41 @@ class TestCandidates:
         words = Words(Philox.from_seeds(1, 2))
         drawn = np.bincount([*islice(sampler.draws(words), 4000)], minlength=100)
         np.testing.assert_allclose(drawn / 4000, sampler.probability(np.arange(100)), atol=0.03)
+
+    @pytest.mark.parametrize("unique", [True, False])
+    @pytest.mark.parametrize(
+        ("count", "classes"), [(1, 1), (5, 5), (64, 50_000), (300, 400), (700, 50_000)]
+    )
+    def test_log_uniform_batches_are_those_of_draw_after_draw(
+        self, count: int, classes: int, unique: bool
+    ):
+        sampler, blocks = samplers.LogUniform(classes), count * 512
+        batches = samplers.batches(sampler, Draws(Stream(1, 2), blocks), count, unique)
+        stream = Stream(1, 2)
+        for _ in range(30):
+            words = Words(stream.reserve(blocks))
+            drawn: list[int] = []
+            while len(set(drawn) if unique else drawn) < count:
+                drawn.append(self.log_uniform_class(words.float64(), classes))
+            batch = batches()
+            assert batch.tries == len(drawn)
+            assert batch.classes.tolist() == [*(dict.fromkeys(drawn) if unique else drawn)]
+            probability = sampler.probability(batch.classes)
+            expected = samplers.expected_count(probability, count, len(drawn))
+            assert batch.classes.dtype == np.int64 and batch.expected.dtype == np.float32
+            np.testing.assert_array_equal(batch.expected, expected)
+
+    def test_the_c_library_decides_which_class_a_number_is(self):
+        for classes in (1, 10, 50_000, 1 << 40):
+            powers = np.log(np.arange(1, min(classes, 3000) + 2)) / np.log1p(classes)
+            numbers = np.clip(powers[:, None] * (1 + np.arange(-4, 5) * 2.0**-53), 0, 1 - 2.0**-52)
+            found = samplers.LogUniform(classes).classes(numbers)
+            expected = [self.log_uniform_class(x, classes) for x in numbers.ravel().tolist()]
+            assert found.ravel().tolist() == expected
+
+    @staticmethod
+    def log_uniform_class(number: float, classes: int) -> int:
+        return (int(math.exp(number * math.log1p(classes))) - 1) % classes
 
     def test_fixed_counts(self):
         classes, _, count = self.sample(

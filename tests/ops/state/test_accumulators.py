@@ -10,6 +10,7 @@ from thalweg.ops.state.accumulator_state import (
     DenseAccumulator,
     SparseAccumulator,
     SparseGradient,
+    unchanging,
 )
 from thalweg.runtime.cancellation import Cancellation
 
@@ -142,6 +143,67 @@ def test_sparse_gradients_are_summed_row_by_row(rows, reduction, dtype):
     assert taken.values.dtype == dtype
     np.testing.assert_array_equal(taken.values, (sums[found] / divisors).astype(dtype))
     assert taken.shape.tolist() == [rows, 2]
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("width", [(), (1,), (5,), (3, 2)])
+@pytest.mark.parametrize("rows", [1, 3, 12, 60, 1000])
+def test_rows_are_added_in_the_order_they_came(rows, width, dtype):
+    generator = np.random.default_rng(rows)
+    total = SparseAccumulator(tf.as_dtype(dtype), tf.TensorShape([rows, *width]), "SUM")
+    sums = {}
+    for _ in range(4):
+        indices = generator.integers(0, rows, 50)
+        values = generator.normal(size=[50, *width]).astype(dtype)
+        total.apply(0, SparseGradient(indices, values, None))
+        for index, value in zip(indices.tolist(), values, strict=True):
+            sums[index] = sums[index] + value if index in sums else value
+    taken = total.take(4, Cancellation())
+    assert taken.indices.tolist() == sorted(sums)
+    expected = np.array([sums[index] for index in sorted(sums)])
+    assert taken.values.tobytes() == expected.tobytes() and taken.values.dtype == dtype
+
+
+def test_indices_without_a_limit():
+    total = SparseAccumulator(tf.float32, tf.TensorShape(None), "SUM")
+    large, values = (1 << 63) - 1, np.array([[1.0], [2.0], [4.0]], np.float32)
+    for indices in ([large, 0, large - 1], [0, large, large]):
+        total.apply(0, SparseGradient(np.array(indices), values, None))
+    taken = total.take(2, Cancellation())
+    assert taken.indices.tolist() == [0, large - 1, large]
+    assert taken.values.tolist() == [[3.0], [4.0], [7.0]]
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"slice 1 exceeded .* index is -1 "):
+        total.apply(1, SparseGradient(np.array([0, -1, 2]), values, None))
+
+
+def received(array):
+    """An array as a message has it: read-only, over memory that is no array's."""
+    return np.ndarray(array.shape, array.dtype, array.tobytes())
+
+
+def test_gradients_of_messages_are_not_copied():
+    values = received(np.float32([[1, 2], [3, 4]]))
+    assert unchanging(values) is values and unchanging(values[1:]).base is values
+    for array in (np.ones(3), np.ones(3)[1:], np.broadcast_to(np.ones(1), 3)):
+        assert not np.shares_memory(unchanging(array), array)
+    frozen = np.ones(3)
+    view = frozen[:]
+    view.flags.writeable = False  # as what a user feeds
+    assert not np.shares_memory(unchanging(view), frozen)
+
+
+@pytest.mark.parametrize("reduction", ["MEAN", "SUM"])
+@pytest.mark.parametrize("dtype", [np.float32, np.int32])
+def test_what_dense_gradients_came_as_is_left_alone(reduction, dtype):
+    for count in (1, 2, 5):
+        total = DenseAccumulator(tf.as_dtype(dtype), tf.TensorShape([2]), reduction)
+        gradients = [received(np.array([n, 10 * n], dtype)) for n in range(1, count + 1)]
+        for gradient in gradients:
+            total.apply(0, gradient)
+        taken = total.take(count, Cancellation())
+        assert [gradient[0] for gradient in gradients] == [*range(1, count + 1)]
+        expected = np.sum(gradients, axis=0) / (count if reduction == "MEAN" else 1)
+        assert taken.dtype == dtype and taken.tolist() == expected.astype(dtype).tolist()
 
 
 def test_sparse_gradients_without_rows_give_none():

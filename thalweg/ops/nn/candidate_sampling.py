@@ -75,21 +75,17 @@ class _State:
 
     def __init__(self, op: CandidateSampler) -> None:
         self.sampler = op.sampler()
-        blocks = op.num_sampled * _WORDS_PER_SAMPLE // WORDS
-        self._draws = Draws(Stream(op.seed, op.seed2), blocks)
+        draws = Draws(Stream(op.seed, op.seed2), op.num_sampled * _WORDS_PER_SAMPLE // WORDS)
+        self._next_batch = samplers.batches(self.sampler, draws, op.num_sampled, op.unique)
         self.lock = threading.Lock()
 
     def draw(self, op: CandidateSampler, true_classes: Array) -> tuple[Array, Array, Array]:
         with self.lock:
-            words = self._draws.next()
-            drawn, tries = samplers.sample_batch(self.sampler, words, op.num_sampled, op.unique)
-            true_count, drawn_count = (
-                samplers.expected_count(self.sampler.probability(classes), op.num_sampled, tries)
-                for classes in (true_classes, drawn)
-            )
+            drawn, tries, drawn_count = self._next_batch()
+            probability = self.sampler.probability(true_classes)
             if isinstance(self.sampler, samplers.LearnedUnigram):
                 self.sampler.update(true_classes)
-        return drawn, true_count, drawn_count
+        return drawn, samplers.expected_count(probability, op.num_sampled, tries), drawn_count
 
 
 class RangeSampler(CandidateSampler, abstract=True):

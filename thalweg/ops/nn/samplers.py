@@ -1,23 +1,29 @@
 """Samplers of class numbers: uniform, log-uniform, and by counts learned or given.
 
 A sampler draws from [0, range) with `draws(words)` and knows the `probability` of each class.
-`sample_batch` draws many, with repetition or without, and tells how often each is expected.
+`sample_batch` draws many, with repetition or without; `expected_count` tells how often each comes.
+`batches` does both for step after step.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from thalweg import errors
-from thalweg.ops.random.philox import Words
+from thalweg.ops.core.sorting import stable_sort, starts_run
+from thalweg.ops.random.philox import WORDS, Draws, Words, float64s
 
 Array = NDArray[Any]
+
+_TOLERANCE = 1e-12  # of exponentials, relative: far more than they may be wrong by
+_MAX_RANGE = 1 << 48  # of classes of several steps that are sorted together
 
 
 class Sampler(Protocol):
@@ -34,15 +40,32 @@ class Sampler(Protocol):
         ...
 
 
+class Batch(NamedTuple):
+    """The classes of a step, how many draws they took, and how often each is expected."""
+
+    classes: Array
+    tries: int
+    expected: Array
+
+
+def batches(sampler: Sampler, draws: Draws, count: int, unique: bool) -> Callable[[], Batch]:
+    """Returns a function that draws the `count` classes of the next step; one thread at a time."""
+    if isinstance(sampler, LogUniform) and count and sampler.range <= _MAX_RANGE:
+        return LogUniformBatches(sampler, draws, count, unique).next
+    return partial(_next_batch, sampler, draws, count, unique)
+
+
+def _next_batch(sampler: Sampler, draws: Draws, count: int, unique: bool) -> Batch:
+    classes, tries = sample_batch(sampler, draws.next(), count, unique)
+    return Batch(classes, tries, expected_count(sampler.probability(classes), count, tries))
+
+
 def sample_batch(sampler: Sampler, words: Words, count: int, unique: bool) -> tuple[Array, int]:
     """`count` classes, and how many draws they took."""
     draws = sampler.draws(words)
     if not unique:
         return np.fromiter(islice(draws, count), np.int64, count), count
-    if count > sampler.range:
-        raise errors.InvalidArgumentError(
-            None, None, f"Sampler's range is too small: {sampler.range} for {count} unique samples"
-        )
+    _check_range(sampler, count)
     found: dict[int, None] = {}
     tries = 0
     while len(found) < count:
@@ -51,11 +74,27 @@ def sample_batch(sampler: Sampler, words: Words, count: int, unique: bool) -> tu
     return np.fromiter(found, np.int64, count), tries
 
 
+def _check_range(sampler: Sampler, count: int) -> None:
+    """Raise unless a sampler has so many classes."""
+    if count > sampler.range:
+        raise errors.InvalidArgumentError(
+            None, None, f"Sampler's range is too small: {sampler.range} for {count} unique samples"
+        )
+
+
 def expected_count(probability: Array, count: int, tries: int) -> Array:
     """How often a class comes in a batch: if drawn without repetition, whether it comes at all."""
     if tries == count:
         return (probability * count).astype(np.float32)
     return (-np.expm1(tries * np.log1p(-probability))).astype(np.float32)
+
+
+def expected_counts(probability: Array, count: int, tries: Array) -> Array:
+    """As `expected_count` for each row, which took as many draws as `tries` has for it."""
+    counts = expected_count(probability, count, count)
+    rows = np.flatnonzero(tries != count)
+    counts[rows] = -np.expm1(tries[rows, None] * np.log1p(-probability[rows]))
+    return counts
 
 
 class Uniform:
@@ -84,13 +123,70 @@ class LogUniform:
     def draws(self, words: Words) -> Iterator[int]:
         """One class after the other."""
         while True:
-            for number in words.float64s():
-                # Rounding may give `range` itself.
-                yield (int(math.exp(number * self._log_range)) - 1) % self.range
+            yield from self.classes(np.array(words.float64s())).tolist()
+
+    def classes(self, numbers: Array) -> Array:
+        """The classes that numbers in [0, 1) stand for."""
+        powers = numbers * self._log_range
+        limits = np.exp(powers)
+        # NumPy's last bits need not be the C library's, and its integer parts have to be.
+        is_close = np.abs(limits - np.rint(limits)) <= limits * _TOLERANCE
+        for place in np.flatnonzero(is_close):
+            limits.flat[place] = math.exp(powers.flat[place])
+        return (limits.astype(np.int64) - 1) % self.range  # rounding may give `range` itself
 
     def probability(self, value: Array) -> Array:
         """log((k + 2) / (k + 1)) / log(range + 1)"""
         return np.log((value + 2.0) / (value + 1.0)) / self._log_range
+
+
+class LogUniformBatches:
+    """The classes of step after step. Those of several steps are drawn together, from as many
+    numbers each as are mostly enough. A step that needs more draws again, one class at a time."""
+
+    def __init__(self, sampler: LogUniform, draws: Draws, count: int, unique: bool) -> None:
+        self._sampler, self._draws = sampler, draws
+        self._count, self._unique = count, unique
+        self._numbers = count + count // 2 if unique else count  # of each step
+        self._ahead: list[Batch] = []  # of the next steps, the last first
+
+    def next(self) -> Batch:
+        """The classes of the next step; one thread at a time."""
+        if not self._ahead:
+            self._ahead = self._next_steps()[::-1]
+        return self._ahead.pop()
+
+    def _next_steps(self) -> list[Batch]:
+        if self._unique:
+            _check_range(self._sampler, self._count)
+        generator, words = self._draws.next_steps(-(-self._numbers * 2 // WORDS))
+        drawn = self._sampler.classes(float64s(words))
+        classes, tries = drawn[:, : self._count], np.full(len(drawn), self._count)
+        if self._unique:
+            classes, tries = self._distinct(drawn)
+        for step in np.flatnonzero(tries == 0):
+            again = Words(self._draws.skip(generator, int(step)))
+            classes[step], needed = sample_batch(self._sampler, again, self._count, unique=True)
+            tries[step] = needed
+            self._numbers = max(self._numbers, needed + needed // 4)
+        expected = expected_counts(self._sampler.probability(classes), self._count, tries)
+        return [*map(Batch, classes, tries.tolist(), expected)]
+
+    def _distinct(self, drawn: Array) -> tuple[Array, Array]:
+        """The first distinct classes of each row, and how many draws they took: 0 where there are
+        too few."""
+        steps, count = len(drawn), self._count
+        rows = np.arange(steps)[:, None] * self._sampler.range
+        found, order = stable_sort((drawn + rows).ravel(), steps * self._sampler.range)
+        is_new = np.empty(drawn.size, np.bool_)
+        is_new[order] = starts_run(found)
+        ranks = np.cumsum(is_new.reshape(drawn.shape), axis=1)
+        is_enough = ranks[:, -1] >= count
+        tries = np.where(is_enough, np.argmax(ranks == count, axis=1) + 1, 0)
+        is_chosen = is_new.reshape(drawn.shape) & (ranks <= count) & is_enough[:, None]
+        classes = np.empty((steps, count), np.int64)
+        classes[is_enough] = drawn[is_chosen].reshape(-1, count)
+        return classes, tries
 
 
 class LearnedUnigram:

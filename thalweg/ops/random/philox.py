@@ -159,15 +159,14 @@ class Words:
         """The next such numbers, as many as were read ahead; no others may be drawn before."""
         if self._position == len(self._array):
             self._read()
-        pairs = self._array[self._position :].astype(np.uint64).reshape(-1, 2)
-        self._position = len(self._array)
-        return (((pairs[:, 0] & 0xFFFFF) << 32 | pairs[:, 1]) / (1 << 52)).tolist()
+        words, self._position = self._array[self._position :], len(self._array)
+        return float64s(words).tolist()
 
     def _read(self) -> None:
         read, self._first = self._first, None
         self._array = self._generator.words(self.READ_AHEAD * WORDS) if read is None else read
         self._words, self._position = [], 0
-        self._generator = self._generator.skip(self.READ_AHEAD)
+        self._generator = self._generator.skip(len(self._array) // WORDS)
 
     def below(self, limit: int, bits: int = 32) -> int:
         """An integer in [0, limit) without bias: what would favour small ones is thrown away."""
@@ -181,23 +180,45 @@ class Words:
         return value % limit
 
 
-class Draws:
-    """The same number of blocks of a stream, again and again, of which a few are mostly enough. Of
-    the next ones these are encrypted together: one takes nearly as long."""
+def float64s(words: Array) -> Array:
+    """The numbers in [0, 1) of 52 bits that pairs of words make, along the last axis."""
+    longs = words.astype(np.uint64)
+    return ((longs[..., 0::2] & 0xFFFFF) << 32 | longs[..., 1::2]) / (1 << 52)
 
-    _MAX_AHEAD = 16
+
+class Draws:
+    """The same number of blocks of a stream for step after step, of which a few are mostly enough.
+    Those of several steps are encrypted together: one takes nearly as long."""
+
+    _MAX_TOGETHER = 1024  # blocks
 
     def __init__(self, stream: Stream, blocks: int) -> None:
         self._stream, self._blocks = stream, blocks
         self._first: dict[int, Array] = {}  # words by the counter that blocks begin with
-        steps = np.arange(self._MAX_AHEAD, dtype=np.uint64)[:, None] * np.uint64(blocks)
-        self._offsets = (steps + np.arange(Words.READ_AHEAD, dtype=np.uint64)).ravel()
 
     def next(self) -> Words:
-        """The next blocks; one thread at a time."""
+        """The blocks of the next step; one thread at a time."""
         here = self._stream.reserve(self._blocks)
         if here.counter not in self._first:
-            words = here.blocks_at(self._offsets).reshape(self._MAX_AHEAD, -1)
-            places = [here.skip(n * self._blocks).counter for n in range(self._MAX_AHEAD)]
-            self._first = dict(zip(places, words, strict=True))
+            words = self._first_words(here, Words.READ_AHEAD)
+            counters = [self.skip(here, step).counter for step in range(len(words))]
+            self._first = dict(zip(counters, words, strict=True))
         return Words(here, self._first.pop(here.counter))
+
+    def next_steps(self, used: int) -> tuple[Philox, Array]:
+        """The blocks of the next steps, and the words of the first `used` ones of each in rows."""
+        used = min(used, self._blocks)
+        here = self._stream.reserve(self._steps(used) * self._blocks)
+        return here, self._first_words(here, used)
+
+    def skip(self, generator: Philox, steps: int) -> Philox:
+        """The blocks of a step so many steps after another's."""
+        return generator.skip(steps * self._blocks)
+
+    def _steps(self, used: int) -> int:
+        return max(1, self._MAX_TOGETHER // used)
+
+    def _first_words(self, generator: Philox, used: int) -> Array:
+        starts = np.arange(self._steps(used), dtype=np.uint64)[:, None] * np.uint64(self._blocks)
+        offsets = starts + np.arange(used, dtype=np.uint64)
+        return generator.blocks_at(offsets.ravel()).reshape(len(starts), -1)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import accumulate
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -17,11 +18,17 @@ from thalweg import errors
 from thalweg.graph.dtypes import DType
 from thalweg.graph.shapes import TensorShape, as_shape
 from thalweg.ops.core.context import Cancellation
+from thalweg.ops.core.sorting import stable_sort
 from thalweg.ops.core.waiting import Done, Stop, waited_for
 from thalweg.platform import tf_logging
 
 Array = NDArray[Any]
 Accumulated = TypeVar("Accumulated")
+
+_FEW = 4  # sums that take as long to add to one by one as together
+_MAX_SINGLE = 16  # rows that are added one by one
+_NONE = np.empty(0, np.int64)
+_largest = np.maximum.reduce
 
 
 def invalid(message: str) -> errors.InvalidArgumentError:
@@ -130,6 +137,8 @@ class Accumulator(Generic[Accumulated]):
         """Who need not wait any longer, and what each is told; the lock is held. Those who take
         nothing are served together, then those who do, one after the other."""
         served = list[tuple[_Wait, Any, Exception | None]]()
+        if not self._waiting:
+            return served
         for wait in [each for each in self._waiting if not each.takes]:
             if self.count >= wait.required:
                 served.append((wait, (), None))
@@ -178,6 +187,7 @@ class DenseAccumulator(Accumulator[Array]):
     """Accumulates tensors of one shape."""
 
     _total: Array | None = None
+    _is_own = False  # nobody else has the memory of the total
 
     def _check(self, gradient: Array) -> None:
         shape = np.shape(gradient)
@@ -189,13 +199,15 @@ class DenseAccumulator(Accumulator[Array]):
 
     def _add(self, gradient: Array) -> None:
         if self._total is None:
-            self._total = np.array(gradient)
+            self._total, self._is_own = unchanging(gradient), False
+        elif self._is_own:
+            np.add(self._total, gradient, out=self._total)
         else:
-            self._total += gradient
+            self._total, self._is_own = np.asarray(np.add(self._total, gradient)), True
 
     def _reduced(self) -> Array:
         total = np.asarray(self._total)
-        if not self.is_mean:
+        if not self.is_mean or not self._is_own:  # the total is one gradient
             return total
         if np.issubdtype(total.dtype, np.inexact):
             return np.divide(total, self.count, out=total)  # which is given away
@@ -224,6 +236,9 @@ class SparseAccumulator(Accumulator[SparseGradient]):
 
     def __init__(self, dtype: DType, shape: TensorShape, reduction: str) -> None:
         super().__init__(dtype, shape, reduction)
+        self._sizes = shape.sizes or ()
+        first = self._sizes[0] if self._sizes else None
+        self._limit = 1 << 63 if first is None else first  # of indices
         self._clear()
 
     def _clear(self) -> None:
@@ -232,22 +247,20 @@ class SparseAccumulator(Accumulator[SparseGradient]):
 
     def _check(self, gradient: SparseGradient) -> None:
         indices, values = gradient.indices, gradient.values
-        if np.ndim(indices) != 1:
+        if indices.ndim != 1:
             raise invalid(f"Input indices should be vector but received shape: {indices.shape}")
-        if np.ndim(values) == 0:
+        if values.ndim == 0:
             raise invalid("Values cannot be 0-dimensional.")
         if len(values) != len(indices):
             raise invalid(f"Expected {len(indices)} non-empty input values, got {len(values)}")
         if gradient.shape is not None:
-            self._check_shape(gradient.shape)
+            self._check_shape(gradient.shape.tolist())
         self._check_limits(indices)
-        self._check_values(values)
+        if values.shape[1:] != self._row_shape:
+            self._check_values(values)
 
-    def _sizes(self) -> tuple[int | None, ...]:
-        return self.shape.sizes or ()
-
-    def _check_shape(self, shape: Array) -> None:
-        sizes = self._sizes()
+    def _check_shape(self, shape: list[int]) -> None:
+        sizes = self._sizes
         if len(sizes) > len(shape):
             raise invalid(
                 f"Shape mismatch: expected shape rank at least {len(sizes)}, got {len(shape)}"
@@ -259,10 +272,10 @@ class SparseAccumulator(Accumulator[SparseGradient]):
                 )
 
     def _check_limits(self, indices: Array) -> None:
-        sizes = self._sizes()
-        limit = sizes[0] if sizes else None
-        if not indices.size or (indices.min() >= 0 and (limit is None or indices.max() < limit)):
+        # Of unsigned integers, one that was negative is the largest.
+        if not indices.size or int(_largest(indices.view(np.uint64))) < self._limit:
             return
+        limit = self._sizes[0] if self._sizes else None
         wrong = np.flatnonzero((indices < 0) | (False if limit is None else indices >= limit))
         raise invalid(
             f"Shape mismatch: index of slice {wrong[0]} exceeded limits of shape; index "
@@ -277,7 +290,7 @@ class SparseAccumulator(Accumulator[SparseGradient]):
                     f"Shape mismatch: expected values rank {len(expected)}, got {values.ndim}"
                 )
         else:
-            expected = self._sizes()
+            expected = self._sizes
             if len(expected) > values.ndim:
                 raise invalid(
                     f"Shape mismatch: expected values rank at least {len(expected)}, got "
@@ -293,41 +306,73 @@ class SparseAccumulator(Accumulator[SparseGradient]):
     def _add(self, gradient: SparseGradient) -> None:
         """Keep a gradient: all are summed at once when they are taken, in one pass."""
         self._row_shape = gradient.values.shape[1:]
-        self._gradients.append((np.array(gradient.indices), np.array(gradient.values)))
+        self._gradients.append((unchanging(gradient.indices), unchanging(gradient.values)))
 
     def _reduced(self) -> SparseGradient:
-        row_shape = self._row_shape or ()
-        rows, sums, counts = _summed(self._gradients)
-        if self.is_mean and counts.max(initial=1) > 1:
-            divisors = counts.reshape(-1, *[1] * len(row_shape))
-            if sums.dtype.kind == "f":
-                divisors = divisors.astype(sums.dtype)
-            sums = (sums / divisors).astype(sums.dtype, copy=False)
-        sizes = self._sizes()
-        first = sizes[0] if sizes and sizes[0] is not None else -1
-        return SparseGradient(
-            rows.astype(np.int64, copy=False), sums, np.array([first, *row_shape])
-        )
+        rows, sums, places, counts = _summed(self._gradients, self._limit)
+        if self.is_mean and counts.size:
+            sums[places] = _quotients(sums[places], counts)
+        first = self._sizes[0] if self._sizes and self._sizes[0] is not None else -1
+        return SparseGradient(rows, sums, np.array([first, *sums.shape[1:]]))
 
 
-def _summed(gradients: Sequence[tuple[Array, Array]]) -> tuple[Array, Array, Array]:
-    """The distinct indices of gradients in order, the sums of their rows, and how many of the
-    gradients have each."""
-    indices, values = (np.concatenate(parts) for parts in zip(*gradients, strict=True))
-    order = np.argsort(indices, kind="stable")  # so that the gradients of an index are in order
-    indices = indices[order]
-    is_first = np.ones(len(indices), np.bool_)
-    np.not_equal(indices[1:], indices[:-1], out=is_first[1:])
-    starts, others = np.flatnonzero(is_first), np.flatnonzero(~is_first)
-    counts = np.ones(len(starts), np.int64)
-    places = others - np.arange(1, len(others) + 1)  # of their indices among the distinct
-    if len(others) > len(starts):
-        sums = np.add.reduceat(values[order], starts, axis=0, dtype=values.dtype)
-    else:  # most rows are moved once and added to nothing
-        sums = values[order[starts]]
-        np.add.at(sums, places, values[order[others]])
-    if others.size:
-        ends = np.cumsum([len(each) for each, _ in gradients])
-        numbers = np.searchsorted(ends, order, side="right")  # the gradient that a row is of
-        np.add.at(counts, places, numbers[others] != numbers[others - 1])
-    return indices[starts], sums, counts
+def _quotients(sums: Array, counts: Array) -> Array:
+    """Each row divided by its count."""
+    divisors = counts.reshape(-1, *[1] * (sums.ndim - 1))
+    if sums.dtype.kind == "f":
+        divisors = divisors.astype(sums.dtype)
+    return (sums / divisors).astype(sums.dtype, copy=False)
+
+
+def unchanging(array: Array) -> Array:
+    """An array with these elements, whatever others do: itself if it is a message's, for example,
+    which nobody writes to."""
+    base: Any = array.base
+    if (
+        base is None
+        or array.flags.writeable
+        or (isinstance(base, np.ndarray) and base.flags.writeable)
+    ):
+        return np.array(array)
+    return array
+
+
+def _summed(
+    gradients: Sequence[tuple[Array, Array]], limit: int
+) -> tuple[Array, Array, Array, Array]:
+    """The distinct indices of gradients in order and the sums of their rows, added in the order
+    they came; then which of the sums are of several gradients, and of how many."""
+    parts, rows = zip(*gradients, strict=True)
+    values = np.concatenate(rows)
+    indices, order = stable_sort(np.concatenate(parts), limit)
+    (before,) = (indices[1:] == indices[:-1]).nonzero()
+    if not before.size:
+        return indices, values.take(order, axis=0), _NONE, _NONE
+    repeated, is_first = before + 1, np.ones(len(indices), np.bool_)
+    is_first[repeated] = False
+    sums = values.take(order[is_first], axis=0)
+    places = before - np.arange(len(before))  # of the sums of those repeated
+    _add_rows(sums, places, values.take(order[repeated], axis=0))
+    owners = np.searchsorted([*accumulate(map(len, parts))], order, side="right")
+    others = np.bincount(places[owners[repeated] != owners[before]])
+    (shared,) = others.nonzero()
+    return indices[is_first], sums, shared, others[shared] + 1
+
+
+def _add_rows(sums: Array, places: Array, rows: Array) -> None:
+    """Add rows to the sums at ascending places, one after the other where they are the same.
+    Those of different places are added together, as many as there are."""
+    if rows.ndim == 1 or len(rows) <= _MAX_SINGLE:
+        np.add.at(sums, places, rows)
+        return
+    ranks = np.arange(len(places)) - np.searchsorted(places, places)  # among those of a place
+    rank, (chosen,) = 0, (ranks == 0).nonzero()
+    while len(chosen) > _FEW:
+        sums[places[chosen]] += rows[chosen]
+        rank += 1
+        (chosen,) = (ranks == rank).nonzero()
+    for first in chosen:
+        place = places[first]
+        part = rows[first : np.searchsorted(places, place, side="right")]
+        part[0] += sums[place]
+        sums[place] = part[0] if len(part) == 1 else np.add.accumulate(part, dtype=part.dtype)[-1]
