@@ -363,7 +363,8 @@ class Peer(ABC):
     def _take_chunk(self, number: int, data: Any) -> None:
         chunk, streams = memoryview(data), self._unpacker.streams
         streams.room(number, chunk.nbytes)[:] = chunk
-        streams.filled(number, chunk.nbytes)
+        if streams.is_received(number):
+            streams.complete(number)
         self._taken += chunk.nbytes
         if self._taken >= _CREDIT:
             self._post(wire.write(Message(Kind.CREDIT, 0, {"bytes": self._taken})))
@@ -392,7 +393,8 @@ class Peer(ABC):
             channel.check(letter)
             streams, number = self._unpacker.streams, letter.step
             bulk.receive_into(streams.room(number, nbytes))
-            loop.call(lambda: streams.filled(number, nbytes))
+            if streams.is_received(number):  # the I/O thread has nothing to do before
+                loop.call(lambda: streams.complete(number))
             return
         if nbytes:
             raise WireError(f"a {letter.kind.name} with data")

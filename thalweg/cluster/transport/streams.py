@@ -89,7 +89,7 @@ class Recycler:
 
 
 class _IncompleteMessage:
-    """A message of which chunks are missing: how many bytes, and the completion callback."""
+    """A message of which chunks are missing: of how many values, and the completion callback."""
 
     def __init__(self, missing: int, done: Callable[[], None]) -> None:
         self.missing, self.done = missing, done
@@ -101,11 +101,10 @@ class _Stream:
     def __init__(self, memory: mmap.mmap, message: _IncompleteMessage) -> None:
         self.memory, self.message = memoryview(memory), message
         self.taken = 0  # bytes whose chunk has arrived or is being received
-        self.missing = len(memory)  # bytes not received yet
 
 
 class Streams:
-    """The incomplete values of a peer; on the I/O thread, except `room`."""
+    """The incomplete values of a peer; on the I/O thread, except `room` and `is_received`."""
 
     def __init__(self, recycler: Recycler) -> None:
         self._recycler = recycler
@@ -119,7 +118,7 @@ class Streams:
             raise errors.ResourceExhaustedError(None, None, f"{nbytes} bytes are announced")
         if any(header.number in self._streams or not header.nbytes for header in headers):
             raise WireError("a stream of no bytes, or one that is open already")
-        message = _IncompleteMessage(nbytes, done)
+        message = _IncompleteMessage(len(headers), done)
         memory = [self._recycler.take(header.nbytes) for header in headers]
         for header, buffer in zip(headers, memory, strict=True):
             self._streams[header.number] = _Stream(buffer, message)
@@ -134,14 +133,17 @@ class Streams:
         start, stream.taken = stream.taken, stream.taken + nbytes
         return stream.memory[start : stream.taken]
 
-    def filled(self, number: int, nbytes: int) -> None:
-        """Record that a chunk of a stream has been received."""
+    def is_received(self, number: int) -> bool:
+        """Whether all of a stream was received; on the thread that receives chunks, after it has
+        filled what `room` returned."""
         stream = self._streams[number]
-        stream.missing -= nbytes
-        if not stream.missing:
-            del self._streams[number]
-            self._announced -= stream.memory.nbytes
-        stream.message.missing -= nbytes
+        return stream.taken == stream.memory.nbytes
+
+    def complete(self, number: int) -> None:
+        """Take over a stream that was received."""
+        stream = self._streams.pop(number)
+        self._announced -= stream.memory.nbytes
+        stream.message.missing -= 1
         if not stream.message.missing:
             stream.message.done()
 
