@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
+from thalweg.device.program_template import KernelLayout
 from thalweg.ir.target import Target
 from thalweg.lower.specialise import ControlRegion, Region
 from thalweg.ops.core.buffer import Buffer
@@ -72,8 +73,16 @@ class Device(ABC):
     def load(self, lowered: Lowered, kernels: Sequence[SpecializedKernel]) -> AnyProgram:
         """The program of a lowered region; kernels not in the kernel cache are compiled."""
 
+    def find_kernels(self, layouts: Sequence[KernelLayout]) -> Any:
+        """Load the kernels of a template from the kernel cache; None if any is missing, or has
+        another layout: with it, the template's program would write out of bounds."""
+        kernels = self._find_named([layout.name for layout in layouts])
+        pairs = zip(layouts, kernels or (), strict=False)
+        fits = all(KernelLayout.of(layout.name, kernel) == layout for layout, kernel in pairs)
+        return kernels if fits else None
+
     @abstractmethod
-    def find_kernels(self, names: Sequence[str]) -> Any:
+    def _find_named(self, names: Sequence[str]) -> Any:
         """Load kernels by their names in the kernel cache; None if any is missing."""
 
     @abstractmethod

@@ -42,10 +42,9 @@ ENABLED = True
 FOLDERS = ("optimize", "partition", "place", "platform", "variables")
 _MAX_CONSTANT_BYTES = 16 << 20  # of a step's constants; the key hashes them, and the plan again
 
-_Pairs = list[tuple[int, int]]
-#: Shapes of the inputs, template, `_layouts` of its kernels, `StepInterface`, and of each variable
-#: the positions of its node and among the outputs of that.
-_Entry = tuple[Shapes, Any, _Pairs, tuple[Any, ...], _Pairs]
+#: Shapes of the inputs, template, `StepInterface`, and of each variable the positions of its node
+#: and among the outputs of that.
+_Entry = tuple[Shapes, Any, tuple[Any, ...], list[tuple[int, int]]]
 
 
 class StepEntry:
@@ -62,9 +61,9 @@ class StepEntry:
             entry: _Entry | None = read_entry(self.name, self._nodes)
             if entry is None:
                 return None
-            shapes, template, layouts, interface, references = entry
+            shapes, template, interface, references = entry
             kernels = self._device.find_kernels(template.kernels)
-        if kernels is None or _layouts(kernels) != layouts:
+        if kernels is None:
             return None
         nodes = self._nodes.nodes
         program = self._device.restore(template, kernels, self._nodes, _no_listing)
@@ -92,20 +91,13 @@ class StepEntry:
         ]
         references = [(positions[tensor.op], tensor.value_index) for tensor in path.references]
         template = replace(template, streams=streams)
-        layouts, interface = _layouts(program.loaded), tuple(path.interface)
-        entry: _Entry = shapes, template, layouts, interface, references
+        entry: _Entry = shapes, template, tuple(path.interface), references
         write_entry(self.name, self._nodes, lambda: entry, MAX_BYTES)
 
     def _folded_bytes(self, constants: Sequence[Any]) -> int:
         """The total size of the constants that are not the user's: their elements are stored."""
         user_constants = {id(value) for value in _constants(self._nodes.nodes)}
         return sum(constant.nbytes for constant in constants if id(constant) not in user_constants)
-
-
-def _layouts(kernels: Sequence[Any]) -> _Pairs:
-    """The phase count and scratch bytes of each kernel. A template's step table and arena are laid
-    out for these; another kernel of the same name would write out of bounds."""
-    return [(len(kernel.functions), kernel.scratch) for kernel in kernels]
 
 
 def _no_listing() -> Any:

@@ -81,7 +81,7 @@ class CpuDevice(Device):
         compiler = importlib.import_module("thalweg.device.cpu.loading")  # imported when needed
         return compiler.make_program(lowered, kernels, self.pool, self.target, self.threads)
 
-    def find_kernels(self, names: Sequence[str]) -> list[Loaded] | None:
+    def _find_named(self, names: Sequence[str]) -> list[Loaded] | None:
         """Load kernels by their names in the kernel cache; None if any is missing."""
         return find_all(names, self.target)
 

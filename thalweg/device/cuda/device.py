@@ -146,7 +146,7 @@ class CudaDevice(Device):
         unique = list(dict(zip(names, loaded, strict=True)).values())
         return CudaProgram(template, unique, lowered.spec.region, lambda: listing, self.shared)
 
-    def find_kernels(self, names: Sequence[str]) -> list[LoadedKernel] | None:
+    def _find_named(self, names: Sequence[str]) -> list[LoadedKernel] | None:
         """Kernels by their names in the kernel cache, loaded; None unless all are there."""
         return self.kernels.find(names)
 
