@@ -479,7 +479,7 @@ import thalweg as tf
 x = tf.placeholder(tf.float32, [])
 with tf.Session() as session:
     print(session.run(tf.while_loop(lambda y: y < 100, lambda y: y * x, [x]), {x: 3}))
-print([name in sys.modules for name in ("thalweg.codegen.emit", "thalweg.lower.lowering")])
+print([name in sys.modules for name in ("thalweg.codegen.emit", "thalweg.lower.control.builder")])
 """
 
 
@@ -487,7 +487,6 @@ print([name in sys.modules for name in ("thalweg.codegen.emit", "thalweg.lower.l
 def test_a_process_that_finds_its_programs_imports_no_compiler(
     program: str, tmp_path: Path
 ) -> None:
-    """That of a loop puts it together again, and finds its parts and their kernels."""
     environment = {**os.environ, "THALWEG_CACHE": str(tmp_path), "PYTHONPATH": str(ROOT)}
 
     def printed() -> list[str]:

@@ -19,8 +19,9 @@ from thalweg.lower.specialise import ControlRegion, Region
 from thalweg.ops.core.buffer import Buffer
 
 if TYPE_CHECKING:
+    from thalweg.device.control import AnyControlStep
     from thalweg.device.program import AnyProgram
-    from thalweg.lower.control.builder import Lower
+    from thalweg.lower.control.program import ControlProgram
     from thalweg.lower.dynamic_shapes import SpecializedKernel
     from thalweg.lower.lowered import Lowered
 
@@ -97,10 +98,25 @@ class Device(ABC):
     ) -> Any:
         """The `Listing` of a program from the program cache, for printing its plan."""
 
+    @property
+    def runs_control(self) -> bool:
+        """Whether it runs conditionals and loops natively."""
+        return True
+
     @abstractmethod
-    def load_control(self, unit: ControlRegion, lower: Lower) -> Any:
-        """A conditional or a loop as a function (context, values) -> outputs, which returns None
-        where the executor must run it; None if the device runs no control nodes natively."""
+    def load_control(
+        self,
+        unit: ControlRegion,
+        program: ControlProgram,
+        kernels: Sequence[SpecializedKernel],
+        list_capacity: int,
+    ) -> AnyControlStep:
+        """The native program of a conditional or a loop. `kernels`: those of the launches of all
+        its parts, in order; `list_capacity`: of lists that grow."""
+
+    def restore_control(self, template: Any, kernels: Any) -> AnyControlStep:
+        """The native program of a template from the program cache, with its loaded kernels."""
+        raise NotImplementedError(f"The control programs of {self.name} have no templates.")
 
     def __repr__(self) -> str:
         return f"<{self.name}>"

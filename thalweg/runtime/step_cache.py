@@ -23,8 +23,8 @@ from thalweg.codegen.sources import own_digest
 from thalweg.device import tuning
 from thalweg.device.device import Device
 from thalweg.device.program_template import Stream
-from thalweg.graph.node import Node, Tensor
-from thalweg.lower.fingerprint import Unnamed, flow_text
+from thalweg.graph.node import Node
+from thalweg.lower.fingerprint import Unnamed, flow_text, types_text
 from thalweg.lower.specialise import Region
 from thalweg.ops.core.basic import Const
 from thalweg.optimize.custom import are_any_registered
@@ -136,7 +136,7 @@ def _digest(step: Step, nodes: Sequence[Node]) -> bytes | None:
     """A digest of a pruned step; None if an op has no meaning in other processes. Names count for
     stateful nodes only: nodes of one name share their state."""
     numbers = {tensor: number for number, tensor in enumerate(dict.fromkeys(step.feeds))}
-    inputs = _types(list(numbers))
+    inputs = types_text(list(numbers))
     try:
         texts, flow = flow_text(nodes, numbers)
     except Unnamed:
@@ -145,16 +145,8 @@ def _digest(step: Step, nodes: Sequence[Node]) -> bytes | None:
     feeds, fetches = ([numbers[tensor] for tensor in each] for each in (step.feeds, step.fetches))
     targets = [positions[node] for node in step.targets]
     names = [node.name for node in nodes if node.op.stateful]
-    results = _types(list(chain.from_iterable(node.outputs for node in nodes)))
+    results = types_text(list(chain.from_iterable(node.outputs for node in nodes)))
     text = f"{inputs}{feeds}{fetches}{targets}{names}{results}\n" + "\n".join(texts)
     digest = blake2b(text.encode("utf-8", "surrogateescape"), digest_size=20)
     digest.update(b"\0" + flow.tobytes())  # a separator: no text contains this byte
     return digest.digest()
-
-
-def _types(tensors: Sequence[Tensor]) -> str:
-    """The dtypes and static shapes of tensors: the distinct pairs, and the index of each."""
-    numbers: dict[tuple[Any, ...], int] = {}
-    types = [(tensor.dtype, tensor.shape.sizes) for tensor in tensors]
-    indices = [numbers.setdefault(type_, len(numbers)) for type_ in types]
-    return f"{[(dtype.name, sizes) for dtype, sizes in numbers]}{indices}"
