@@ -264,6 +264,7 @@ def build(
     traced: bool = False,
     fetch: int = 1,
     unused: bool = False,
+    parallel: int = 10,
 ) -> ControlRegion:
     """The unit of a loop, any part of it varied."""
     with tf.Graph().as_default():
@@ -277,13 +278,17 @@ def build(
             shaped.set_shape([told])
             noise = tf.random_uniform([], seed=seed, name=name)
             with tf.control_dependencies([noise] if after else []):
-                product = tf.sin(shaped) * tf.cast(factor, dtype)
+                product = tf.sin(shaped) * tf.cos(second) * tf.cast(factor, dtype)
             total = tf.cast(noise + tf.reduce_sum(values * noise), dtype)
             return i + 1, product + second, z * 2 + total
 
         shapes = [tf.TensorShape([]), tf.TensorShape([None]), tf.TensorShape([None])]
         results = tf.while_loop(
-            lambda i, y, z: i < condition, body, [0, x, x * 3], shape_invariants=shapes
+            lambda i, y, z: i < condition,
+            body,
+            [0, x, x * 3],
+            shape_invariants=shapes,
+            parallel_iterations=parallel,
         )
         fetches = [results[fetch]] if not unused else [results[1], results[2]]
         if traced:
@@ -305,6 +310,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "traces": {"traced": True},
     "the outputs": {"fetch": 2},
     "more outputs": {"unused": True},
+    "an attribute of the loop": {"parallel": 5},
 }
 
 
@@ -320,20 +326,20 @@ def test_no_two_changes_have_one_fingerprint() -> None:
 
 def test_which_traces_come_in_which_order() -> None:
     unit = build(traced=True)
-    _, *traces = unit.nodes
-    kinds = {type(trace.op) for trace in traces}
-    assert {LoopTrace, LoopCount} >= kinds and len(traces) > 1
-    count = len(unit.outputs) - len(traces)
+    node, *traces = unit.nodes
+    lists = [trace for trace in traces if isinstance(trace.op, LoopTrace)]
+    counts = [trace for trace in traces if isinstance(trace.op, LoopCount)]
+    assert len(lists) > 1 and len(counts) == 1 and len(lists) + 1 == len(traces)
+    results = unit.outputs[: -len(traces)]
 
-    def reordered(order: int) -> ControlRegion:
-        outputs = (*unit.outputs[:count], *unit.outputs[count:][::order])
-        return replace(unit, nodes=(unit.nodes[0], *traces[::order]), outputs=outputs)
+    def ordered(*order: Any) -> ControlRegion:
+        outputs = (*results, *(trace.outputs[0] for trace in order))
+        return replace(unit, nodes=(node, *order), outputs=outputs)
 
-    others = [reordered(-1), replace(unit, outputs=unit.outputs[::-1])]
-    fewer = replace(unit, nodes=unit.nodes[:-1], outputs=unit.outputs[:-1])
-    found = [control_fingerprint(each) for each in (unit, *others, fewer)]
+    orders = [(*lists, *counts), (*lists[::-1], *counts), (*counts, *lists), lists]
+    found = [control_fingerprint(ordered(*order)) for order in orders]
+    found.append(control_fingerprint(replace(unit, outputs=unit.outputs[::-1])))
     assert None not in found and len({*found}) == len(found)
-    assert control_fingerprint(reordered(1)) == found[0]
 
 
 def test_branches_and_their_traces() -> None:
