@@ -23,7 +23,7 @@ from tests import op_coverage
 from thalweg.graph import context
 from thalweg.graph.graph import graphs
 from thalweg.ops.random import philox
-from thalweg.runtime import step_cache
+from thalweg.runtime import native_control, step_cache
 from thalweg.runtime.device_list import list_local_devices
 
 HERE = Path(__file__).parent
@@ -31,10 +31,10 @@ _WHOLE = pytest.StashKey[bool]()
 _FAULTS = pytest.StashKey[list[str]]()
 
 op_coverage.watch()
-#: Every run plans its steps, whatever earlier runs left on disk: a restored step would skip the
-#: planner, the folding of constants and the op counts above. Nor may steps that tests plan with
-#: patched compilers be left to other processes.
-step_cache.ENABLED = False
+#: Every run plans its steps and lowers its loops, whatever earlier runs left on disk: a restored
+#: step would skip the planner, the folding of constants and the op counts above, and so would a
+#: restored loop. Nor may what tests make with patched compilers be left to other processes.
+step_cache.ENABLED = native_control.RESTORES = False
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -13,7 +13,7 @@ import pytest
 import thalweg as tf
 from tests.ops.harness import on_reference_kernels
 from thalweg.control.lists import ListValue
-from thalweg.device.cpu.control_program import NativeControl
+from thalweg.runtime.native_control import NativeControl
 
 X = np.array([0.3, -0.7, 1.1])
 Loop = Callable[[Callable[[Any], Any], Callable[..., Any], list[Any]], list[Any]]

@@ -13,11 +13,25 @@ import pytest
 
 import thalweg as tf
 from thalweg.codegen import cache
-from thalweg.codegen.cache import Kernels
+from thalweg.codegen.cache import Kernels, Loaded
 from thalweg.codegen.contraction import tune as tuned
 from thalweg.codegen.contraction.tune import Winners
+from thalweg.device.cpu.device import CpuDevice
 from thalweg.lower.lowering import lower
 from thalweg.platform.disk_cache import Disk
+
+
+def with_layout(change: str) -> Callable[..., list[Loaded] | None]:
+    """What finds the kernels of a CPU device, but with other scratch bytes or phases."""
+    find = CpuDevice._find_named
+
+    def others(self: CpuDevice, names: Any) -> Any:
+        found = find(self, names) or []
+        if change == "scratch":
+            return [Loaded(kernel.functions, kernel.scratch + 64) for kernel in found]
+        return [Loaded(kernel.functions * 2, kernel.scratch) for kernel in found]
+
+    return others
 
 
 class Processes:

@@ -15,7 +15,7 @@ import pytest
 
 import thalweg as tf
 from tests.lower.programs import regions_of
-from tests.runtime.processes import Processes
+from tests.runtime.processes import Processes, with_layout
 from thalweg.codegen import cache, sources
 from thalweg.codegen.contraction import tune as tuned
 from thalweg.codegen.machine import named
@@ -288,6 +288,20 @@ def test_a_missing_kernel_is_made_again(processes: Processes) -> None:
     assert processes.lowered == 1
 
 
+@pytest.mark.parametrize("change", ["scratch", "phases"])
+def test_kernels_of_another_layout_do_not_serve(
+    processes: Processes, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """The arena and the table of a program are laid out for the kernels that it was stored with."""
+    first = processes.run(layer, batch(7))
+    with monkeypatch.context() as patch:
+        patch.setattr(CpuDevice, "_find_named", with_layout(change))
+        np.testing.assert_array_equal(processes.run(layer, batch(7)), first)
+        assert processes.lowered == 1
+    processes.run(layer, batch(7))
+    assert processes.lowered == 0
+
+
 def test_a_folder_that_cannot_be_written_to_does_not_matter(processes: Processes) -> None:
     processes.folder = processes.folder / "file"
     processes.folder.write_text("not a folder")
@@ -465,7 +479,7 @@ import thalweg as tf
 x = tf.placeholder(tf.float32, [])
 with tf.Session() as session:
     print(session.run(tf.while_loop(lambda y: y < 100, lambda y: y * x, [x]), {x: 3}))
-print([name in sys.modules for name in ("thalweg.codegen.emit", "thalweg.lower.lowering")])
+print([name in sys.modules for name in ("thalweg.codegen.emit", "thalweg.lower.control.builder")])
 """
 
 
@@ -473,7 +487,6 @@ print([name in sys.modules for name in ("thalweg.codegen.emit", "thalweg.lower.l
 def test_a_process_that_finds_its_programs_imports_no_compiler(
     program: str, tmp_path: Path
 ) -> None:
-    """That of a loop puts it together again, and finds its parts and their kernels."""
     environment = {**os.environ, "THALWEG_CACHE": str(tmp_path), "PYTHONPATH": str(ROOT)}
 
     def printed() -> list[str]:

@@ -19,9 +19,9 @@ import pytest
 import thalweg as tf
 from tests.codegen.cuda import sessions
 from tests.codegen.steps import STEPS
-from tests.runtime.processes import Processes
+from tests.runtime.processes import Processes, with_layout
 from thalweg.codegen import cache
-from thalweg.codegen.cache import Kernels, Loaded
+from thalweg.codegen.cache import Kernels
 from thalweg.codegen.contraction import tune as tuned
 from thalweg.codegen.contraction.tune import Winners
 from thalweg.codegen.machine import named
@@ -347,19 +347,11 @@ def test_kernels_of_another_layout_do_not_serve(
     processes: Planned, entry: Path, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
     """The memory of a restored program is laid out for the kernels that it was stored with."""
-    find = CpuDevice.find_kernels
-
-    def others(self: CpuDevice, names: Any) -> Any:
-        found = find(self, names) or []
-        if change == "scratch":
-            return [Loaded(kernel.functions, kernel.scratch + 64) for kernel in found]
-        return [Loaded(kernel.functions * 2, kernel.scratch) for kernel in found]
-
     assert entry.exists()
     with monkeypatch.context() as patch:
-        patch.setattr(CpuDevice, "find_kernels", others)
-        patch.setattr(compiled.ProgramCache, "find", lambda *_: None)
+        patch.setattr(CpuDevice, "_find_named", with_layout(change))
         processes.result(power, planned=1)
+        assert processes.lowered == 1
     processes.result(power, planned=0)
 
 

@@ -1,129 +1,45 @@
-"""Native control nodes: the base of their programs on all devices.
+"""Native programs of control nodes: their base on all devices.
 
-A `NativeControl` compiles a `ControlStep` for each set of input shapes. Traces of a loop have a
-capacity in iterations; a call that exceeds it is run again with four times as much, and so are
-later calls.
+A `ControlStep` converts between values and the memory that a program runs on. Traces of a loop and
+lists that grow have a capacity; a call that exceeds it has no results and must be run again by a
+program with more.
 """
 
 from __future__ import annotations
 
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.control.lists import ListValue
-from thalweg.device.control_inputs import (
-    FIRST_CAPACITY,
-    capacity_for,
-    input_buffer,
-    list_levels,
-    value_key,
-)
-from thalweg.ir.target import Target
-from thalweg.lower.control.builder import Lower, lower_control
+from thalweg.device.control_inputs import list_levels
 from thalweg.lower.control.program import (
     LISTS,
-    Branch,
     BufferView,
-    Capacity,
-    ControlProgram,
+    ControlInterface,
     Drawing,
     Given,
     ListBuffer,
-    Part,
     Storage,
 )
-from thalweg.lower.dynamic_shapes import Varying
-from thalweg.lower.specialise import ControlRegion, NotCompiled
 from thalweg.ops.core.buffer import Buffer
 from thalweg.ops.core.context import VariableCell
 from thalweg.ops.random.philox import Philox
 from thalweg.ops.random.random import Random
 from thalweg.ops.state.variable_uses import USES, Use
-from thalweg.platform.caches import Bounded
-from thalweg.platform.collector import gc_paused
-from thalweg.platform.depth import deep_calls
-from thalweg.platform.forks import freed_after_fork
 
 Array = NDArray[Any]
 Results = Mapping[BufferView, Any]  # arrays, or buffers of the device
 
-_MAX_PROGRAMS = 64  # per control node, one for each set of shapes
 
-
-@dataclass(frozen=True)
-class CapacityExceeded:
+class CapacityExceeded(NamedTuple):
     """Loops needed more iterations than their traces have capacity for."""
 
     capacities: dict[int, int]  # the capacity that was too small, by the number of the loop
-
-
-class NativeControl:
-    """A loop or conditional of a step: native programs by input shapes.
-
-    `load` compiles a program: (this object, the program, the capacity of growing lists) -> step.
-    """
-
-    def __init__(
-        self,
-        unit: ControlRegion,
-        target: Target,
-        lower: Lower,
-        load: Callable[[NativeControl, ControlProgram, int], ControlStep[Any]],
-    ) -> None:
-        self.unit, self._target, self._lower, self._load = unit, target, lower, load
-        self._programs = Bounded[Any, ControlStep[Any] | None](
-            "programs of a loop or conditional", _MAX_PROGRAMS
-        )
-        self.varying = Varying()
-        self._capacity = Capacity(FIRST_CAPACITY, FIRST_CAPACITY)
-        self.reason = ""  # why the last call was not native, if it was not
-        self._lock = freed_after_fork(threading.Lock())
-
-    def __call__(self, context: Any, values: Sequence[Any]) -> list[Any] | None:
-        """The unit's outputs, or None if the executor must compute them."""
-        while True:
-            step = self._step(values)
-            if step is None:
-                return None
-            results = step.run(context, values)
-            if not isinstance(results, CapacityExceeded):
-                return results
-            with self._lock:
-                grown = dict(self._capacity.grown)
-                for number, capacity in results.capacities.items():
-                    grown[number] = max(grown.get(number, 0), 4 * capacity)
-                self._capacity = replace(self._capacity, grown=tuple(sorted(grown.items())))
-
-    def _step(self, values: Sequence[Any]) -> ControlStep[Any] | None:
-        capacity = capacity_for(values, self._capacity)
-        key = (capacity, *[value_key(value) for value in values])
-        if key not in self._programs:
-            with self._lock:
-                if key not in self._programs:
-                    self._programs[key] = self._compile(values, capacity)
-        return self._programs[key]
-
-    def _compile(self, values: Sequence[Any], capacity: Capacity) -> ControlStep[Any] | None:
-        """The program for these values; None, with a `reason`, if there is no native one."""
-        buffers = [input_buffer(number, value) for number, value in enumerate(values)]
-        inputs = [buffer for buffer in buffers if buffer is not None]
-        if len(inputs) < len(values):
-            self.reason = "a list holds elements of several shapes, or empty ones, or such lists"
-            return None
-        try:
-            with gc_paused(), deep_calls():
-                program = lower_control(self.unit, inputs, capacity, self._target, self._lower)
-                return self._load(self, program, capacity.of(LISTS))
-        except NotCompiled as failure:
-            self.reason = str(failure)
-            return None
 
 
 class Invocation(Protocol):
@@ -141,8 +57,11 @@ class ControlStep(ABC, Generic[InvocationT]):
     variables: Sequence[BufferView]
     changed: Sequence[int]  # the indices of the variables that it writes
 
-    def __init__(self, program: ControlProgram, list_capacity: int) -> None:
-        self.program, self._list_capacity = program, list_capacity
+    #: What the program cache stores of it; None if it cannot be stored.
+    template: Any = None
+
+    def __init__(self, interface: ControlInterface, list_capacity: int) -> None:
+        self.interface, self._list_capacity = interface, list_capacity
 
     # Calls
 
@@ -188,31 +107,10 @@ class ControlStep(ABC, Generic[InvocationT]):
 
     # Views
 
-    def all_views(self) -> list[BufferView]:
-        """The views of the program, those that branches read included."""
-        views: dict[BufferView, None] = {}
-        for item in self.program.items:
-            if isinstance(item, Part):
-                views.update(dict.fromkeys(item.views.values()))
-            elif isinstance(item, Branch) and item.decides is not None:
-                views[item.decides] = None
-        return list(views)
-
-    def written_views(self) -> set[BufferView]:
-        """The views that regions write."""
-        return {
-            part.views[buffer]
-            for part in self.program.items
-            if isinstance(part, Part)
-            for launch in part.lowered.launches
-            for buffer in launch.written
-            if buffer in part.views
-        }
-
     def list_starts(self) -> set[BufferView]:
         """The views that hold the starts of lists in output lists."""
         views: set[BufferView] = set()
-        for output in self.program.outputs:
+        for output in self.interface.outputs:
             while isinstance(output, ListBuffer) and output.entries is not None:
                 views |= set() if output.view is None else {output.view}
                 output = output.entries
@@ -220,12 +118,12 @@ class ControlStep(ABC, Generic[InvocationT]):
 
     def counters(self) -> set[BufferView]:
         """The views that the host reads when a program has ended."""
-        views = {*self._access_counts(), *(count.view for count in self.program.counts)}
-        return views | {drawing.view for drawing in self.program.drawings} | self.list_starts()
+        views = {*self._access_counts(), *(count.view for count in self.interface.counts)}
+        return views | {drawing.view for drawing in self.interface.drawings} | self.list_starts()
 
     def _access_counts(self) -> list[BufferView]:
         """The views that count the writes and reads of rows of lists."""
-        lists = self.program.lists.values()
+        lists = self.interface.lists.values()
         return [view for rows in lists for view in (rows.writes, rows.reads) if view is not None]
 
     # The start of a call
@@ -242,7 +140,7 @@ class ControlStep(ABC, Generic[InvocationT]):
                 initial[rows.writes] = partial(_write_counts, value, rows.count)
             if rows.reads is not None:
                 initial[rows.reads] = partial(np.zeros, rows.count, np.int32)
-        for drawing in self.program.drawings:
+        for drawing in self.interface.drawings:
             initial[drawing.view] = _stream_position(drawing, context).place
         return initial
 
@@ -258,7 +156,7 @@ class ControlStep(ABC, Generic[InvocationT]):
 
     def _lists(self, values: Sequence[Any]) -> Iterator[tuple[ListBuffer, ListValue]]:
         """The input lists, and the levels of lists in them."""
-        for number, rows in self.program.lists.items():
+        for number, rows in self.interface.lists.items():
             for value in list_levels(values[number]):
                 yield rows, value
                 rows = rows.entries or rows
@@ -267,10 +165,10 @@ class ControlStep(ABC, Generic[InvocationT]):
 
     def exceeded_capacities(self, results: Results) -> dict[int, int]:
         """The capacities that a stopped program has used up: of traces, or of growing lists."""
-        growing = [rows.writes for rows in self.program.lists.values() if rows.grows]
+        growing = [rows.writes for rows in self.interface.lists.values() if rows.grows]
         is_full = [results[v][-1] > 0 for v in growing if v is not None and v in results]
         exceeded = {LISTS: self._list_capacity} if any(is_full) else {}
-        for number, count in enumerate(self.program.counts):
+        for number, count in enumerate(self.interface.counts):
             if results[count.view] >= count.capacity:
                 exceeded[number] = count.capacity
         return exceeded
@@ -286,7 +184,7 @@ class ControlStep(ABC, Generic[InvocationT]):
 
     def _advance_streams(self, results: Results, context: Any) -> None:
         """Advance the random streams by what the iterations have drawn."""
-        for drawing in self.program.drawings:
+        for drawing in self.interface.drawings:
             start = _stream_position(drawing, context)
             drawn = Philox.at(results[drawing.view]).counter - start.counter
             cast("Random", drawing.node.op).reserve(context.at(drawing.node), drawn)
@@ -304,7 +202,7 @@ class ControlStep(ABC, Generic[InvocationT]):
                 value.take_over(_first_rows(results[rows.view], size), marks)
             if reads is not None:
                 value.forget(np.flatnonzero(reads))
-        return [self._output(output, results, lists) for output in self.program.outputs]
+        return [self._output(output, results, lists) for output in self.interface.outputs]
 
     def _output(
         self, output: Given, results: Results, lists: Mapping[ListBuffer, ListValue]
@@ -345,3 +243,6 @@ def _list_size(rows: ListBuffer, before: ListValue, written: Array | None) -> in
     if not rows.grows or written is None:
         return rows.count
     return max(before.size(), 1 + int(np.max(np.flatnonzero(written), initial=-1)))
+
+
+AnyControlStep = ControlStep[Any]

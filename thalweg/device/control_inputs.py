@@ -1,13 +1,14 @@
 """The inputs of a native control node: arrays, variables, and lists as arrays of rows.
 
-For each value: the key of its program, the buffer that it is lowered to, and, for lists, the
-capacity that loops along them need.
+For each value: the key of its program in this process, the buffer that it is lowered to, the text
+of that buffer as a key for other processes, and, for lists, the capacity that loops along them
+need.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from thalweg.control.lists import ListValue
 from thalweg.lower.control.program import BufferView, Capacity, Given, ListBuffer, Storage
+from thalweg.lower.fingerprint import text_of
 from thalweg.ops.core.buffer import Buffer
 from thalweg.ops.core.context import VariableCell
 
@@ -31,7 +33,7 @@ def capacity_for(values: Sequence[Any], least: Capacity) -> Capacity:
         return least
     outer = max(levels[0].size() - (len(levels) > 1) for levels in lists)
     inner = max(levels[-1].size() for levels in lists)
-    return replace(least, outer=_rounded(outer), inner=_rounded(inner))
+    return least._replace(outer=_rounded(outer), inner=_rounded(inner))
 
 
 def _rounded(size: int) -> int:
@@ -85,6 +87,13 @@ def input_buffer(number: int, value: Any) -> Given | None:
         return _list_buffer(number, value)
     array = value if isinstance(value, Buffer) else np.asarray(value)
     return BufferView(Storage.INPUT, array.dtype, array.shape, number)
+
+
+def buffer_text(buffer: Given) -> str:
+    """All that lowering depends on of the buffer of an input."""
+    parts = [getattr(buffer, field.name) for field in fields(buffer)]
+    texts = [buffer_text(each) if isinstance(each, Given) else text_of(each) for each in parts]
+    return f"{type(buffer).__name__}({','.join(texts)})"
 
 
 def _list_buffer(number: int, value: ListValue, depth: int = 0) -> ListBuffer | None:

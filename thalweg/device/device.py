@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
+from thalweg.device.program_template import KernelLayout
 from thalweg.ir.target import Target
 from thalweg.lower.specialise import ControlRegion, Region
 from thalweg.ops.core.buffer import Buffer
 
 if TYPE_CHECKING:
+    from thalweg.device.control import AnyControlStep
     from thalweg.device.program import AnyProgram
-    from thalweg.lower.control.builder import Lower
+    from thalweg.lower.control.program import ControlProgram
     from thalweg.lower.dynamic_shapes import SpecializedKernel
     from thalweg.lower.lowered import Lowered
 
@@ -72,8 +74,16 @@ class Device(ABC):
     def load(self, lowered: Lowered, kernels: Sequence[SpecializedKernel]) -> AnyProgram:
         """The program of a lowered region; kernels not in the kernel cache are compiled."""
 
+    def find_kernels(self, layouts: Sequence[KernelLayout]) -> Any:
+        """Load the kernels of a template from the kernel cache; None if any is missing, or has
+        another layout: with it, the template's program would write out of bounds."""
+        kernels = self._find_named([layout.name for layout in layouts])
+        pairs = zip(layouts, kernels or (), strict=False)
+        fits = all(KernelLayout.of(layout.name, kernel) == layout for layout, kernel in pairs)
+        return kernels if fits else None
+
     @abstractmethod
-    def find_kernels(self, names: Sequence[str]) -> Any:
+    def _find_named(self, names: Sequence[str]) -> Any:
         """Load kernels by their names in the kernel cache; None if any is missing."""
 
     @abstractmethod
@@ -88,10 +98,25 @@ class Device(ABC):
     ) -> Any:
         """The `Listing` of a program from the program cache, for printing its plan."""
 
+    @property
+    def runs_control(self) -> bool:
+        """Whether it runs conditionals and loops natively."""
+        return True
+
     @abstractmethod
-    def load_control(self, unit: ControlRegion, lower: Lower) -> Any:
-        """A conditional or a loop as a function (context, values) -> outputs, which returns None
-        where the executor must run it; None if the device runs no control nodes natively."""
+    def load_control(
+        self,
+        unit: ControlRegion,
+        program: ControlProgram,
+        kernels: Sequence[SpecializedKernel],
+        list_capacity: int,
+    ) -> AnyControlStep:
+        """The native program of a conditional or a loop. `kernels`: those of the launches of all
+        its parts, in order; `list_capacity`: of lists that grow."""
+
+    def restore_control(self, template: Any, kernels: Any) -> AnyControlStep:
+        """The native program of a template from the program cache, with its loaded kernels."""
+        raise NotImplementedError(f"The control programs of {self.name} have no templates.")
 
     def __repr__(self) -> str:
         return f"<{self.name}>"

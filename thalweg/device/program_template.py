@@ -38,6 +38,20 @@ ABSOLUTE, FAULT, ARENA, STREAMS, CONSTANTS = range(5)
 STREAM_BYTES = 24  # the size of a position in a random stream
 
 
+class KernelLayout(NamedTuple):
+    """A kernel of a template, which is laid out for its phases and scratch bytes. The name does not
+    determine them: a kernel that was recompiled for other caches has the same one."""
+
+    name: str  # in the kernel cache
+    phases: int
+    scratch: int
+
+    @classmethod
+    def of(cls, name: str, kernel: Any) -> KernelLayout:
+        """The layout of a loaded kernel."""
+        return cls(name, len(kernel.functions), kernel.scratch)
+
+
 class Reference(NamedTuple):
     """A variable of the region."""
 
@@ -68,7 +82,7 @@ class Stream(NamedTuple):
 class ProgramTemplate:
     """The program of a region for one set of shapes; subclasses add how a device runs its calls."""
 
-    kernels: tuple[str, ...]  # distinct names in the kernel cache
+    kernels: tuple[KernelLayout, ...]  # of distinct names
     words: NDArray[np.int64]
     bases: NDArray[np.int64]  # the base of each word
     constants: Sequence[Array]
@@ -137,14 +151,16 @@ class Layout:
                 return ABSOLUTE, 0  # bound by each call
 
 
-def template_of(kernels: Sequence[str], lowered: Lowered, listing: Listing[Any]) -> ProgramTemplate:
-    """The template of a listing whose kernels have these names, without what devices add."""
+def template_of(
+    kernels: Mapping[str, Any], lowered: Lowered, listing: Listing[Any]
+) -> ProgramTemplate:
+    """The template of a listing with these loaded kernels by name, without what devices add."""
     layout = Layout(listing.arena, list(lowered.streams.values()))
     for call in listing.calls:
         layout.add(call.launch, call.scratch, call.specialized.words)
     interface, region = _Interface(lowered, layout.words_of), lowered.spec.region
     return ProgramTemplate(
-        tuple(kernels),
+        tuple(KernelLayout.of(name, kernel) for name, kernel in kernels.items()),
         np.array(layout.words or [0], np.int64),
         np.array(layout.bases or [0], np.int64),
         layout.constants,

@@ -5,14 +5,16 @@ edges: eager code finds its plans by both. `NodeClasses` numbers the nodes of a
 specialised region: those of one class have equal output shapes, summaries and loop forms, whatever
 tensors they read, so these are computed once per class. The keys of subgraphs
 (`thalweg.lower.passes.outline`) are sequences of such numbers. `fingerprint` is a digest of a
-region's ops and wiring for other processes, without shapes: the key of cached programs. The keys
-of kernels are in `thalweg.ir.fingerprint`.
+region's ops and wiring for other processes, without shapes: the key of cached programs;
+`control_fingerprint` is that of a conditional or loop. The keys of kernels are in
+`thalweg.ir.fingerprint`.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from enum import Enum
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, cast
@@ -23,11 +25,11 @@ from thalweg.graph.dtypes import DType
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import Dimension, TensorShape
-from thalweg.graph.subgraph import Body, needed
+from thalweg.graph.subgraph import Argument, Body, needed
 from thalweg.platform.caches import memoized
 
 if TYPE_CHECKING:
-    from thalweg.lower.specialise import Region
+    from thalweg.lower.specialise import ControlRegion, Region
 
 _MAX_LITERAL = 8  # elements of an array that are written out in a text; larger ones are hashed
 _MAX_COMPARED = 16  # elements of a known value that is part of a class; others go by their tensor
@@ -199,6 +201,66 @@ def fingerprint(region: Region) -> bytes | None:
     digest = blake2b(text.encode("utf-8", "surrogateescape"), digest_size=20)
     digest.update(b"\0" + flow.tobytes())  # no text has such a character
     return digest.digest()
+
+
+# Conditionals and loops
+
+
+def control_fingerprint(unit: ControlRegion) -> bytes | None:
+    """A digest of what the lowering of a conditional or loop depends on, except its inputs' values
+    and shapes; None if an op is `Unnamed`. Names count for stateful nodes only."""
+    node, nodes = unit.node, control_nodes(unit)
+    traces = {trace.outputs[0]: number for number, trace in enumerate(unit.nodes) if number}
+    outputs = [(-1, node.outputs.index(t)) if t not in traces else traces[t] for t in unit.outputs]
+    graphs = {body.graph for body in node.op.bodies}
+    if not all(tensor.op.graph in graphs for tensor in _traced(unit)):
+        return None  # a trace of something else
+    try:
+        traced = [_body(body) for body in _bodies(node, _traced(unit))]
+        kinds = [type(trace.op).__name__ for trace in unit.nodes[1:]]
+        text = f"{op_text(node.op)}{traced}{kinds}{outputs}"
+    except Unnamed:
+        return None
+    names = [n.name for n in nodes[1:] if n.op.stateful and not isinstance(n.op, Argument)]
+    text += f"{names}{types_text([tensor for inner in nodes for tensor in inner.outputs])}"
+    return blake2b(text.encode("utf-8", "surrogateescape"), digest_size=20).digest()
+
+
+def control_nodes(unit: ControlRegion) -> tuple[Node, ...]:
+    """A conditional or loop and all nodes inside it; its fingerprint determines their order."""
+    return tuple(_with_inner(unit.node, _traced(unit)))
+
+
+def _with_inner(node: Node, traced: Sequence[Tensor] = ()) -> Iterator[Node]:
+    yield node
+    for body in _bodies(node, traced):
+        for inner in needed(body.outputs, body.targets, {}):
+            yield from _with_inner(inner)
+
+
+def _traced(unit: ControlRegion) -> list[Tensor]:
+    """The tensors inside a conditional or loop whose values its traces save."""
+    tensors = [getattr(trace.op, "tensor", None) for trace in unit.nodes[1:]]
+    return [tensor for tensor in tensors if tensor is not None]
+
+
+def _bodies(node: Node, traced: Sequence[Tensor]) -> list[Body]:
+    """The bodies of a node, with traced tensors as further outputs."""
+    return [
+        replace(body, outputs=(*body.outputs, *[t for t in traced if t.op.graph is body.graph]))
+        for body in node.op.bodies
+    ]
+
+
+# Texts of several nodes
+
+
+def types_text(tensors: Sequence[Tensor]) -> str:
+    """The dtypes and static shapes of tensors: the distinct pairs, and the index of each."""
+    numbers: dict[tuple[Any, ...], int] = {}
+    types = [(tensor.dtype, tensor.shape.sizes) for tensor in tensors]
+    indices = [numbers.setdefault(type_, len(numbers)) for type_ in types]
+    return f"{[(dtype.name, sizes) for dtype, sizes in numbers]}{indices}"
 
 
 def flow_text(nodes: Sequence[Node], numbers: dict[Tensor, int]) -> tuple[list[str], array[int]]:

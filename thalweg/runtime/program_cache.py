@@ -1,10 +1,10 @@
-"""The disk cache of region programs: later processes need not lower equal regions again.
+"""The disk cache of programs: later processes need not lower equal regions or loops again.
 
-Given a region and its input shapes, it returns the program that an earlier process stored, or the
-lowering of a region inside a native loop or conditional. The name of an entry is a hash of all that
-it depends on: the region's content, the shapes, which of their sizes vary from call to call, the
-device, the tuned schedules, and the code of this package. A damaged entry is a miss. Eviction is
-least recently used first.
+Given a region, a conditional or a loop, and its input shapes, it returns the program that an
+earlier process stored, or the lowering of a region inside a conditional or a loop. The name of an
+entry is a hash of all that it depends on: the region's content, the shapes, which of their sizes
+vary from call to call, the device, the tuned schedules, and the code of this package. A damaged
+entry is a miss. Eviction is least recently used first.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from thalweg.device.device import Device
 from thalweg.graph.node import Node, Tensor
 from thalweg.ir.target import Target
 from thalweg.lower.dynamic_shapes import Form
-from thalweg.lower.fingerprint import fingerprint
+from thalweg.lower.fingerprint import control_fingerprint, control_nodes, fingerprint
 from thalweg.lower.lowered import Lowered
-from thalweg.lower.specialise import NotCompiled, Region, Shape
+from thalweg.lower.specialise import ControlRegion, NotCompiled, Region, Shape
 from thalweg.runtime.program_format import UNREADABLE, Unwritable, decode, encode
 
-Shapes = Sequence[tuple[int, ...]]
+Shapes = Sequence[tuple[Any, ...]]  # of each input, the properties that its program depends on
 
 MAX_BYTES = 1 << 20  # of an entry of a lowering or step; larger ones have large constants
 #: The subpackages whose code programs depend on.
@@ -50,10 +50,10 @@ class CachedProgram:
 
 
 class ProgramCache:
-    """The disk entries of one region's programs."""
+    """The disk entries of the programs of one region, conditional or loop."""
 
-    def __init__(self, region: Region, device: Device) -> None:
-        self._region, self._device = region, device
+    def __init__(self, unit: Region | ControlRegion, device: Device) -> None:
+        self._unit, self._device = unit, device
         self._first: Shapes | None = None
         self._varying: set[tuple[int, int]] = set()  # (input, dimension)
         self._name: str | None = None  # of the last lookup
@@ -97,7 +97,14 @@ class ProgramCache:
 
     @cached_property
     def _fingerprint(self) -> bytes | None:
-        return fingerprint(self._region)
+        unit = self._unit
+        return fingerprint(unit) if isinstance(unit, Region) else control_fingerprint(unit)
+
+    @cached_property
+    def _region(self) -> Region:
+        """Entries refer to nodes by their position in this region."""
+        unit = self._unit
+        return unit if isinstance(unit, Region) else Region(control_nodes(unit), (), (), (), {})
 
 
 def cached_lower(region: Region, shapes: Mapping[Tensor, Shape], target: Target) -> Lowered:

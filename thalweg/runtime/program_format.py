@@ -21,7 +21,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from thalweg.graph.dtypes import as_dtype
+from thalweg.graph.dtypes import DType, as_dtype
 from thalweg.lower.specialise import Region
 from thalweg.ops.core.basic import Const
 from thalweg.platform.caches import memoized
@@ -33,7 +33,7 @@ UNREADABLE = (
 )
 
 _PACKAGE = __name__.partition(".")[0]
-_TEMPLATES = ("program_template", "cpu.table_template", "cuda.graph_template")
+_TEMPLATES = "program_template", "cpu.table_template", "cpu.control_template", "cuda.graph_template"
 _MODULES = ("ir", "lower", "codegen.cuda.launch", *(f"device.{name}" for name in _TEMPLATES))
 _PACKAGES = tuple(f"{_PACKAGE}.{name}." for name in _MODULES)
 
@@ -83,6 +83,8 @@ class _Writer(pickle.Pickler):
         kind = cast("Any", type(obj))
         if issubclass(kind, np.ndarray | np.generic):
             return array, (obj.tobytes(), obj.dtype, kind is np.ndarray, obj.shape)
+        if kind is DType:
+            return dtype, (obj.name,)
         if issubclass(kind, np.dtype):
             return numpy_dtype, (as_dtype(obj).name,)
         if kind is type and issubclass(obj, np.generic):
@@ -140,10 +142,15 @@ def _resolve(module: str, name: str, error: type[Exception]) -> Any:
     return cast("Any", definition)
 
 
-def array(content: bytes, dtype: Any, is_array: bool, shape: tuple[int, ...]) -> Any:
+def array(content: bytes, kind: Any, is_array: bool, shape: tuple[int, ...]) -> Any:
     """A new array, or a scalar."""
-    restored = np.frombuffer(content, dtype).reshape(shape)
+    restored = np.frombuffer(content, kind).reshape(shape)
     return restored.copy() if is_array else restored[()]
+
+
+def dtype(name: str) -> DType:
+    """The dtype of tensors with a name."""
+    return as_dtype(name)
 
 
 def numpy_dtype(name: str) -> Any:
@@ -156,4 +163,6 @@ def scalar_type(name: str) -> Any:
     return as_dtype(name).as_numpy_dtype
 
 
-_MAKERS: dict[str, Callable[..., Any]] = {f.__name__: f for f in (array, numpy_dtype, scalar_type)}
+_MAKERS: dict[str, Callable[..., Any]] = {
+    function.__name__: function for function in (array, dtype, numpy_dtype, scalar_type)
+}

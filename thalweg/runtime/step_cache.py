@@ -23,8 +23,8 @@ from thalweg.codegen.sources import own_digest
 from thalweg.device import tuning
 from thalweg.device.device import Device
 from thalweg.device.program_template import Stream
-from thalweg.graph.node import Node, Tensor
-from thalweg.lower.fingerprint import Unnamed, flow_text
+from thalweg.graph.node import Node
+from thalweg.lower.fingerprint import Unnamed, flow_text, types_text
 from thalweg.lower.specialise import Region
 from thalweg.ops.core.basic import Const
 from thalweg.optimize.custom import are_any_registered
@@ -42,10 +42,9 @@ ENABLED = True
 FOLDERS = ("optimize", "partition", "place", "platform", "variables")
 _MAX_CONSTANT_BYTES = 16 << 20  # of a step's constants; the key hashes them, and the plan again
 
-_Pairs = list[tuple[int, int]]
-#: Shapes of the inputs, template, `_layouts` of its kernels, `StepInterface`, and of each variable
-#: the positions of its node and among the outputs of that.
-_Entry = tuple[Shapes, Any, _Pairs, tuple[Any, ...], _Pairs]
+#: Shapes of the inputs, template, `StepInterface`, and of each variable the positions of its node
+#: and among the outputs of that.
+_Entry = tuple[Shapes, Any, tuple[Any, ...], list[tuple[int, int]]]
 
 
 class StepEntry:
@@ -62,9 +61,9 @@ class StepEntry:
             entry: _Entry | None = read_entry(self.name, self._nodes)
             if entry is None:
                 return None
-            shapes, template, layouts, interface, references = entry
+            shapes, template, interface, references = entry
             kernels = self._device.find_kernels(template.kernels)
-        if kernels is None or _layouts(kernels) != layouts:
+        if kernels is None:
             return None
         nodes = self._nodes.nodes
         program = self._device.restore(template, kernels, self._nodes, _no_listing)
@@ -92,20 +91,13 @@ class StepEntry:
         ]
         references = [(positions[tensor.op], tensor.value_index) for tensor in path.references]
         template = replace(template, streams=streams)
-        layouts, interface = _layouts(program.loaded), tuple(path.interface)
-        entry: _Entry = shapes, template, layouts, interface, references
+        entry: _Entry = shapes, template, tuple(path.interface), references
         write_entry(self.name, self._nodes, lambda: entry, MAX_BYTES)
 
     def _folded_bytes(self, constants: Sequence[Any]) -> int:
         """The total size of the constants that are not the user's: their elements are stored."""
         user_constants = {id(value) for value in _constants(self._nodes.nodes)}
         return sum(constant.nbytes for constant in constants if id(constant) not in user_constants)
-
-
-def _layouts(kernels: Sequence[Any]) -> _Pairs:
-    """The phase count and scratch bytes of each kernel. A template's step table and arena are laid
-    out for these; another kernel of the same name would write out of bounds."""
-    return [(len(kernel.functions), kernel.scratch) for kernel in kernels]
 
 
 def _no_listing() -> Any:
@@ -144,7 +136,7 @@ def _digest(step: Step, nodes: Sequence[Node]) -> bytes | None:
     """A digest of a pruned step; None if an op has no meaning in other processes. Names count for
     stateful nodes only: nodes of one name share their state."""
     numbers = {tensor: number for number, tensor in enumerate(dict.fromkeys(step.feeds))}
-    inputs = _types(list(numbers))
+    inputs = types_text(list(numbers))
     try:
         texts, flow = flow_text(nodes, numbers)
     except Unnamed:
@@ -153,16 +145,8 @@ def _digest(step: Step, nodes: Sequence[Node]) -> bytes | None:
     feeds, fetches = ([numbers[tensor] for tensor in each] for each in (step.feeds, step.fetches))
     targets = [positions[node] for node in step.targets]
     names = [node.name for node in nodes if node.op.stateful]
-    results = _types(list(chain.from_iterable(node.outputs for node in nodes)))
+    results = types_text(list(chain.from_iterable(node.outputs for node in nodes)))
     text = f"{inputs}{feeds}{fetches}{targets}{names}{results}\n" + "\n".join(texts)
     digest = blake2b(text.encode("utf-8", "surrogateescape"), digest_size=20)
     digest.update(b"\0" + flow.tobytes())  # a separator: no text contains this byte
     return digest.digest()
-
-
-def _types(tensors: Sequence[Tensor]) -> str:
-    """The dtypes and static shapes of tensors: the distinct pairs, and the index of each."""
-    numbers: dict[tuple[Any, ...], int] = {}
-    types = [(tensor.dtype, tensor.shape.sizes) for tensor in tensors]
-    indices = [numbers.setdefault(type_, len(numbers)) for type_ in types]
-    return f"{[(dtype.name, sizes) for dtype, sizes in numbers]}{indices}"

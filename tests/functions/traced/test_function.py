@@ -463,6 +463,48 @@ def test_each_instance_has_traces_of_its_own(eager):
     assert [model.traced for model in models] == [1, 1]
 
 
+class Equal(Model):
+    """All instances are equal, whatever their weights."""
+
+    def __eq__(self, other):
+        return isinstance(other, Equal)
+
+    def __hash__(self):
+        return 1
+
+
+class Unhashable(Equal):
+    __hash__ = None
+
+
+class Slotted:
+    """An instance that cannot be referenced weakly."""
+
+    __slots__ = ("traced", "weight")
+    __init__, __call__ = Model.__init__, Model.__call__
+
+
+@pytest.mark.parametrize("kind", [Equal, Unhashable, Slotted])
+def test_instances_have_traces_by_identity(eager, kind):
+    models = [kind(2.0), kind(3.0)]
+    for _ in range(2):
+        assert [float(model(tf.constant(5.0))) for model in models] == [10, 15]
+    assert [model.traced for model in models] == [1, 1]
+    for weight in (4.0, 5.0, 6.0):  # may have the memory of the one before
+        assert float(kind(weight)(tf.constant(5.0))) == 5 * weight
+
+
+@pytest.mark.parametrize("kind", [Model, Equal, Unhashable])
+def test_the_traces_of_an_instance_go_with_it(eager, kind):
+    function = vars(Model)["__call__"]
+    before, model = len(function._bound), kind(2.0)
+    model(tf.constant(5.0))
+    assert len(function._bound) == before + 1
+    del model
+    gc.collect()
+    assert len(function._bound) == before
+
+
 def test_instances_are_held_weakly(eager):
     model = Model(2.0)
     model(tf.constant(1.0))

@@ -1,7 +1,7 @@
 """The parts of a control program with their code.
 
-Comes in: a control program, the sizes that varied in its kernels so far, and its number of threads.
-Goes out: the listing of each part. A small part that is the whole iteration of a loop is compiled
+Comes in: a control program, its kernels, and its number of threads. Goes out: the listing of each
+part, and the loaded kernels by name. A small part that is the whole iteration of a loop is compiled
 as one function that runs several iterations; in other parts each kernel is a call of its own.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from thalweg.codegen.cache import Loaded, load_all
+from thalweg.codegen.cache import Loaded, load_all, name_of
 from thalweg.codegen.kernels import iteration_request
 from thalweg.codegen.llvm.emitted import Request
 from thalweg.codegen.loops.iteration import Iteration
@@ -22,7 +22,7 @@ from thalweg.device.cpu.loading import kernel_request
 from thalweg.device.program import Listing
 from thalweg.ir.kernel import Loops
 from thalweg.lower.control.program import Branch, BufferView, ControlProgram, Part, Storage
-from thalweg.lower.dynamic_shapes import SpecializedKernel, Varying
+from thalweg.lower.dynamic_shapes import SpecializedKernel
 from thalweg.lower.memory.barriers import work_of
 from thalweg.lower.memory.buffers import Buffer, BufferKind
 
@@ -33,17 +33,20 @@ _NO_CODE = Loaded((), 0)
 
 def threads_for(program: ControlProgram, most: int, target: CpuTarget) -> int:
     """The number of threads for a program: one if all its parts are small."""
-    works = [_work(part, target) for part in _parts(program)]
+    works = [_work(part, target) for part in program.parts]
     return 1 if max(works, default=0) < 2 * target.min_shared_work else most
 
 
 def placed_parts(
-    program: ControlProgram, varying: Varying, target: CpuTarget, threads: int
-) -> dict[Part, Listing[Call]]:
-    """The listings of the parts, compiled together. Their argument words follow one another."""
-    parts = _parts(program)
-    specialized = iter(varying.adapt([launch for p in parts for launch in p.lowered.launches]))
-    kernels = {part: [next(specialized) for _ in part.lowered.launches] for part in parts}
+    program: ControlProgram,
+    specialized: Sequence[SpecializedKernel],
+    target: CpuTarget,
+    threads: int,
+) -> tuple[dict[Part, Listing[Call]], dict[str, Loaded]]:
+    """The listings of the parts, compiled together, and their kernels by name. The argument words
+    of the parts follow one another."""
+    parts, following = program.parts, iter(specialized)
+    kernels = {part: [next(following) for _ in part.lowered.launches] for part in parts}
     conditions = _loop_conditions(program) if threads == 1 else {}
     requests: dict[Part, list[Request]] = {}
     for part in parts:
@@ -54,18 +57,16 @@ def placed_parts(
         else:
             pairs = zip(part.lowered.launches, kernels[part], strict=True)
             requests[part] = [kernel_request(launch, k.kernel, target) for launch, k in pairs]
-    loaded = iter(load_all([request for part in parts for request in requests[part]], target))
+    every = [request for part in parts for request in requests[part]]
+    loaded = load_all(every, target)
+    names, code_of = [name_of(request, target) for request in every], iter(loaded)
     listings: dict[Part, Listing[Call]] = {}
     words = 0
     for part in parts:
-        code = [next(loaded) for _ in requests[part]]
+        code = [next(code_of) for _ in requests[part]]
         listings[part] = _listing(part, kernels[part], code, words, target)
         words += sum(call.word_count for call in listings[part].calls)
-    return listings
-
-
-def _parts(program: ControlProgram) -> list[Part]:
-    return [item for item in program.items if isinstance(item, Part)]
+    return listings, dict(zip(names, loaded, strict=True))
 
 
 def _work(part: Part, target: CpuTarget) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Callable, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,9 +27,10 @@ from thalweg.ops.core.buffer import HostBuffer
 from thalweg.platform.caches import memoized
 
 if TYPE_CHECKING:
-    from thalweg.device.control import NativeControl
+    from thalweg.device.cpu.control_program import CpuControlStep
+    from thalweg.device.cpu.control_template import ControlTemplate
     from thalweg.device.cpu.listing import Call
-    from thalweg.lower.control.builder import Lower
+    from thalweg.lower.control.program import ControlProgram
     from thalweg.lower.dynamic_shapes import SpecializedKernel
     from thalweg.lower.lowered import Lowered
 
@@ -81,7 +82,7 @@ class CpuDevice(Device):
         compiler = importlib.import_module("thalweg.device.cpu.loading")  # imported when needed
         return compiler.make_program(lowered, kernels, self.pool, self.target, self.threads)
 
-    def find_kernels(self, names: Sequence[str]) -> list[Loaded] | None:
+    def _find_named(self, names: Sequence[str]) -> list[Loaded] | None:
         """Load kernels by their names in the kernel cache; None if any is missing."""
         return find_all(names, self.target)
 
@@ -107,11 +108,24 @@ class CpuDevice(Device):
         code = [loaded[call.kernel] for call in template.calls]
         return compiler.build_listing(lowered, kernels, code, self.target, prepacks=True)
 
-    def load_control(self, unit: ControlRegion, lower: Lower) -> NativeControl:
-        """A conditional or a loop as native programs."""
-        compiler = importlib.import_module("thalweg.device.cpu.control_program")  # likewise
-        load = partial(compiler.CpuControlStep, self.pool, self.target, self.threads)
-        return compiler.NativeControl(unit, self.target, lower, load)
+    def load_control(
+        self,
+        unit: ControlRegion,
+        program: ControlProgram,
+        kernels: Sequence[SpecializedKernel],
+        list_capacity: int,
+    ) -> CpuControlStep:
+        """The native program of a conditional or a loop on this device's threads."""
+        compiler = importlib.import_module("thalweg.device.cpu.control_loading")  # likewise
+        hardware = self.pool, self.target, self.threads
+        return compiler.make_control_step(unit, program, kernels, list_capacity, *hardware)
+
+    def restore_control(
+        self, template: ControlTemplate, kernels: Sequence[Loaded]
+    ) -> CpuControlStep:
+        """A program from its template and its loaded kernels."""
+        module = importlib.import_module("thalweg.device.cpu.control_program")  # likewise
+        return module.CpuControlStep(template, kernels, self.pool)
 
 
 @memoized(64)

@@ -52,7 +52,7 @@ def make_program(
         for call, name in zip(listing.calls, launch_names, strict=True)
     ]
     template = TableTemplate(
-        **vars(template_of(list(loaded), lowered, listing)),
+        **vars(template_of(loaded, lowered, listing)),
         calls=calls,
         threads=threads_for(launches, threads, target),
         holds_gil=sum(work_of(launch.kernel, target) for launch in launches) < _MAX_WORK_WITH_GIL,

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.control.lists import ListValue
-from thalweg.device.control import CapacityExceeded, ControlStep, NativeControl, Results
+from thalweg.device.control import CapacityExceeded, ControlStep, Results
 from thalweg.device.control_inputs import list_levels
 from thalweg.device.cuda.control_graph import ControlGraph
 from thalweg.device.cuda.control_parts import placed_parts
@@ -28,7 +28,9 @@ from thalweg.device.cuda.program import DeviceMemory
 from thalweg.graph.analysis.node_effects import locks_updates
 from thalweg.lower.control.program import BufferView, ControlProgram, Storage
 from thalweg.lower.control.structure import structured
+from thalweg.lower.dynamic_shapes import SpecializedKernel
 from thalweg.lower.memory.arena import rounded
+from thalweg.lower.specialise import ControlRegion
 from thalweg.ops.core.buffer import Buffer
 from thalweg.ops.core.context import VariableCell
 from thalweg.ops.state.variable_uses import Use
@@ -46,18 +48,19 @@ class CudaControlStep(ControlStep["_Invocation"]):
 
     def __init__(
         self,
-        shared: Callable[[], DeviceMemory],
-        kernels: Kernels,
-        control: NativeControl,
+        shared: DeviceMemory,
+        cache: Kernels,
+        unit: ControlRegion,
         program: ControlProgram,
+        kernels: Sequence[SpecializedKernel],
         list_capacity: int,
     ) -> None:
-        super().__init__(program, list_capacity)
-        self._shared = shared()
+        super().__init__(program.interface, list_capacity)
+        self._shared = shared
         self.memory: Memory = self._shared.memory
         self.structure = structured(program.items)
-        self.parts = placed_parts(program, control.varying, kernels)
-        self._sort_views()
+        self.parts = placed_parts(program, kernels, cache)
+        self._sort_views(program)
         self._arrange()
         self.constants = {
             view: self._uploaded(view.source)
@@ -65,20 +68,20 @@ class CudaControlStep(ControlStep["_Invocation"]):
             if view.where is Storage.CONSTANT
         }
         self.checks = any(part.lowered.checked for part in self.parts)
-        self._locks = locks_updates(control.unit.node)
+        self._locks = locks_updates(unit.node)
         self._idle: deque[_Invocation] = deque()
 
-    def _sort_views(self) -> None:
+    def _sort_views(self, program: ControlProgram) -> None:
         """Which memory comes from where."""
-        outputs = [one for one in self.program.outputs if isinstance(one, BufferView)]
-        self.views = list(dict.fromkeys([*self.all_views(), *outputs]))
+        outputs = [one for one in self.interface.outputs if isinstance(one, BufferView)]
+        self.views = list(dict.fromkeys([*program.views(), *outputs]))
         self.inputs = [view for view in self.views if view.where is Storage.INPUT]
         self.variables = [view for view in self.views if view.where is Storage.VARIABLE]
         results = [view for view in self.views if view.where is Storage.RESULT]
         counters = self.counters()
         self.small = [view for view in results if view.bytes <= _MAX_SMALL or view in counters]
         self.large = [view for view in results if view not in set(self.small)]
-        written = self.written_views()
+        written = program.written_views()
         self.changed = [n for n, view in enumerate(self.variables) if view in written]
         self.begun = {view for view in results if not view.shape} | self.list_starts()
 

@@ -1,12 +1,12 @@
 """The parts of a control program with their kernels: what a graph launches, and on which words.
 
-Comes in: a program, and what varied in its kernels so far. Goes out: for each part its launches
+Comes in: a program and its kernels. Goes out: for each part its launches
 with their argument words, one part's after the other's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +16,7 @@ from thalweg.device.cuda.kernels import Kernels
 from thalweg.device.cuda.listing import CudaCall, CudaListing, listed
 from thalweg.device.cuda.loading import load_kernels
 from thalweg.lower.control.program import ControlProgram, Part
-from thalweg.lower.dynamic_shapes import Varying
+from thalweg.lower.dynamic_shapes import SpecializedKernel
 from thalweg.lower.memory.buffers import Buffer
 
 
@@ -54,14 +54,13 @@ class PlacedPart:
 
 
 def placed_parts(
-    program: ControlProgram, varying: Varying, kernels: Kernels
+    program: ControlProgram, specialized: Sequence[SpecializedKernel], kernels: Kernels
 ) -> dict[Part, PlacedPart]:
     """The parts of a program, their kernels compiled or found."""
-    parts = [item for item in program.items if isinstance(item, Part)]
-    adapted = iter(varying.adapt([launch for p in parts for launch in p.lowered.launches]))
+    adapted = iter(specialized)
     found: dict[Part, PlacedPart] = {}
     start = 0
-    for part in parts:
+    for part in program.parts:
         to = [next(adapted) for _ in part.lowered.launches]
         _, loaded = load_kernels(part.lowered, to, kernels, kernels.target)
         placed = PlacedPart(part, listed(part.lowered, to, loaded, kernels.target), start)

@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.codegen.cuda.target import CudaTarget
-from thalweg.device.control import NativeControl
 from thalweg.device.cuda.control import CudaControlStep
 from thalweg.device.cuda.discovery import found_driver
 from thalweg.device.cuda.driver import Context, Driver, Properties
@@ -26,7 +25,7 @@ from thalweg.device.cuda.memory import DeviceBuffer, Memory, Pool
 from thalweg.device.cuda.program import CudaProgram, DeviceMemory
 from thalweg.device.device import Device
 from thalweg.device.gpu_options import GpuOptions
-from thalweg.lower.control.builder import Lower
+from thalweg.lower.control.program import ControlProgram
 from thalweg.lower.dynamic_shapes import SpecializedKernel
 from thalweg.lower.lowered import Lowered
 from thalweg.lower.specialise import ControlRegion, Region
@@ -146,7 +145,7 @@ class CudaDevice(Device):
         unique = list(dict(zip(names, loaded, strict=True)).values())
         return CudaProgram(template, unique, lowered.spec.region, lambda: listing, self.shared)
 
-    def find_kernels(self, names: Sequence[str]) -> list[LoadedKernel] | None:
+    def _find_named(self, names: Sequence[str]) -> list[LoadedKernel] | None:
         """Kernels by their names in the kernel cache, loaded; None unless all are there."""
         return self.kernels.find(names)
 
@@ -171,13 +170,21 @@ class CudaDevice(Device):
         found = [loaded[launch.kernel] for launch in template.launches]
         return listed(lowered, kernels, found, self.target)
 
-    def load_control(self, unit: ControlRegion, lower: Lower) -> NativeControl | None:
-        """A conditional or a loop as one CUDA graph; the executor runs it, region by region, where
-        the driver knows no conditions in graphs."""
-        if not self.context.has_conditionals:
-            return None
-        load = partial(CudaControlStep, lambda: self.shared, self.kernels)
-        return NativeControl(unit, self.target, lower, load)
+    @property
+    def runs_control(self) -> bool:
+        """Whether the driver knows conditions in graphs; else the executor runs control nodes,
+        region by region."""
+        return self.context.has_conditionals
+
+    def load_control(
+        self,
+        unit: ControlRegion,
+        program: ControlProgram,
+        kernels: Sequence[SpecializedKernel],
+        list_capacity: int,
+    ) -> CudaControlStep:
+        """A conditional or a loop as one CUDA graph."""
+        return CudaControlStep(self.shared, self.kernels, unit, program, kernels, list_capacity)
 
 
 def target_of(properties: Properties, options: GpuOptions, is_emulated: bool = False) -> CudaTarget:

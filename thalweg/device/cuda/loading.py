@@ -52,8 +52,9 @@ def make_template(
 ) -> tuple[GraphTemplate, CudaListing]:
     """A region, lowered for a target, as what its invocations are made from."""
     listing = listed(lowered, kernels, loaded, target)
-    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
-    made, region = template_of(list(numbers), lowered, listing), lowered.spec.region
+    unique = dict(zip(names, loaded, strict=True))
+    numbers = {name: number for number, name in enumerate(unique)}
+    made, region = template_of(unique, lowered, listing), lowered.spec.region
     pairs = zip(listing.calls, names, strict=True)
     template = GraphTemplate(
         **vars(made),

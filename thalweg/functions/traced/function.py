@@ -39,7 +39,8 @@ class Function:
         self._options = (name, input_signature, relax_shapes)
         self._traces = traces or _new_traces(python_function, *self._options)
         self._call_cache = self._traces.call_cache
-        self._bound: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+        self._bound: dict[int, TraceCache] = {}  # by the id of an instance
+        self._held: list[Any] = []  # the instances that cannot be referenced weakly
         functools.update_wrapper(cast("Any", self), _innermost(python_function), updated=())
 
     # Properties
@@ -119,23 +120,19 @@ class Function:
         if instance is None:
             return self
         method = MethodType(self._python_function, instance)
-        try:
-            traces = self._bound.get(instance)
-            if traces is None:
-                traces = self._bound[instance] = _new_traces(method, *self._options)
-        except TypeError:  # unhashable or not weakly referenceable
-            traces = self._traces_by_identity(instance, method)
-        return Function(method, *self._options, traces=traces)
+        return Function(method, *self._options, traces=self._traces_of(instance, method))
 
-    def _traces_by_identity(self, instance: Any, method: Any) -> TraceCache:
-        by_id: dict[Any, Any] = self.__dict__.setdefault("_by_identity", {})
-        traces = by_id.get(id(instance))
+    def _traces_of(self, instance: Any, method: Any) -> TraceCache:
+        """The traces of an instance. Another instance that is equal to it has its own: a trace
+        contains the state of the instance that it was made for."""
+        key = id(instance)
+        traces = self._bound.get(key)
         if traces is None:
-            traces = by_id[id(instance)] = _new_traces(method, *self._options)
+            traces = self._bound.setdefault(key, _new_traces(method, *self._options))
             try:
-                weakref.finalize(instance, by_id.pop, id(instance), None)
+                weakref.finalize(instance, self._bound.pop, key, None)
             except TypeError:  # keep the instance alive: its id is not reused
-                by_id[id(instance), "held"] = instance
+                self._held.append(instance)
         return traces
 
 

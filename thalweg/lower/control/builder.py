@@ -30,6 +30,7 @@ from thalweg.lower.control.program import (
     Branch,
     BufferView,
     Capacity,
+    ControlInterface,
     ControlProgram,
     Count,
     Drawing,
@@ -52,7 +53,7 @@ from thalweg.ops.random.philox import Philox
 from thalweg.ops.random.random import SkipRandom
 from thalweg.ops.state.scatter import ScatterUpdate
 
-#: (region, the shapes of its inputs and variables, target) -> its lowering, new or cached
+#: (region, the shapes of its inputs and variables, target) -> its lowering
 Lower = Callable[[Region, Mapping[Tensor, Shape], Target], Lowered]
 OuterTraces = Mapping[Tensor, LoopTraces]  # the outer loop's traces, by the lists that they keep
 
@@ -96,7 +97,8 @@ class _Lowering:
             raise NotCompiled(unit.node, "it gives a list that was made inside")
         lists = {n: bound for n, bound in enumerate(given) if isinstance(bound, ListBuffer)}
         counts, drawings = tuple(self._counts), tuple(self._drawings)
-        return ControlProgram(tuple(self._items), tuple(outputs), counts, lists, drawings)
+        interface = ControlInterface(tuple(outputs), counts, lists, drawings)
+        return ControlProgram(tuple(self._items), interface)
 
     def _lowered(
         self, unit: ControlRegion, given: Sequence[Given], where: Storage, outer_traces: OuterTraces

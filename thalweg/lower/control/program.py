@@ -10,13 +10,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from thalweg.graph.dtypes import DType
 from thalweg.graph.node import Node
-from thalweg.lower.lowered import Lowered
+from thalweg.lower.lowered import Launch, Lowered
 from thalweg.lower.memory.buffers import Buffer
 from thalweg.lower.specialise import Shape
 
@@ -98,8 +98,7 @@ Given = BufferView | ListBuffer  # the binding of an input or output of a contro
 LISTS = -1  # stands for all lists that grow, in a capacity
 
 
-@dataclass(frozen=True)
-class Capacity:
+class Capacity(NamedTuple):
     """The number of iterations that traces have memory for."""
 
     outer: int  # of an outermost loop
@@ -111,16 +110,14 @@ class Capacity:
         return max(self.inner if is_inner else self.outer, dict(self.grown).get(number, 0))
 
 
-@dataclass(frozen=True, eq=False)
-class Count:
+class Count(NamedTuple):
     """The counter of a loop with traces, and its capacity."""
 
     view: BufferView
     capacity: int
 
 
-@dataclass(frozen=True, eq=False)
-class Drawing:
+class Drawing(NamedTuple):
     """A random op inside a program, whose stream advances with every iteration."""
 
     node: Node
@@ -152,12 +149,48 @@ class Branch:
 Item = Part | Label | Branch
 
 
-@dataclass(frozen=True, eq=False)
-class ControlProgram:
-    """A lowered control node: its items in order, and the bindings of its outputs."""
+class ControlInterface(NamedTuple):
+    """What a call of a control program begins and ends with."""
 
-    items: tuple[Item, ...]
     outputs: tuple[Given, ...]  # in the order of the unit's outputs
     counts: tuple[Count, ...]  # of loops with traces, whose capacity may be exceeded
     lists: Mapping[int, ListBuffer]  # the inputs that are lists
     drawings: tuple[Drawing, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class ControlProgram:
+    """A lowered control node: its items in order, and its interface."""
+
+    items: tuple[Item, ...]
+    interface: ControlInterface
+
+    @property
+    def parts(self) -> list[Part]:
+        """The lowered regions among its items."""
+        return [item for item in self.items if isinstance(item, Part)]
+
+    @property
+    def launches(self) -> list[Launch]:
+        """The launches of all parts, in order."""
+        return [launch for part in self.parts for launch in part.lowered.launches]
+
+    def views(self) -> list[BufferView]:
+        """The views of its parts, and those that branches read."""
+        views: dict[BufferView, None] = {}
+        for item in self.items:
+            if isinstance(item, Part):
+                views.update(dict.fromkeys(item.views.values()))
+            elif isinstance(item, Branch) and item.decides is not None:
+                views[item.decides] = None
+        return list(views)
+
+    def written_views(self) -> set[BufferView]:
+        """The views that its parts write."""
+        return {
+            part.views[buffer]
+            for part in self.parts
+            for launch in part.lowered.launches
+            for buffer in launch.written
+            if buffer in part.views
+        }
