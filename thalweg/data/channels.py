@@ -1,7 +1,7 @@
-"""From one thread to another: elements that a thread of their own prefetches.
+"""Channels: bounded queues of elements that a background thread prefetches.
 
-The maker waits for room, the taker for an item; neither holds a lock meanwhile. A maker stops when
-its channel is closed, and a channel closes when the flow that takes from it is dropped.
+The producer waits for a free slot, the consumer for an item; neither holds a lock while it waits.
+The producer stops when its channel is closed; a channel closes when the consuming flow is dropped.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ _CLOSED = errors.CancelledError(None, None, "the pipeline was closed")
 
 
 class Failure(NamedTuple):
-    """In the place of an element: why there is none."""
+    """An error in place of an element."""
 
     error: Exception
 
 
-#: An element, the end of all, or an error.
+#: An element, None at the end, or an error.
 Item = Element | None | Failure
 
 
 def attempt(pull: Callable[[], Element | None]) -> Item:
-    """What a pull gives, errors included."""
+    """The result of a pull; an error is returned as a Failure."""
     try:
         return pull()
     except Interrupted:
@@ -43,17 +43,17 @@ def attempt(pull: Callable[[], Element | None]) -> Item:
 
 
 class _Desk:
-    """Where a maker and a taker meet. Whoever drops its end leaves the other one alone."""
+    """The state shared by producer and consumer; it holds no reference to the channel."""
 
     def __init__(
         self, pull: Callable[[], Element | None], maker: Puller | None, node: Node
     ) -> None:
         self.pull = pull
-        self.node = node  # the stage that they are of
+        self.node = node  # the stage of the channel
         self.maker = maker
         self.items: SimpleQueue[Any] = SimpleQueue()
         self.room: SimpleQueue[None] = SimpleQueue()
-        self.making = threading.Lock()  # held while an item is made: a snapshot waits for that
+        self.making = threading.Lock()  # held while an item is computed; snapshots acquire it
         self.is_closed = False
 
     def close(self) -> None:
@@ -65,10 +65,10 @@ class _Desk:
 
 
 class Channel:
-    """A thread that makes items, a bounded number ahead of whoever takes them.
+    """A thread that computes items, at most `room` ahead of the consumer.
 
-    It ends with the channel. Where the maker pulls as `maker`, that is woken then; and whoever
-    finds nothing made, and nobody making, need not wait for the thread: it stands in for it.
+    It ends with the channel, which interrupts the puller `maker`, if any. With that puller, a
+    consumer that finds the queue empty and no item in progress computes the item itself.
     """
 
     def __init__(
@@ -93,11 +93,11 @@ class Channel:
 
     @property
     def making(self) -> threading.Lock:
-        """The lock that the maker holds while it makes an item."""
+        """The lock that is held while an item is computed."""
         return self._desk.making
 
     def take(self, puller: Puller) -> Item:
-        """The next item, as soon as there is one."""
+        """Remove and return the next item; blocks until there is one."""
         desk = self._desk
         if desk.maker is not None and desk.items.empty() and desk.making.acquire(blocking=False):
             try:
@@ -111,7 +111,7 @@ class Channel:
         return item
 
     def made(self) -> list[Item]:
-        """The items that were made and not taken. The caller has `making`, and nobody takes."""
+        """The queued items. The caller holds `making`, and nobody calls `take` meanwhile."""
         found: list[Item] = []
         items = self._desk.items
         while True:
@@ -129,7 +129,7 @@ class Channel:
 
 
 def _make(desk: _Desk, end: Callable[[], None]) -> None:
-    """Make items while there is room for them, up to the end."""
+    """Compute items whenever there is a free slot, until the last one."""
     with np.errstate(all="ignore"):
         try:
             while _make_one(desk):
@@ -154,6 +154,7 @@ def _make_one(desk: _Desk) -> bool:
 
 
 def _go_on(desk: _Desk) -> None:
-    """After an interrupt that was meant for one who stood in, or that means the end."""
+    """Clear an interrupt that was meant for a consumer pulling in this thread's place. The caller
+    detects one by `close` from `is_closed`."""
     if desk.maker is not None:
         desk.maker.go_on()

@@ -27,17 +27,17 @@ class FileFlow(Flow):
         if self.compression not in ("", "GZIP", "ZLIB"):
             raise self.failed(invalid(f"Unsupported compression_type: {self.compression!r}"))
         self._file = 0  # the number of the file
-        self._offset: int = 0  # where in it the block at hand begins
-        self._given = 0  # records of that block
+        self._offset: int = 0  # of the current block in the file
+        self._given = 0  # records of the block that were produced
         self._blocks: Iterator[tuple[int, list[bytes]]] | None = None
         self._block: list[bytes] = []
 
     def compression_of(self, compression_type: Any, buffer_size: Any) -> Any:
-        """Which of the op's inputs is the compression."""
+        """The op's input that names the compression."""
         return compression_type
 
     def blocks(self, name: str, offset: int) -> Iterator[tuple[int, list[bytes]]]:
-        """Records that were read together, and where they begin, from an offset on."""
+        """Blocks of records from an offset on, each with its own offset."""
         raise TypeError(f"{type(self).__name__} must define blocks")
 
     def next(self) -> Element | None:
@@ -54,7 +54,7 @@ class FileFlow(Flow):
         return (text.text_of(self._block[start : self._given]),)
 
     def _advance(self) -> bool:
-        """Have a block with records; whether there is one."""
+        """Read the next block with records; returns False at the end of all files."""
         while self._file < len(self._names):
             try:
                 if self._blocks is None:
@@ -104,7 +104,7 @@ class TFRecordDataset(Stage):
 
 
 class TextLineFlow(FileFlow):
-    """Lines of text, without what ends them."""
+    """Lines of text, without line endings."""
 
     def blocks(self, name: str, offset: int) -> Iterator[tuple[int, list[bytes]]]:
         source = opened(name, self.compression, offset)

@@ -1,8 +1,8 @@
-"""Running pipelines: what flows, who pulls, and how a thread that waits is woken.
+"""The run-time form of datasets: pipelines, flows, and the threads that pull elements from them.
 
-A `Pipeline` is what a dataset is at run time: an op with the values of its inputs. Started, it is a
-`Flow`, from which elements are pulled one by one (or as rows of columns, many at a time). A flow
-can say where it stands (`save`) and go on from there (`load`): the next element is the very next.
+A `Pipeline` is a dataset at run time: an op with the values of its inputs. `Pipeline.start` returns
+a `Flow`, from which elements are pulled one by one or, as rows of columns, many at a time.
+`Flow.save` returns the position of a flow; `Flow.load` continues there with the next element.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _WAKE: Any = object()
 
 
 class Interrupted(Exception):
-    """Whoever pulls is to stop waiting. What was taken so far stays in the flow."""
+    """The pulling thread must stop waiting. Elements pulled so far stay in the flow."""
 
     def __init__(self, error: errors.OpError) -> None:
         super().__init__(str(error))
@@ -42,23 +42,23 @@ class Interrupted(Exception):
 
 
 class Run:
-    """What all flows of one iterator share: the random streams of their functions."""
+    """The state that all flows of one iterator share: the random streams of their functions."""
 
     def __init__(self, resources: Resources) -> None:
         self.resources = OwnStates(resources)
-        self.holds = ExitStack()  # what a snapshot keeps from going on until it is complete
+        self.holds = ExitStack()  # the locks that a snapshot holds until it is complete
 
     def save(self) -> Any:
-        """The places in the random streams."""
+        """The positions in the random streams."""
         return self.resources.save()
 
 
 class OwnStates(Resources):
-    """The resources of a session, but with random streams of an iterator's own."""
+    """The resources of a session, with random streams that belong to one iterator."""
 
     def __init__(self, session: Resources) -> None:
         super().__init__()
-        self._session = weakref.ref(session)  # which holds the iterator: it must not live on here
+        self._session = weakref.ref(session)  # weak, as the session owns the iterator
         self._saved: dict[str, list[str]] = {}
 
     def get(self, name: str, container: str, make: Any) -> Any:
@@ -83,7 +83,7 @@ class OwnStates(Resources):
         return super().state(node, lambda: _stream(saved))
 
     def save(self) -> dict[str, list[str]]:
-        """Where the streams are, by the names of their nodes."""
+        """The positions of the streams, by node name."""
         found = dict(self._saved)
         for node, state in self._states.items():
             if isinstance(state, Stream):
@@ -92,7 +92,7 @@ class OwnStates(Resources):
         return found
 
     def load(self, saved: dict[str, list[str]]) -> None:
-        """Let streams begin where others were."""
+        """Start streams at saved positions."""
         self._saved = dict(saved)
 
 
@@ -104,7 +104,7 @@ def _stream(saved: Sequence[str]) -> Stream:
 
 
 class Puller:
-    """One thread at a time that pulls; it sleeps on a queue, and can be woken from there."""
+    """A pulling thread, at most one at a time: it blocks on a queue and can be interrupted."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -113,7 +113,7 @@ class Puller:
         self._stands_in_for: Puller | None = None
 
     def get(self, queue: SimpleQueue[Any], node: Node) -> Any:
-        """The next item of a queue, which a stage waits for."""
+        """Block until a queue has an item and return it; `node` is the stage that waits."""
         while True:
             self._asleep_on = queue
             self.check()
@@ -123,13 +123,13 @@ class Puller:
                 return item
 
     def check(self) -> None:
-        """Raise if the thread is to stop."""
+        """Raise `Interrupted` after `interrupt`."""
         if self._error is not None:
             raise Interrupted(self._error)
 
     @contextmanager
     def in_place_of(self, other: Puller) -> Generator[None]:
-        """Inside the block this thread pulls what another one would: what wakes it, wakes that."""
+        """Inside the block, this thread pulls on behalf of another: interrupts apply to both."""
         self._stands_in_for = other
         try:
             self.check()
@@ -141,7 +141,7 @@ class Puller:
             self._stands_in_for = None
 
     def interrupt(self, error: errors.OpError) -> None:
-        """Wake the thread: from now on it does not wait."""
+        """Wake the thread; from now on its waits raise."""
         self._error = error
         if self._stands_in_for is not None:
             self._stands_in_for.interrupt(error)
@@ -150,7 +150,7 @@ class Puller:
             queue.put(_WAKE)
 
     def go_on(self) -> None:
-        """Wait again where need be."""
+        """Clear the interrupt: waits block again."""
         self._error = None
 
 
@@ -166,14 +166,14 @@ class Pipeline:
         self.stage = stage
         self.node = node
         self.inputs = tuple(inputs)
-        self.memory: dict[str, Any] = {}  # what one pass leaves for the next
+        self.memory: dict[str, Any] = {}  # state that one pass keeps for the next
 
     def start(self, puller: Puller) -> Flow:
-        """A new pass over the elements."""
+        """Start a pass over the elements."""
         return self.stage.flow(self, puller)
 
     def fresh(self) -> Pipeline:
-        """The same, with nothing remembered."""
+        """A copy without the state of earlier passes."""
         inputs = [_fresh(value) for value in self.inputs]
         return Pipeline(self.stage, self.node, inputs)
 
@@ -200,7 +200,7 @@ def _fresh(value: Any) -> Any:
 class Flow:
     """A pass over the elements of a pipeline."""
 
-    gives_rows = False  # whether `rows` is there, and faster than one by one
+    gives_rows = False  # whether `rows` is supported, and faster than `next`
 
     def __init__(self, pipeline: Pipeline, puller: Puller) -> None:
         self.pipeline = pipeline
@@ -209,11 +209,11 @@ class Flow:
         enlist(self)
 
     def open(self, *inputs: Any) -> None:
-        """Begin with the values of the op's inputs."""
+        """Initialize the flow from the values of the op's inputs."""
         raise TypeError(f"{type(self).__name__} must define open")
 
     def next(self) -> Element | None:
-        """The next element; None at the end, and from then on."""
+        """The next element; None at the end and in all later calls."""
         raise TypeError(f"{type(self).__name__} must define next")
 
     def rows(self, most: int) -> Rows | None:
@@ -221,18 +221,18 @@ class Flow:
         raise TypeError(f"{type(self).__name__} must define rows")
 
     def save(self) -> Any:
-        """Where this flow stands."""
+        """The position of this flow, for `load`."""
         raise TypeError(f"{type(self).__name__} must define save")
 
     def load(self, state: Any) -> None:
-        """Go on where another flow of the same pipeline stood."""
+        """Continue at the saved position of a flow of the same pipeline."""
         raise TypeError(f"{type(self).__name__} must define load")
 
     def close(self) -> None:
-        """End the threads of this flow and of those before it."""
+        """End the threads of this flow and of its sources."""
 
     def failed(self, error: Exception) -> Exception:
-        """An error as one of this stage: with its op and the user's line."""
+        """The error annotated with this stage's op and the user's line."""
         if isinstance(error, Interrupted):
             return error
         node = self.pipeline.node
@@ -246,7 +246,7 @@ class Flow:
 
 
 class Counted(Flow):
-    """A flow whose state is how many elements it gave."""
+    """A flow whose only state is the number of elements it has produced."""
 
     _given = 0
     count: int
@@ -266,11 +266,11 @@ class Counted(Flow):
         return self.part(start, self._given)
 
     def element(self, place: int) -> Element:
-        """The element of a number."""
+        """The element at an index."""
         raise TypeError(f"{type(self).__name__} must define element")
 
     def part(self, start: int, stop: int) -> Rows:
-        """Elements as rows."""
+        """The elements of an index range, as rows."""
         raise TypeError(f"{type(self).__name__} must define part")
 
     def save(self) -> Any:
@@ -281,7 +281,7 @@ class Counted(Flow):
 
 
 class KeptFlow(Counted):
-    """Elements that are at hand."""
+    """A flow over elements in memory."""
 
     def open(self, *elements: Any) -> None:
         self._elements = elements
@@ -292,7 +292,7 @@ class KeptFlow(Counted):
 
 
 class Kept(Pipeline):
-    """A dataset of elements that are at hand: a window, a group."""
+    """A dataset of elements in memory: a window or a group."""
 
     def __init__(self, elements: Sequence[Element]) -> None:
         self.inputs = tuple(elements)
@@ -305,7 +305,7 @@ class Kept(Pipeline):
 
 
 class Staged(Flow):
-    """A flow with one flow before it."""
+    """A flow with one source."""
 
     source: Flow
 
@@ -320,11 +320,11 @@ class Staged(Flow):
         self.set_own(state)
 
     def own(self) -> dict[str, Any]:
-        """What this flow has to save besides what its source does."""
+        """The state that this flow saves in addition to its source's."""
         return {}
 
     def set_own(self, state: Any) -> None:
-        """Take up what was saved."""
+        """Restore the state that this flow saved."""
 
 
 class Stage(Op, abstract=True):
@@ -335,7 +335,7 @@ class Stage(Op, abstract=True):
     stateful = True  # a new pipeline each time
     host_only = True
     not_differentiable = True
-    #: what runs it
+    #: the class of its flows
     flow: ClassVar[type[Flow]]
     output_types: tuple[DType, ...]
     output_shapes: tuple[TensorShape, ...]

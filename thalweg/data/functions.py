@@ -1,7 +1,7 @@
 """Functions of a pipeline: traced to a sub-graph, planned once, called for each element.
 
-What a function uses from outside is captured: values as they are when the iterator is made,
-variables as they are when the function is called.
+Outer tensors are captured by value when the iterator is created, variables by reference: each call
+reads their current values.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from thalweg.runtime.fast_path import FastPath, fast_path
 from thalweg.runtime.kernels import Context, run
 from thalweg.runtime.plan import Plan, Step, plan
 
-#: A compiled function takes part in no step: it leaves the thread pool to those that do.
+#: Functions are compiled for one thread: the thread pool is for steps.
 _THREADS = 1
 
 
 class Traced:
-    """A user's function as a body, and the spec of what it gives."""
+    """A user's function as a body, and the spec of its results."""
 
     def __init__(self, function: Callable[..., Any], holder: str, *specs: Any) -> None:
         if not callable(function):
@@ -63,7 +63,7 @@ class Traced:
     def _flat(self, result: Any) -> list[Tensor]:
         if result is None:
             raise TypeError("the function returned None; it must return what an element becomes")
-        # A list is most likely what an op with several outputs gave: those need not stack.
+        # A list is most likely the outputs of one op, which cannot be stacked in general.
         given = tuple(cast("list[Any]", result)) if isinstance(result, list) else result
         converted = structure.converted(given)
         self.spec = structure.mapped(structure.spec_of, converted)
@@ -76,12 +76,12 @@ def _packed(spec: Any, tensors: Iterator[Tensor]) -> Any:
 
 
 def unpacked(element: Any) -> Sequence[Any]:
-    """The arguments that an element is for a function: the parts of a plain tuple, or itself."""
+    """The arguments of a function for an element: the parts of a plain tuple, or the element."""
     return cast("Sequence[Any]", element) if type(element) is tuple else (element,)
 
 
 class Function:
-    """A function with what it captured."""
+    """A function and its captured values."""
 
     def __init__(self, function: str, captured: Sequence[Any]) -> None:
         if not isinstance(function, Lambda):
@@ -95,7 +95,7 @@ class Function:
         self.captured = tuple(value if cell is None else cell for cell, value in pairs)
 
     def bound(self, run: Run, node: Node) -> Call:
-        """The function as one iterator calls it."""
+        """The function bound to the state of one iterator."""
         return Call(self, run, node)
 
 
@@ -110,13 +110,14 @@ class FunctionStage(Stage, abstract=True):
 
 
 def captured_values(context: Context, start: int, values: Sequence[Any]) -> list[Any]:
-    """What a function captured, given from input `start` on: of a variable, the variable."""
+    """The captured values of a function, which are the inputs from `start` on; variables as
+    cells."""
     tensors = context.node.inputs[start : start + len(values)]
     return [_cell(context, tensor, value) for tensor, value in zip(tensors, values, strict=True)]
 
 
 def _cell(context: Context, tensor: Tensor, value: Any) -> Any:
-    """The variable that a tensor is, or that it reads and nothing more."""
+    """The cell of a variable if the tensor is one or only reads it; else the value."""
     node = tensor.op
     if isinstance(node.op, Identity) and not node.control_inputs:
         node = node.inputs[0].op
@@ -177,7 +178,7 @@ class Call:
         return self.leaves(self.flat(*element))
 
     def flat(self, *element: Any) -> list[Any]:
-        """The tensors that the function gives."""
+        """The function's results as a flat list of tensors."""
         captured = self._captured
         if self._has_cells:
             captured = [v.read() if isinstance(v, VariableCell) else v for v in captured]
@@ -187,7 +188,7 @@ class Call:
         return self._joined(values, self._run_plan(values) if results is None else results)
 
     def _joined(self, values: Sequence[Any], results: list[Any]) -> list[Any]:
-        """The outputs: arguments as they came, or results."""
+        """The outputs, some of which may be arguments that the function returns unchanged."""
         if self._are_results:
             return results
         every = [*values, *results]
@@ -195,7 +196,7 @@ class Call:
 
     @property
     def goes_by_rows(self) -> bool:
-        """Whether `by_rows` is there: each call is a program of the element and constants alone."""
+        """Whether `by_rows` is supported: a call depends only on the element and constants."""
         count = len(self._plan.feeds)
         of_captured = range(count - len(self._captured), count)
         return (
@@ -205,7 +206,8 @@ class Call:
         )
 
     def by_rows(self, *columns: Any) -> Element:
-        """The results for the rows of columns, as columns; raises if one must be called alone."""
+        """Call the function for each row of the columns and stack the results; raises if a row
+        needs the reference kernels."""
         values, path = [*columns, *self._captured], cast("FastPath", self._path)
         is_row = [place < len(columns) for place in path.inputs]
         arrays = [values[place] for place in path.inputs]
@@ -220,7 +222,7 @@ class Call:
         return [slots[slot] for slot in self._plan.fetches]
 
     def leaves(self, tensors: Sequence[Any]) -> Element:
-        """What the function gives, one value per leaf."""
+        """The results, one value per leaf."""
         if not self._sparse:
             return tuple(tensors)
         rest = iter(tensors)
@@ -231,7 +233,7 @@ class Call:
 
     @property
     def holds_gil(self) -> bool:
-        """Whether a call is over sooner than another thread could take it."""
+        """Whether a call is shorter than a switch to another thread."""
         path = self._path
         return not self._plan.instructions if path is None else path.executable.holds_gil
 

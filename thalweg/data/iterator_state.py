@@ -1,7 +1,7 @@
-"""Iterators as a session keeps them: a running pipeline, one caller at a time.
+"""The iterators of a session: a running pipeline each, used by one caller at a time.
 
-A caller that waits, for the iterator or for an element, blocks no other, and stops waiting when its
-step is cancelled; what was taken for it until then is the next caller's.
+A caller that waits, for the iterator or for an element, stops waiting when its step is cancelled;
+elements pulled for it until then go to the next caller.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ _CANCELLED = errors.CancelledError(None, None, "the step was cancelled")
 
 
 class FairLock:
-    """A lock that callers get in the order they came, unless their step is cancelled."""
+    """A FIFO lock; a waiting caller gives up when its step is cancelled."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # held for moments only
+        self._lock = threading.Lock()  # guards the fields; never held while waiting
         self._is_taken = False
         self._line: deque[SimpleQueue[bool]] = deque()
 
     @contextmanager
     def taken(self, cancellation: Cancellation) -> Generator[None]:
-        """Inside the block the caller has the lock."""
+        """Hold the lock inside the block."""
         self._take(cancellation)
         try:
             yield
@@ -49,7 +49,7 @@ class FairLock:
         forget = cancellation.on_cancel(lambda: ticket.put(False))
         try:
             is_mine = ticket.get()
-        except BaseException:  # an interrupt: the caller goes, so must its ticket
+        except BaseException:  # an interrupt: remove the ticket
             self._leave(ticket)
             raise
         finally:
@@ -64,10 +64,10 @@ class FairLock:
             if ticket in self._line:
                 self._line.remove(ticket)
                 return
-        self.give()  # the lock came while the caller was leaving
+        self.give()  # the lock was granted meanwhile
 
     def give(self) -> None:
-        """Let the next caller go on."""
+        """Release the lock to the first waiting caller."""
         with self._lock:
             if self._line:
                 self._line.popleft().put(True)
@@ -76,18 +76,18 @@ class FairLock:
 
 
 class Never:
-    """The cancellation of callers that nobody cancels."""
+    """The cancellation of callers that are never cancelled."""
 
     def on_cancel(self, wake: Callable[[], None]) -> Callable[[], None]:
-        """There is nothing to be woken from."""
+        """Does nothing: `wake` is never called."""
         return lambda: None
 
     def check(self) -> None:
-        """Nothing was cancelled."""
+        """Does nothing."""
 
 
 class SessionIterator:
-    """A place in a pipeline."""
+    """A position in a pipeline."""
 
     def __init__(self, name: str, kinds: Any = None) -> None:
         self.name = name

@@ -35,7 +35,7 @@ def encode(tree: Any) -> bytes:
 
 
 def decode(data: bytes) -> Any:
-    """The tree that bytes stand for."""
+    """Decode a tree from bytes."""
     start = len(_MAGIC) + _LENGTH.size
     try:
         if not data.startswith(_MAGIC):
@@ -48,7 +48,7 @@ def decode(data: bytes) -> Any:
 
 
 class _Packer:
-    """Gathers arrays; what is left of a tree is JSON."""
+    """Separates the arrays of a tree from the rest, which is JSON."""
 
     def __init__(self, pieces: list[bytes]) -> None:
         self._pieces = pieces

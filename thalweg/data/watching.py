@@ -1,7 +1,7 @@
-"""The stages of pipelines while a step is traced: each says when it made an element.
+"""Spans of pipeline stages: while a step is traced, each flow records the time of its calls.
 
-A flow that is watched has its `next` and `rows` covered by timed ones for as long as a recording
-lasts; at other times nothing of this is in its way.
+During a recording, timed wrappers of `next` and `rows` shadow a flow's methods; otherwise a flow
+has no overhead.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _live: set[weakref.ref[Any]] = set()
 
 
 def enlist(flow: Any) -> None:
-    """Have a flow watched whenever a step is traced."""
+    """Register a flow: its calls are timed during recordings."""
     _live.add(weakref.ref(flow, _live.discard))
     if spans.is_on():
         _watch(flow)

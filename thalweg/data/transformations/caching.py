@@ -20,23 +20,23 @@ class Store:
     is_complete = False
 
     def add(self, element: Element) -> None:
-        """Keep one more."""
+        """Append an element."""
         raise TypeError(f"{type(self).__name__} must define add")
 
     def at(self, place: int) -> Element | None:
-        """The element of a number, asked for one after the other; None after the last."""
+        """The element at an index; None after the last. Indices are read in order."""
         raise TypeError(f"{type(self).__name__} must define at")
 
     def finish(self) -> None:
-        """There are no more."""
+        """Mark the store as complete."""
         self.is_complete = True
 
     def save(self) -> Any:
-        """What is kept."""
+        """The stored elements, for `load`."""
         raise TypeError(f"{type(self).__name__} must define save")
 
     def load(self, state: Any) -> None:
-        """Have kept what another one had."""
+        """Restore the elements that `save` returned."""
         raise TypeError(f"{type(self).__name__} must define load")
 
 

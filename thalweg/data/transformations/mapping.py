@@ -43,7 +43,7 @@ class MapFlow(Staged):
             self.gives_rows = self._whole is not None
 
     def _by_rows(self) -> Callable[..., Rows] | None:
-        """The function of one element, called for one row after the other."""
+        """The function called for each row, if that is supported."""
         return self.call.by_rows if self.call.goes_by_rows else None
 
     def next(self) -> Element | None:
@@ -51,7 +51,7 @@ class MapFlow(Staged):
         return None if element is None else self.result(element)
 
     def result(self, element: Element) -> Element:
-        """What the function gives for an element."""
+        """The function's result for an element."""
         try:
             return self.call(*element)
         except Exception as error:
@@ -147,7 +147,7 @@ class _Workers:
             threading.Thread(target=_work, args=args, name=name, daemon=True).start()
 
     def close(self) -> None:
-        """Let the threads end."""
+        """Stop the threads."""
         self._finalize()
 
 
@@ -188,7 +188,7 @@ class ParallelMapFlow(MapFlow):
         self._is_over = False
 
     def _by_rows(self) -> None:
-        """The threads call it for one element at a time, several at once."""
+        """None: the threads call the function for single elements."""
 
     def next(self) -> Element | None:
         if not self._pending and self._is_in_line():
@@ -208,7 +208,7 @@ class ParallelMapFlow(MapFlow):
         return self._in_line or is_first or self.call.holds_gil
 
     def _fill(self) -> None:
-        """Have as many jobs out as there may be."""
+        """Submit jobs up to the limit."""
         if self._workers is None:
             self._workers = _Workers(self.pipeline.node, self.call, self._most)
         workers = self._workers
@@ -293,7 +293,7 @@ class FilterDataset(FunctionStage):
 
 
 class _Open:
-    """A dataset that is being read: what the function made of an element."""
+    """An open dataset, and the element that the function made it from."""
 
     def __init__(self, element: Element, flow: Flow | PrefetchedPipeline) -> None:
         self.element = element

@@ -17,12 +17,12 @@ from thalweg.graph.node import Node
 from thalweg.ops.core.buffer import HostBuffer
 from thalweg.platform.compat import as_str
 
-_AUTOMATIC = 4  # elements prefetched where the user leaves it to us
-_MIN_COPIED = 1 << 12  # bytes: what is smaller goes to a device with a step's other arguments
+_AUTOMATIC = 4  # elements prefetched by default
+_MIN_COPIED = 1 << 12  # bytes; smaller values are copied with a step's other arguments
 
 
 class PrefetchedPipeline:
-    """A pipeline that a thread prefetches for whoever takes its elements."""
+    """A flow whose elements are prefetched by a background thread."""
 
     def __init__(self, node: Node, pipeline: Pipeline, puller: Puller, room: int) -> None:
         self._node = node
@@ -35,7 +35,7 @@ class PrefetchedPipeline:
         self._is_over = False
 
     def next(self) -> Element | None:
-        """The next element, as soon as it is made."""
+        """The next element; blocks until it is computed."""
         if self._is_over:
             return None
         if self._channel is None:
@@ -52,7 +52,7 @@ class PrefetchedPipeline:
         return Channel(self._node, lambda: flow.next(), flow.close, self._room, made, inner)
 
     def save(self) -> Any:
-        """What is made and not taken, and where the source stands after that."""
+        """The queued items, and the position of the source after them."""
         made = self._made
         if self._channel is not None:
             self._puller.run.holds.enter_context(self._channel.making)
@@ -61,13 +61,13 @@ class PrefetchedPipeline:
         return {"made": packed_items(made), "over": self._is_over, "source": source}
 
     def load(self, state: Any) -> None:
-        """Go on where another one stood."""
+        """Continue at a saved position."""
         self._made = unpacked_items(state["made"])
         self._is_over = bool(state["over"])
         self._flow.load(state["source"])
 
     def close(self) -> None:
-        """End the thread, which closes what it reads."""
+        """End the thread, which closes its source."""
         if self._channel is None:
             self._flow.close()
         else:

@@ -23,16 +23,16 @@ _MAX_CHUNK = 1 << 16  # rows that are read together to fill a buffer
 
 
 class Draws:
-    """Random numbers of one pass: a function of the seeds, the pass, and how many were drawn."""
+    """The random numbers of one pass: determined by the seeds, the pass and the draws so far."""
 
     def __init__(self, seeds: tuple[int, int], number: int, drawn: int = 0) -> None:
         self._seeds, self._number = seeds, number
         self.drawn = drawn
         self._words: list[int] = []
-        self._start = 0  # of the words that are at hand
+        self._start = 0  # the draw that the first word of the block is for
 
     def below(self, limit: int) -> int:
-        """A number below a limit."""
+        """Draw an integer in [0, limit)."""
         place = self.drawn - self._start
         if place >= len(self._words):
             place = self.drawn % _AT_ONCE
@@ -58,13 +58,13 @@ class ShuffleFlow(Staged):
         self.source = source.start(self.puller)
         self._seeds = self._chosen(int(seed), int(seed2))
         self._draws = self._new_draws()
-        self._is_over = False  # nothing comes from the source any more
-        self._hole: int | None = None  # whose place in the buffer the next element takes
+        self._is_over = False  # whether the source is exhausted
+        self._hole: int | None = None  # the buffer slot that the next element fills
         self.gives_rows = self.source.gives_rows
         self._buffer = _RowBuffer() if self.gives_rows else _ElementBuffer()
 
     def _chosen(self, *seeds: int) -> tuple[int, int]:
-        """The seeds; where there are none, some that are kept from pass to pass."""
+        """The seeds; if both are 0, random ones that all passes share."""
         memory = self.pipeline.memory
         if not any(seeds):
             memory.setdefault("seeds", [philox.fresh_seed() for _ in seeds])
@@ -129,8 +129,8 @@ class ShuffleFlow(Staged):
     def _drawn(
         self, buffer: _RowBuffer, most: int, new: Rows | None
     ) -> tuple[list[int], list[int]]:
-        """The numbers of the rows that come next, those of the buffer counted before the new ones,
-        and the places that new ones took."""
+        """Draw the next rows. Returns their numbers, rows of the buffer before new ones, and the
+        slots that new rows filled."""
         numbers, first = buffer.numbers, buffer.count
         fresh = iter(range(first, first + (0 if new is None else len(new[0]))))
         chosen: list[int] = []
@@ -176,14 +176,14 @@ class ShuffleFlow(Staged):
 
 
 def _close(items: list[Any], hole: int) -> None:
-    """Let the last item take the place of another one."""
+    """Move the last item into the hole."""
     last = items.pop()
     if hole < len(items):
         items[hole] = last
 
 
 class _ElementBuffer:
-    """Elements one by one."""
+    """A buffer of separate elements."""
 
     def __init__(self) -> None:
         self.elements: list[Element] = []
@@ -196,15 +196,15 @@ class _ElementBuffer:
 
 
 class _RowBuffer:
-    """Elements as rows. The row of a place has the place's own number, until nothing new comes."""
+    """A buffer of rows. Row n is in slot n until the source is exhausted."""
 
     def __init__(self) -> None:
-        self.numbers: list[int] = []  # for each place the number of its row
+        self.numbers: list[int] = []  # the row of each slot
         self.count = 0  # of rows
         self._parts: list[Rows] = []
 
     def add(self, rows: Rows) -> None:
-        """Have more rows."""
+        """Append rows."""
         self._parts.append(rows)
         self.numbers += range(self.count, self.count + len(rows[0]))
         self.count += len(rows[0])
@@ -215,7 +215,7 @@ class _RowBuffer:
         return self._parts[0]
 
     def taken(self, chosen: list[int], new: Rows | None, filled: list[int]) -> Rows | None:
-        """The chosen rows; new ones that were not chosen are kept in the places they filled."""
+        """The chosen rows; new rows that were not chosen are stored in the slots they filled."""
         if not chosen:
             return None
         columns, numbers = self._columns(), np.array(chosen)
@@ -228,7 +228,7 @@ class _RowBuffer:
         return found
 
     def _keep(self, new: Rows, filled: list[int]) -> None:
-        kept = list(dict.fromkeys(filled))  # a place may be filled more than once
+        kept = list(dict.fromkeys(filled))  # a slot may be filled more than once
         places = np.array(kept, np.int64)
         sources = np.array([self.numbers[place] - self.count for place in kept], np.int64)
         columns = tuple([_owned(column) for column in self._columns()])
