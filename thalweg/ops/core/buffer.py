@@ -1,9 +1,9 @@
-"""Memory that a device owns, and leases of it to readers on the host.
+"""Device memory, and leases of it to readers on the host.
 
-A `Buffer` outlives steps: variables keep their values in buffers, and devices hand them to one
-another. Native code is given its address. A reader on the host gets a lease: a read-only array over
-the same memory that tells the buffer when it, and every view made from it, is gone. Who wants to
-write to a buffer that has leases out writes to a copy: a value once read never changes.
+A `Buffer` outlives steps: variables keep their values in buffers, and devices exchange them. Native
+code gets the address. A reader on the host gets a lease: a read-only array over the same memory,
+which notifies the buffer when the array and all views of it are gone. Writers copy a leased buffer
+first (copy on write), so a value that was read never changes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 
-#: The device of buffers that nobody placed.
+#: The default device of buffers.
 HOST = "/job:localhost/replica:0/task:0/device:CPU:0"
 
 
@@ -29,10 +29,9 @@ _VERSIONS = count()
 class Buffer(ABC):
     """A contiguous, aligned array in the memory of a device.
 
-    It is on the host (`HostBuffer`), or in memory that only the driver of its device can reach:
-    then the host reads copies, and what it writes is copied to the device. Its version is a number
-    that no other buffer has, and another one after every write: whoever keeps something that was
-    made of the elements knows by it whether that still holds.
+    It is in host memory (`HostBuffer`) or in memory that only the driver of its device can access:
+    then the host reads and writes through copies. `version` is unique among all buffers and changes
+    with every write, so that values derived from the elements can be cached by it.
     """
 
     __slots__ = ("address", "device", "dtype", "leases", "shape", "version")
@@ -44,33 +43,32 @@ class Buffer(ABC):
         self.shape = shape
         self.dtype = dtype
         self.device = device
-        self.leases: set[int] = set()  # the identities of those that are out
+        self.leases: set[int] = set()  # the identities of live leases
         self.version = next(_VERSIONS)
 
     def touch(self) -> None:
-        """Note that the elements were written."""
+        """Update the version after a write."""
         self.version = next(_VERSIONS)
 
     @staticmethod
     def touch_all(buffers: Iterable[Buffer]) -> None:
-        """Note that the elements of several were written."""
+        """Update the versions of several buffers after writes."""
         for buffer, version in zip(buffers, _VERSIONS, strict=False):  # buffers end first
             buffer.version = version
 
     @property
     def nbytes(self) -> int:
-        """Its size in memory."""
+        """The size in bytes."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     @property
     def is_leased(self) -> bool:
-        """Whether a reader on the host may still look at it."""
+        """Whether a reader on the host may still access the memory."""
         return bool(self.leases)
 
     @abstractmethod
     def lease(self) -> Array:
-        """The elements, read-only; they never change while somebody holds the array or a view of
-        it."""
+        """A read-only array of the elements, which do not change while it or a view of it lives."""
 
     @abstractmethod
     def snapshot(self) -> Array:
@@ -78,38 +76,37 @@ class Buffer(ABC):
 
     @abstractmethod
     def copy(self) -> Buffer:
-        """A buffer with the same elements that nobody else has."""
+        """A new, unleased buffer with the same elements."""
 
     @abstractmethod
     def fill(self, value: Any) -> None:
-        """Write the elements of an array of the same shape, converted where they are others."""
+        """Write the elements of an array of the same shape, converted to the buffer's dtype."""
 
     @abstractmethod
     def adopt(self, value: Array) -> Array | None:
-        """Have the elements of an array that nobody else holds; the array, where the buffer does
-        not keep it."""
+        """Take the elements of an array without other references. Returns the array if the buffer
+        copied it, None if the buffer now owns it."""
 
     @abstractmethod
     def update(self, change: Callable[[Array], None]) -> None:
-        """Let `change` write into the elements."""
+        """Call `change` on a writable array of the elements."""
 
     @abstractmethod
     def freeze(self) -> None:
-        """Promise that the elements never change again: readers on the host may then share one
-        copy."""
+        """Declare that the elements never change again: readers on the host may share one copy."""
 
     @property
     def host_copy(self) -> Array | None:
-        """The copy that readers on the host share, once there is one."""
+        """The copy that readers on the host share; None if there is none."""
         return None
 
     @abstractmethod
     def first_rows(self, count: int) -> Buffer:
-        """The first rows as a buffer of their own, in the same memory. Nobody may write to it."""
+        """A buffer of the first rows, in the same memory. It must not be written to."""
 
 
 class HostBuffer(Buffer):
-    """An array of the host.
+    """A buffer in host memory.
 
     ```
     buffer = HostBuffer(np.zeros(3))
@@ -126,7 +123,7 @@ class HostBuffer(Buffer):
         self._interface = self._described()
 
     def _described(self) -> dict[str, Any]:
-        """How NumPy is told of the memory."""
+        """The array interface of the memory, for NumPy."""
         return {
             "shape": self.shape,
             "typestr": _typestr(self.dtype),
@@ -135,9 +132,9 @@ class HostBuffer(Buffer):
         }
 
     def lease(self) -> Array:
-        """The elements, read-only, for as long as somebody holds the array or a view of it."""
+        """A read-only array over the memory; the lease lasts as long as the array or a view."""
         dtype = self.dtype
-        if dtype.hasobject:  # memory with references in it is not to be had by its address
+        if dtype.hasobject:  # NumPy makes no array of references from an address
             return read_only(self.array.copy())
         leased = np.asarray(Lease(self, self._interface))
         return leased if leased.dtype == dtype else leased.view(dtype)
@@ -147,29 +144,29 @@ class HostBuffer(Buffer):
         return self.array.copy()
 
     def copy(self) -> HostBuffer:
-        """A buffer with the same elements that nobody else has."""
+        """A new, unleased buffer with the same elements."""
         return HostBuffer(self.array.copy(), self.device)
 
     def fill(self, value: Any) -> None:
-        """Write the elements of an array, converted where they are others."""
+        """Write the elements of an array, converted to the buffer's dtype."""
         np.copyto(self.array, value, casting="unsafe")
         self.touch()
 
     def adopt(self, value: Array) -> None:
-        """Have an array that nobody else holds as the memory."""
+        """Use an array without other references as the memory."""
         self.array, self.address = value, value.ctypes.data
         self._interface = self._described()
         self.touch()
 
     def update(self, change: Callable[[Array], None]) -> None:
-        """Let `change` write into the elements."""
+        """Call `change` on the array."""
         try:
             change(self.array)
         finally:
             self.touch()
 
     def freeze(self) -> None:
-        """Nothing to do: readers share the memory itself."""
+        """Does nothing: readers share the memory itself."""
 
     def first_rows(self, count: int) -> HostBuffer:
         """The first rows, in the same memory."""
@@ -182,22 +179,22 @@ def _typestr(dtype: np.dtype[Any]) -> str:
 
 
 class Lease:
-    """The base of a leased array. NumPy shortens chains of views only through arrays, so that every
-    view keeps it alive."""
+    """The base object of a leased array. NumPy collapses chains of views only through arrays, so
+    every view keeps it alive."""
 
     __slots__ = ("__array_interface__", "_buffer")
 
     def __init__(self, buffer: HostBuffer, interface: dict[str, Any]) -> None:
         self.__array_interface__ = interface
         self._buffer = buffer
-        buffer.leases.add(id(self))  # one operation of the interpreter, as is the next one
+        buffer.leases.add(id(self))  # atomic, as `discard` below is
 
     def __del__(self) -> None:
         self._buffer.leases.discard(id(self))
 
 
 def is_lease(array: Array) -> bool:
-    """Whether an array, or what it is a view of, is leased from a buffer."""
+    """Whether an array, or the array it is a view of, is leased from a buffer."""
     base: Any = array
     while isinstance(base, np.ndarray):
         base = base.base
@@ -205,11 +202,11 @@ def is_lease(array: Array) -> bool:
 
 
 def host_buffer(shape: tuple[int, ...], dtype: Any) -> HostBuffer:
-    """Memory for an array on the host; what it holds is undefined."""
+    """An uninitialized buffer in host memory."""
     return HostBuffer(np.empty(shape, dtype))
 
 
 def read_only(array: Array) -> Array:
-    """An array, not to be written to any more."""
+    """The array, marked as read-only."""
     array.flags.writeable = False
     return array
