@@ -1,9 +1,9 @@
 """Conditionals and loops in MetaGraphDefs.
 
-A GraphDef has them as Switch, Merge and the like: every system runs these, but neither their
-gradient nor fast code can be made of them. A MetaGraphDef tells besides, in a collection of its
-own, which nodes stand for which conditional or loop. `described` writes that; `put_together` makes
-a GraphDef in which each is one node again, as long as nothing else uses what is inside.
+A GraphDef represents them by Switch, Merge and the like: every system runs these, but they can be
+neither differentiated nor compiled. A MetaGraphDef therefore records, in a separate collection,
+which nodes represent which conditional or loop. `described` writes the records. `put_together`
+makes a GraphDef with one node for each, unless other nodes use nodes inside it.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ COLLECTION = "thalweg_control_nodes"
 
 
 def described(graph: Graph, graph_def: Any) -> list[bytes]:
-    """For each conditional and loop of a graph, what it is and which nodes stand for it.
+    """For each conditional and loop of a graph, its definition and the nodes that represent it.
 
-    Not for those with traces, nor those that use traces: outside, a trace is among the nodes that
-    stand for what it looks into.
+    Those that have or use traces are skipped: in the GraphDef, a trace is one of the nodes that
+    represent the traced conditional or loop.
     """
     if not any(node.op.bodies for node in graph.nodes):
         return []
@@ -42,7 +42,7 @@ def described(graph: Graph, graph_def: Any) -> list[bytes]:
 
 
 def _description(node: Node, part: Iterable[Node]) -> Any:
-    """A GraphDef: the node itself, then those that stand for it, by name."""
+    """A GraphDef: the node itself, then the names of the nodes that represent it."""
     proto = protos.GraphDef()
     whole = inner_def(node)
     whole.input[:] = [input_name(tensor) for tensor in node.inputs]
@@ -57,7 +57,7 @@ def _description(node: Node, part: Iterable[Node]) -> Any:
 
 
 def put_together(graph_def: Any, descriptions: Iterable[bytes], named: Collection[str]) -> Any:
-    """A GraphDef with conditionals and loops as nodes, but for those whose inside is `named`."""
+    """A GraphDef with conditionals and loops as nodes, except those with nodes in `named`."""
     parts = [part for content in descriptions if (part := _parsed(content)) is not None]
     changed = set(_changed(graph_def, parts, named))
     whole = [part for part in parts if part.node[0].name not in changed]

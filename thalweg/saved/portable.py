@@ -1,8 +1,8 @@
 """Meta graphs that TensorFlow loads: without ops that only this library has.
 
-Lists become TensorFlow's own lists (`TensorList…`); what only training needs and no other system
-has (the ops of some gradients) is left out, with all that depends on it. A collection of its own
-keeps what was written here before, so that `whole` gives back the very graph.
+Lists become TensorFlow's own lists (`TensorList…`). Ops of this library that only training needs
+(those of some gradients) are removed with all nodes that depend on them. A separate collection
+stores the original nodes, from which `whole` restores the graph.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def _is_private(op: str) -> bool:
 
 
 def _pinned(meta: Any) -> Iterator[str]:
-    """The nodes that a reader looks for: those of savers, signatures, variables, main ops."""
+    """The nodes that readers refer to: those of savers, signatures, variables, main ops."""
     saver = meta.saver_def
     yield from (saver.filename_tensor_name, saver.save_tensor_name, saver.restore_op_name)
     for signature in meta.signature_def.values():
@@ -161,7 +161,7 @@ def _reached(starts: set[str], edges: Mapping[str, list[str]]) -> set[str]:
 
 
 class _Beside:
-    """Nodes that a rewritten one needs: constants that are in the frame of its first input."""
+    """Constants that a rewritten node needs, in the frame of the node's first input."""
 
     def __init__(self, node: Any) -> None:
         self._node = node

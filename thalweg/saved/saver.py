@@ -1,9 +1,8 @@
 """`tf.train.Saver`: saves the variables of a graph to checkpoints and restores them.
 
 A saver adds its nodes to the graph when it is made; `save` and `restore` run them in a session.
-It keeps the last few checkpoints and deletes older ones. A save in the background takes the values
-at once, without a copy (a variable that changes meanwhile gets a new buffer), and writes them
-beside the training.
+It keeps the last few checkpoints and deletes older ones. A background save leases the values at
+once, without a copy (variables are copied on write), and writes them while training continues.
 """
 
 from __future__ import annotations
@@ -465,25 +464,25 @@ class NoCheckpoint(errors.NotFoundError, ValueError):
     """There is no checkpoint to restore: a ValueError to TensorFlow 1.15, NotFound before."""
 
 
-_SHARE = 1 / 40  # of one processor, for work that nobody waits for
+_SHARE = 1 / 40  # of one processor, for background work that no thread waits for
 
 
 class Background:
-    """At most one piece of work beside the caller, and what went wrong with it."""
+    """Runs at most one task on a background thread, and keeps its error."""
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
         self._hurries = threading.Event()
-        self._used = 0.0  # processor seconds of the work, up to its last rest
+        self._used = 0.0  # processor seconds of the task up to its last call of `rest`
         self._error: BaseException | None = None
 
     @property
     def is_busy(self) -> bool:
-        """Whether the work is under way."""
+        """Whether the task is running."""
         return self._thread is not None and self._thread.is_alive()
 
     def start(self, work: Callable[[], None]) -> None:
-        """Begin work in a thread; the program does not end before it is done."""
+        """Start a task on a non-daemon thread: the process waits for it to end."""
 
         def run() -> None:
             self._used = time.thread_time()
@@ -497,13 +496,13 @@ class Background:
         self._thread.start()
 
     def rest(self) -> None:
-        """Called by the work: give way to the steps beside, unless somebody waits for its end."""
+        """Called by the task: sleep to limit its processor share, unless a thread waits for it."""
         used, self._used = time.thread_time() - self._used, time.thread_time()
         if threading.main_thread().is_alive():
             self._hurries.wait(used / _SHARE)
 
     def wait(self) -> None:
-        """Wait until the work is done, which hurries now; raise what it raised."""
+        """Wait for the task, which no longer sleeps; raise its error."""
         self._hurries.set()
         if self._thread is not None:
             self._thread.join()
@@ -518,7 +517,7 @@ def _write_later(
 ) -> None:
     # One thread: the others are training.
     checkpoint_files.save(prefix, shards, threads=1, rest=rest)
-    shards.clear()  # let go of the values: variables may be changed in place again
+    shards.clear()  # end the leases: variables can be updated in place again
     finish()
 
 
