@@ -204,7 +204,7 @@ def _is_function(node: Any, version: int) -> bool:
 
 
 class Scope:
-    """The values of a graph while its nodes are made; it sees those of the graph around it."""
+    """The values of a graph while its nodes are created; lookups continue in the outer graph."""
 
     def __init__(
         self,
@@ -234,7 +234,7 @@ class Scope:
         return [self._value(info.name) for info in graph.output]
 
     def call(self, function: Any) -> list[Any]:
-        """Make the nodes of a function; its outputs, None for those that it does not give."""
+        """Create the nodes of a function. Returns its outputs, None for missing ones."""
         for node in function.node:
             self._make(node)
         return [self._values.get(name) for name in function.output]

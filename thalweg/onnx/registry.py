@@ -13,14 +13,14 @@ from typing import Any, TypeVar
 Translate = Callable[..., Any]
 Translation = TypeVar("Translation", bound=Callable[..., Any])
 
-#: (domain, operator) -> its versions and what they mean
+#: (domain, operator) -> the translation of each version
 TABLE: dict[tuple[str, str], dict[int, Translate]] = {}
 
 ML, TRAINING = "ai.onnx.ml", "ai.onnx.preview.training"
 
 
 class Unsupported(NotImplementedError):
-    """A model has what is not here; the text names the node and says what."""
+    """A model uses an unsupported feature; the message names the node and the feature."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class NodeView:
     name: str
     version: int  # of the operator set
     attributes: Mapping[str, Any]
-    outputs: tuple[str, ...]  # names, "" for one that nobody wants
-    #: a graph among the attributes -> a function of its inputs; it sees the values around it
+    outputs: tuple[str, ...]  # names; "" for an unused one
+    #: a graph attribute -> a function of its inputs, which can use the outer graph's values
     graph: Callable[[Any], Subgraph]
 
     def get(self, name: str, default: Any = None) -> Any:
@@ -40,17 +40,17 @@ class NodeView:
         return self.attributes.get(name, default)
 
     def wants(self, place: int) -> bool:
-        """Whether somebody uses an output."""
+        """Whether an output is used."""
         return place < len(self.outputs) and bool(self.outputs[place])
 
     def unsupported(self, what: str) -> Unsupported:
-        """The error for what this node asks for and is not here."""
+        """The error for an unsupported feature of this node."""
         return Unsupported(f"ONNX node {self.name!r} ({self.op}, version {self.version}): {what}")
 
 
 @dataclass(frozen=True)
 class Subgraph:
-    """A graph inside a node: the names of its inputs and outputs, and what it computes."""
+    """A graph attribute: the names of its inputs and outputs, and a function that runs it."""
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
@@ -71,7 +71,7 @@ def operator(*names: str, since: int = 1, domain: str = "") -> Callable[[Transla
 
 
 def translation(domain: str, op: str, version: int) -> Translate | None:
-    """What an operator means in a version, None where the table does not say."""
+    """The translation of an operator in a version; None if the table has none."""
     versions = TABLE.get(("" if domain == "ai.onnx" else domain, op), {})
     known = [since for since in versions if since <= version]
     return versions[max(known)] if known else None

@@ -1,7 +1,7 @@
-"""Files that cannot be written while training runs: told, not fatal.
+"""File-system errors during training: logged, not fatal.
 
-A disk may be full for an hour and empty again; the steps of that hour are worth more than one
-checkpoint or one summary.
+A full disk may be a temporary condition, and losing a checkpoint or a summary costs less than
+ending the training.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from thalweg.platform import tf_logging
 
 @contextmanager
 def survived(doing: str, unless: bool = False) -> Generator[None]:
-    """Log an error of the file system that the block raises, and go on behind it."""
+    """Suppress and log file-system errors of the block."""
     try:
         yield
     except (OSError, errors.OpError) as error:
@@ -25,5 +25,5 @@ def survived(doing: str, unless: bool = False) -> Generator[None]:
 
 
 def is_of_files(error: BaseException) -> bool:
-    """Whether an error came from the operating system's files, as it is or under another name."""
+    """Whether an error is a file-system error or was caused by one."""
     return isinstance(error, OSError) or isinstance(error.__cause__, OSError)

@@ -1,6 +1,7 @@
-"""What hooks and supervisors write to event files besides summaries: graphs, and what happened.
+"""Records of hooks and supervisors in event files other than summaries: graphs and session logs.
 
-A graph that has no form as a GraphDef can be trained all the same: that it is not written is told.
+A graph that cannot be exported as a GraphDef can still be trained: a warning says that it is not
+written.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def event_writer(folder: str) -> Any:
 
 
 def write_graph_beside(folder: str | None, writer: Any, saver_def: Any) -> None:
-    """Write the default graph to a folder and as an event, for people to look at."""
+    """Write the default graph to a folder and as an event, for inspection."""
     graph = get_default_graph()
     try:
         graph_def = graph.as_graph_def(add_shapes=True)

@@ -85,52 +85,52 @@ class Scaffold:
 
     @property
     def init_op(self) -> Node | Tensor | MaybeNone:
-        """Initialises what a checkpoint would restore."""
+        """Initializes the variables that a checkpoint restores."""
         return self._init_op
 
     @property
     def init_feed_dict(self) -> Mapping[Any, Any] | None:
-        """What `init_op` is fed."""
+        """The feeds of `init_op`."""
         return self._init_feed_dict
 
     @property
     def init_fn(self) -> Callable[[Any], Any] | None:
-        """A function of the session that initialises what ops cannot."""
+        """A function of the session, called after `init_op`."""
         given = self._user_init_fn
         return None if given is None else lambda session: given(self, session)
 
     @property
     def ready_op(self) -> Tensor | MaybeNone:
-        """Gives the names of what is not initialised."""
+        """Returns the names of uninitialized variables."""
         return self._ready_op
 
     @property
     def ready_for_local_init_op(self) -> Tensor | MaybeNone:
-        """Gives the names of what has to be initialised before `local_init_op` runs."""
+        """Returns the names of uninitialized variables that `local_init_op` needs."""
         return self._ready_for_local_init_op
 
     @property
     def local_init_op(self) -> Node | Tensor | MaybeNone:
-        """Initialises what no checkpoint holds."""
+        """Initializes local variables and tables, which no checkpoint contains."""
         return self._local_init_op
 
     @property
     def local_init_feed_dict(self) -> Mapping[Any, Any] | None:
-        """What `local_init_op` is fed."""
+        """The feeds of `local_init_op`."""
         return self._local_init_feed_dict
 
     @property
     def summary_op(self) -> Tensor | MaybeNone:
-        """Gives the summaries."""
+        """The merged summaries."""
         return self._summary_op
 
     @property
     def saver(self) -> Saver | MaybeNone:
-        """Saves and restores."""
+        """The saver of the session."""
         return self._saver
 
     def finalize(self) -> Scaffold:
-        """Make what is missing, and let the graph no longer change."""
+        """Create the missing parts and finalize the graph."""
         for name in _PARTS:
             if getattr(self, f"_{name}") is None:
                 make = _DEFAULTS[name]
@@ -145,7 +145,7 @@ class Scaffold:
     def get_or_default(
         arg_name: str, collection_key: str, default_constructor: Callable[[], Any]
     ) -> UserObject:
-        """The one item of a collection; if there is none, a new one, which goes there."""
+        """The only item of a collection; if it is empty, a new item, which is added to it."""
         graph = get_default_graph()
         items = graph.get_collection(collection_key)
         if len(items) > 1:

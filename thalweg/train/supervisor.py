@@ -143,7 +143,7 @@ class Supervisor:
     # What it is made of
 
     def _part(self, given: Any, key: str, make: Callable[[], Any]) -> Any:
-        """What the program gave, else the first item of a collection, else something new."""
+        """The argument if given, else the first item of a collection, else a new one."""
         if given is not _DEFAULT:
             return given
         items = self._graph.get_collection(key)
