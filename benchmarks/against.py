@@ -55,12 +55,12 @@ def merged(runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 def ratios(old: dict[str, Any], new: dict[str, Any]) -> dict[str, float]:
     """Old / new of all that was measured of both."""
-    found = {
+    result = {
         name: old[name] / new[name]
         for name in COLUMNS
         if old.get(name) and new.get(name) and old[name] > 0 and new[name] > 0
     }
     if old["seconds"] and new["seconds"]:
         pairs = zip(old["seconds"], new["seconds"], strict=False)
-        found["median"] = statistics.median(a / b for a, b in pairs)
-    return found
+        result["median"] = statistics.median(a / b for a, b in pairs)
+    return result

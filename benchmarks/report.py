@@ -334,8 +334,8 @@ def steps(results: Sequence[tuple[Work, Figures]], settings: Settings) -> str:
         seconds=settings.round_seconds,
         most=settings.most_steps,
     )
-    plain = [each for each in results if not each[0].rivals]
-    moving = [each for each in results if each[0].rivals]
+    plain = [result for result in results if not result[0].rivals]
+    moving = [result for result in results if result[0].rivals]
     parts = ["## Method\n", method, notes(results) + "\n"]
     if plain:
         parts += [

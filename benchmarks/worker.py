@@ -122,7 +122,7 @@ class Worker:
         from thalweg.optimize.options import OptimizerSwitches
 
         plan = self.made.plan()
-        fired = {each.name: sum(each.fired.values()) for each in plan.plan.passes if each.fired}
+        fired = {passe.name: sum(passe.fired.values()) for passe in plan.plan.passes if passe.fired}
         own, session = code_of(plan), self.made.session
         off = {"all": OptimizerSwitches(enabled=False)}
         off |= {name: OptimizerSwitches(without=frozenset({name})) for name in fired}

@@ -121,9 +121,9 @@ def watch() -> None:
 
 def _noting_runs(make: Callable[..., Any]) -> Callable[..., Any]:
     def call(unit: Any, *rest: Any) -> Any:
-        made = make(unit, *rest)
-        record.executed |= set(_types(made.nodes))
-        return made
+        result = make(unit, *rest)
+        record.executed |= set(_types(result.nodes))
+        return result
 
     return call
 

@@ -53,9 +53,9 @@ EXAMPLES = {name: text for name, (_, text) in DOCSTRINGS.items() if ">>>" in tex
 def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tf.InteractiveSession]:
     monkeypatch.chdir(tmp_path)
     tf.reset_default_graph()
-    made = tf.InteractiveSession()
-    yield made
-    made.close()
+    interactive_session = tf.InteractiveSession()
+    yield interactive_session
+    interactive_session.close()
     tf.reset_default_graph()
 
 

@@ -116,7 +116,7 @@ def _hint(path: str, leaf: str) -> str:
     row = row_of(name)
     if name in NOTHING or (row is not None and not _is_module(row)):
         return f": TensorFlow's tf.{name} is not here{'.' if row is None else f'; {INSTEAD[row]}.'}"
-    other = elsewhere(leaf)
+    other = similar_public_name(leaf)
     if other is not None:
         return f". Did you mean tf.{other}?"
     meant = closest(leaf, children(path))
@@ -135,7 +135,7 @@ def _pending() -> Iterator[str]:
     return (f"{path}.*" for path in _namespaces)
 
 
-def elsewhere(leaf: str) -> str | None:
+def similar_public_name(leaf: str) -> str | None:
     """The shortest public name that ends as an unknown one does."""
     _complete_all()
     known = {*_registry, *_modules}

@@ -37,7 +37,7 @@ def _tensorflow(side: str) -> Any:
 
 
 def _examples(tf: Any) -> list[bytes]:
-    made: list[bytes] = []
+    result: list[bytes] = []
     for i in range(50):
         features = {
             "number": tf.train.Feature(int64_list=tf.train.Int64List(value=[i, -i])),
@@ -45,8 +45,8 @@ def _examples(tf: Any) -> list[bytes]:
             "name": tf.train.Feature(bytes_list=tf.train.BytesList(value=[f"row {i}".encode()])),
         }
         example = tf.train.Example(features=tf.train.Features(feature=features))
-        made.append(example.SerializeToString(deterministic=True))
-    return made
+        result.append(example.SerializeToString(deterministic=True))
+    return result
 
 
 def _records(folder: Path, compression: str) -> str:
@@ -76,9 +76,9 @@ def write(side: str, folder: Path) -> None:
 
 
 def _models(folder: Path) -> Path:
-    made = folder / "models"
-    made.mkdir(exist_ok=True)
-    return made
+    result = folder / "models"
+    result.mkdir(exist_ok=True)
+    return result
 
 
 def check(side: str, folder: Path) -> None:

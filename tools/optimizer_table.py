@@ -88,13 +88,13 @@ def unknown_answers() -> list[str]:
         "rule": {each.name for rules in BY_PASS.values() for each in rules},
         "ground": {*GROUNDS},
     }
-    found: list[str] = []
+    result: list[str] = []
     for cases in OPTIMISERS.values():
         for case, answer in cases.items():
             kind, _, name = answer.partition(" ")
             if name not in known[kind]:
-                found.append(f"{case}: {answer}")
-    return found
+                result.append(f"{case}: {answer}")
+    return result
 
 
 def main() -> None:

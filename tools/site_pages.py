@@ -118,4 +118,4 @@ def _expanded(item: Any, places: dict[str, str]) -> Iterator[Any]:
 def _outside_fences(markdown: str, change: Any) -> str:
     """The text with everything but its fenced code changed."""
     parts = re.split(r"(^ *```.*?^ *```$)", markdown, flags=re.MULTILINE | re.DOTALL)
-    return "".join(part if place % 2 else change(part) for place, part in enumerate(parts))
+    return "".join(part if index % 2 else change(part) for index, part in enumerate(parts))

@@ -71,7 +71,7 @@ def _flatness(found: Found) -> str:
 def _pairs(pairs: Sequence[Comparison]) -> str:
     head = "| transfer | Thalweg | base | Thalweg / base | bar |\n|---|---:|---:|---:|---:|\n"
     return head + "".join(
-        f"| {each.title} | {_time(each.ours)} | {_time(each.base)} "
-        f"| {each.ours / each.base:.2f} | {each.bar} |\n"
-        for each in pairs
+        f"| {pair.title} | {_time(pair.ours)} | {_time(pair.base)} "
+        f"| {pair.ours / pair.base:.2f} | {pair.bar} |\n"
+        for pair in pairs
     )

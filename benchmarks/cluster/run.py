@@ -34,15 +34,15 @@ def arguments() -> argparse.Namespace:
 
 def measured(names: list[str], settings: Settings) -> list[tuple[Row, dict[str, Figures]]]:
     """Every row in turn, telling how long it took."""
-    found = list[tuple[Row, dict[str, Figures]]]()
+    result = list[tuple[Row, dict[str, Figures]]]()
     start = time.perf_counter()
     rows = [] if names == ["raw"] else choose(names)
     for row, figures in Measurement(rows, settings).run():
-        found.append((row, figures))
+        result.append((row, figures))
         spent = time.perf_counter() - start
         print(f"{report.line(row, figures)} ({spent:.0f} s)", flush=True)
         start = time.perf_counter()
-    return found
+    return result
 
 
 def header() -> str:

@@ -81,19 +81,19 @@ LAYERS = {
 
 def cases() -> list[Case]:
     """All of them: products first."""
-    found = [Case("square", way, size) for size in SQUARES for way in ("nn", "nt", "tn")]
-    found += [Case("gpt-2", "nn", size) for size in GPT]
-    found += [Case("gpt-2 dx", "nt", (m, k, n)) for m, n, k in GPT[:2]]
-    found += [Case("gpt-2 dw", "tn", (k, n, m)) for m, n, k in GPT[:2]]
-    found += [Case("dense", "nn", size) for size in DENSE]
-    found += [Case("odd pitch", "nn", (4096, 4100, 4101))]
-    found += [Case("square", "nn", size, "float32") for size in SQUARES[:3]]
-    found += [Case("square", "nn", size, "tfloat32") for size in SQUARES[1:3]]
-    found += [Case("square", "nn", SQUARES[2], "float16")]
+    result = [Case("square", way, size) for size in SQUARES for way in ("nn", "nt", "tn")]
+    result += [Case("gpt-2", "nn", size) for size in GPT]
+    result += [Case("gpt-2 dx", "nt", (m, k, n)) for m, n, k in GPT[:2]]
+    result += [Case("gpt-2 dw", "tn", (k, n, m)) for m, n, k in GPT[:2]]
+    result += [Case("dense", "nn", size) for size in DENSE]
+    result += [Case("odd pitch", "nn", (4096, 4100, 4101))]
+    result += [Case("square", "nn", size, "float32") for size in SQUARES[:3]]
+    result += [Case("square", "nn", size, "tfloat32") for size in SQUARES[1:3]]
+    result += [Case("square", "nn", SQUARES[2], "float16")]
     for name, layer in LAYERS.items():
         ways = ("fwd", "dgrad", "wgrad") if layer[5] == 1 else ("fwd", "wgrad")
-        found += [Case(name, way, layer) for way in ways]
-    return found
+        result += [Case(name, way, layer) for way in ways]
+    return result
 
 
 def kernel_of(case: Case) -> Any:

@@ -30,15 +30,15 @@ def call(name: str, *arguments: Any) -> None:
 
 def load(path: Path, entries: Sequence[str], shared: Sequence[int]) -> list[Any]:
     """The functions of a cubin, each allowed its shared memory."""
-    module, found = ctypes.c_void_p(), list[Any]()
+    module, result = ctypes.c_void_p(), list[Any]()
     call("cuModuleLoadData", ctypes.byref(module), ctypes.c_char_p(path.read_bytes()))
     for name, size in zip(entries, shared, strict=True):
         function = ctypes.c_void_p()
         call("cuModuleGetFunction", ctypes.byref(function), module, name.encode())
         if size > _STATIC_SHARED:
             call("cuFuncSetAttribute", function, _MAX_DYNAMIC_SHARED, ctypes.c_int(size))
-        found.append(function)
-    return found
+        result.append(function)
+    return result
 
 
 def encoded(spec: dict[str, Any], words: Sequence[int]) -> Any:

@@ -70,15 +70,15 @@ def measured(step: Callable[[], float], steps: int) -> tuple[float, float]:
 
 
 def ways(device: str, steps: int) -> dict[str, tuple[float, float]]:
-    found: dict[str, tuple[float, float]] = {}
+    result: dict[str, tuple[float, float]] = {}
     with tf.Graph().as_default(), tf.device(device):
-        found["session"] = measured(in_session(), steps)
+        result["session"] = measured(in_session(), steps)
     with tf.eager_mode(), tf.device(device):
         x, y = tf.constant(X), tf.constant(Y)
         step, function = line_by_line(), tf.function(line_by_line())
-        found["line by line"] = measured(lambda: step(x, y), steps)
-        found["function"] = measured(lambda: function(x, y), steps)
-    return found
+        result["line by line"] = measured(lambda: step(x, y), steps)
+        result["function"] = measured(lambda: function(x, y), steps)
+    return result
 
 
 def main() -> None:

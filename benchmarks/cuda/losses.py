@@ -73,14 +73,14 @@ def losses(program: Program, shape: tuple[int, ...], steps: int, device: str) ->
         loss = mean_loss(tf, tf.cast(made, tf.float32), labels)
         train = tf.train.AdamOptimizer(1e-3).minimize(loss)
         session.run(tf.global_variables_initializer())
-        found: list[float] = []
+        result: list[float] = []
         for _ in range(steps):
             given = rng.standard_normal(shape, np.float32)
             if program.tokens:
                 given = rng.integers(0, program.tokens, shape)
             answers = rng.integers(0, logits[-1], logits[:-1])
-            found.append(float(session.run([loss, train], {x: given, labels: answers})[0]))
-        return found
+            result.append(float(session.run([loss, train], {x: given, labels: answers})[0]))
+        return result
 
 
 def report(program: Program, given: argparse.Namespace) -> bool:

@@ -44,21 +44,21 @@ CACHES = ("THALWEG_CACHE", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 
 def makers(given: argparse.Namespace) -> dict[str, Callable[[str, bool], Side]]:
     """How each system, in each of its modes, makes the step of a row."""
-    made: dict[str, Callable[[str, bool], Side]] = {}
+    result: dict[str, Callable[[str, bool], Side]] = {}
     if given.ours:
         from sides import on_thalweg
 
-        made[OURS] = on_thalweg.make
+        result[OURS] = on_thalweg.make
     if "torch" in given.peers:
         from sides import on_torch
 
         for mode in given.modes:
-            made[f"torch {mode}"] = lambda name, tiny, mode=mode: on_torch.make(name, tiny, mode)
+            result[f"torch {mode}"] = lambda name, tiny, mode=mode: on_torch.make(name, tiny, mode)
     if "jax" in given.peers:
         from sides import on_jax
 
-        made["jax"] = on_jax.make
-    return made
+        result["jax"] = on_jax.make
+    return result
 
 
 def measure(name: str, given: argparse.Namespace) -> None:
@@ -92,12 +92,12 @@ def measure(name: str, given: argparse.Namespace) -> None:
 
 def times(side: Side, count: int) -> list[float]:
     """The seconds of some steps."""
-    found: list[float] = []
+    result: list[float] = []
     for _ in range(count):
         start = time.perf_counter()
         side.step()
-        found.append(time.perf_counter() - start)
-    return found
+        result.append(time.perf_counter() - start)
+    return result
 
 
 def tell(system: str, **found: Any) -> None:

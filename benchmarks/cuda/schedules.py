@@ -31,13 +31,13 @@ def subjects(name: str) -> dict[str, Any]:
 
     plan = on_thalweg.make(name, False).plan
     assert plan is not None
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for kernel in plan().kernels:
         if isinstance(kernel.kernel, Contraction):
             code = kernel.code
             given = kernel.name, code.specialized, code.call.aligned, code._memory, code._target
-            found.setdefault(key_of(kernel.kernel), CudaSubject(*given))
-    return found
+            result.setdefault(key_of(kernel.kernel), CudaSubject(*given))
+    return result
 
 
 def _kind(made: Any) -> Any:

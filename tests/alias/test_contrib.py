@@ -74,8 +74,8 @@ def test_the_older_columns_are_todays() -> None:
         features, [age, layers.embedding_column(word, 3), layers.one_hot_column(word)]
     )
     assert len(variables) == 3 and bias.shape.as_list() == [2]
-    found, width = run([total, wide])
-    assert found.shape == (2, 2) and width.shape == (2, 3 + 3 + 2)
+    actual, width = run([total, wide])
+    assert actual.shape == (2, 2) and width.shape == (2, 3 + 3 + 2)
 
 
 def test_ids_that_are_repeated_are_looked_up_once() -> None:

@@ -45,11 +45,11 @@ def test_embeddings_have_their_variable_in_the_columns_scope():
 
 def test_a_linear_model_has_a_weight_for_each_id_and_a_bias():
     column = fc.categorical_column_with_hash_bucket("word", 7)
-    found = {}
-    sums = fc.linear_model({"word": [["a"], ["b"]]}, [column], units=2, cols_to_vars=found)
+    actual = {}
+    sums = fc.linear_model({"word": [["a"], ["b"]]}, [column], units=2, cols_to_vars=actual)
     np.testing.assert_array_equal(run(sums), np.zeros((2, 2)))
-    assert found[column][0].shape.as_list() == [7, 2]
-    assert found["bias"][0].op.name == "linear_model/bias_weights"
+    assert actual[column][0].shape.as_list() == [7, 2]
+    assert actual["bias"][0].op.name == "linear_model/bias_weights"
 
 
 def test_crosses_hash_each_combination_to_the_ids_that_tensorflow_gives():

@@ -175,8 +175,8 @@ def test_hessians_whatever_is_known_of_the_shape(session, shape, known):
     static_shape = {"all": shape, "rank": [None] * len(shape), "nothing": None}[known]
     x = tf.placeholder(tf.float64, static_shape)
     (result,) = tf.hessians(tf.reduce_sum(x**3) + tf.reduce_sum(x) ** 2, x)
-    wanted = 2 + np.diag(6 * value.ravel())
-    np.testing.assert_allclose(session.run(result, {x: value}), wanted.reshape(shape * 2))
+    expected = 2 + np.diag(6 * value.ravel())
+    np.testing.assert_allclose(session.run(result, {x: value}), expected.reshape(shape * 2))
     (third,) = tf.gradients(result, x)
     np.testing.assert_allclose(session.run(third, {x: value}), np.full(shape, 6.0))
 

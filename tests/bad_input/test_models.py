@@ -63,9 +63,9 @@ def test_a_saved_model_that_is_cut_off(name: str, model: Path, tmp_path: Path):
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_of_another_kind(name: str, model: Path, tmp_path: Path):
-    for place, content in enumerate((b"\x89PNG\r\n\x1a\n" + bytes(64), b"{}", b"\xff" * 100)):
+    for index, content in enumerate((b"\x89PNG\r\n\x1a\n" + bytes(64), b"{}", b"\xff" * 100)):
         with pytest.raises(CLEAR):
-            load(copied(model, tmp_path / str(place), name, content))
+            load(copied(model, tmp_path / str(index), name, content))
 
 
 def test_other_tags_are_listed(model: Path):

@@ -150,7 +150,7 @@ class ExplainPage:
     def stage(self, name: str) -> None:
         """Show the graph after the first of the passes with this name, or as it is written."""
         buttons = self.elements("button.stage")
-        next(each for each in buttons if each.text.startswith(name)).click()
+        next(button for button in buttons if button.text.startswith(name)).click()
         self.settle()
 
     def find(self, text: str) -> None:

@@ -113,11 +113,11 @@ def write_events(folder):
 
 
 def summary(step):
-    made = protos.Summary()
-    made.value.add(tag="loss", simple_value=1.0 / (step + 1))
-    histogram = made.value.add(tag="weights").histo
+    result = protos.Summary()
+    result.value.add(tag="loss", simple_value=1.0 / (step + 1))
+    histogram = result.value.add(tag="weights").histo
     histogram.bucket_limit.extend([1.0, 2.0])
     histogram.bucket.extend([3.0, 4.0])
-    made.value.add(tag="matrix").tensor.CopyFrom(tf.make_tensor_proto(np.eye(2) * step))
-    made.value.add(tag="picture").image.height = 1
-    return made
+    result.value.add(tag="matrix").tensor.CopyFrom(tf.make_tensor_proto(np.eye(2) * step))
+    result.value.add(tag="picture").image.height = 1
+    return result

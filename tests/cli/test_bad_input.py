@@ -180,13 +180,13 @@ def huge_constant():
 
 
 def huge_summary():
-    made = tf.Summary()
-    tensor = made.value.add(tag="w").tensor
+    summary = tf.Summary()
+    tensor = summary.value.add(tag="w").tensor
     tensor.dtype = 1
     tensor.float_val.append(1.0)
     tensor.tensor_shape.dim.add(size=1 << 33)
     version = framed(event_bytes(FILE_VERSION, b"brain.Event:2"))
-    return version + framed(event_bytes(SUMMARY, made.SerializeToString()))
+    return version + framed(event_bytes(SUMMARY, summary.SerializeToString()))
 
 
 def safetensors(header):

@@ -81,15 +81,17 @@ def test_records(files, thalweg, name):
 
 
 def test_records_of_sequences(thalweg, tmp_path):
-    made = tf.train.SequenceExample()
-    made.context.feature["id"].int64_list.value.append(7)
+    sequence_example = tf.train.SequenceExample()
+    sequence_example.context.feature["id"].int64_list.value.append(7)
     for row in ([1.0, 2.0], [3.0, 4.0], [5.0, 6.0]):
-        made.feature_lists.feature_list["rows"].feature.add().float_list.value.extend(row)
-    made.feature_lists.feature_list["uneven"].feature.add().int64_list.value.extend([1])
-    made.feature_lists.feature_list["uneven"].feature.add()
+        sequence_example.feature_lists.feature_list["rows"].feature.add().float_list.value.extend(
+            row
+        )
+    sequence_example.feature_lists.feature_list["uneven"].feature.add().int64_list.value.extend([1])
+    sequence_example.feature_lists.feature_list["uneven"].feature.add()
     path = tmp_path / "sequences.tfrecord"
     with tf.python_io.TFRecordWriter(str(path)) as writer:
-        writer.write(made.SerializeToString())
+        writer.write(sequence_example.SerializeToString())
     text = thalweg("inspect", path).out
     assert "rows    steps of float   1       3     3" in text and "id      int64" in text
     assert "[[1. 2.]" in thalweg("inspect", path, "--tensor", "rows").out
@@ -130,17 +132,17 @@ def test_any_dtype_is_saved_so_that_numpy_alone_reads_it(tmp_path, array):
     "path", ["run", "graph.pb", "saved", "objects", "plain.tfrecord", "logs", "plain.safetensors"]
 )
 def test_scripts_get_json(files, thalweg, path):
-    told = json.loads(thalweg("inspect", files / path, "--json").out)
-    assert told["kind"] and told["path"] == str(files / path)
+    report = json.loads(thalweg("inspect", files / path, "--json").out)
+    assert report["kind"] and report["path"] == str(files / path)
 
 
 def test_scripts_get_tensors_as_json(files, thalweg):
-    told = json.loads(thalweg("inspect", files / "run", "--tensor", "w", "--json").out)
-    assert told["values"] == [[1.0, 2.0], [3.0, 4.0]] and told["dtype"] == "float32"
-    told = json.loads(
+    report = json.loads(thalweg("inspect", files / "run", "--tensor", "w", "--json").out)
+    assert report["values"] == [[1.0, 2.0], [3.0, 4.0]] and report["dtype"] == "float32"
+    report = json.loads(
         thalweg("inspect", files / "plain.tfrecord", "--tensor", "name", "--json").out
     )
-    assert told["values"] == ["cat"]
+    assert report["values"] == ["cat"]
 
 
 def test_nothing_in_a_file_steers_the_terminal():

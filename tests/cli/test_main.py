@@ -120,9 +120,9 @@ def filled(folder, count=4, size=1000):
 def test_the_cache_tells_what_it_holds(cache_folder, thalweg):
     assert "not made yet" in thalweg("cache", "info").out
     filled(cache_folder)
-    told = json.loads(thalweg("cache", "info", "--json").out)
-    assert (told["entries"], told["size"], told["limit"]) == (4, 4000, 4 << 30)
-    assert told["permissions"] == "drwx------, owned by you" and told["state"] == "in use"
+    report = json.loads(thalweg("cache", "info", "--json").out)
+    assert (report["entries"], report["size"], report["limit"]) == (4, 4000, 4 << 30)
+    assert report["permissions"] == "drwx------, owned by you" and report["state"] == "in use"
 
 
 def test_the_cache_is_cleared_of_entries_alone(cache_folder, thalweg):
@@ -166,11 +166,11 @@ def test_a_cache_that_is_off_is_told(monkeypatch, thalweg):
 
 
 def test_the_doctor_tries_a_kernel(thalweg):
-    told = json.loads(thalweg("doctor", "--json").out)
-    processor, _, tried = told["parts"]
+    report = json.loads(thalweg("doctor", "--json").out)
+    processor, _, tried = report["parts"]
     assert tried["result"] == "passed" and "matmul" in tried["kernels"]
     assert processor["threads"] >= 1 and "bits" in processor["vectors"]
-    assert {row["package"] for row in told["packages"]} >= {"numpy", "llvmlite"}
+    assert {row["package"] for row in report["packages"]} >= {"numpy", "llvmlite"}
 
 
 def test_the_doctor_says_when_kernels_are_wrong(thalweg, monkeypatch):

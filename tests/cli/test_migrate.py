@@ -84,9 +84,9 @@ def test_what_is_missing_is_told_with_its_place(program, thalweg):
 
 
 def test_scripts_get_json(program, thalweg):
-    told = json.loads(thalweg("migrate", "--check", "--json", program).out)
-    assert [each["line"] for each in told["missing"]] == [4, 5, 6, 7]
-    assert {"name": "tf.placeholder", "uses": 1} in told["existing"]
+    report = json.loads(thalweg("migrate", "--check", "--json", program).out)
+    assert [each["line"] for each in report["missing"]] == [4, 5, 6, 7]
+    assert {"name": "tf.placeholder", "uses": 1} in report["existing"]
 
 
 def test_our_own_examples_pass(thalweg):

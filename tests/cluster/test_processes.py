@@ -138,9 +138,9 @@ def test_the_state_of_a_client_that_died_is_let_go(tasks: Tasks) -> None:
         assert process.stdout.readline() == "up\n"
         process.kill()
     with tf.Session(tasks.target("ps", 0)) as session:
-        found = None
-        while found is None:
+        actual = None
+        while actual is None:
             session.run(given)
             with suppress(tf.errors.DeadlineExceededError):  # the dead client's step may take it
-                found = session.run(taken, options=tf.RunOptions(timeout_in_ms=1000))
-        assert found == 1
+                actual = session.run(taken, options=tf.RunOptions(timeout_in_ms=1000))
+        assert actual == 1

@@ -303,7 +303,7 @@ def test_a_task_that_comes_up_late_is_not_taken_for_lost(monkeypatch: pytest.Mon
     opening.start()
     silent = attempts.get()
     error = tf.errors.UnavailableError(None, None, "nobody answered")
-    endpoint.loop.call(lambda: silent.lose(error))
+    endpoint.loop.call(lambda: silent.mark_lost(error))
     assert attempts.get() is not silent
     second = tf.train.Server({**cluster, "worker": [first.target.partition("//")[2]]}, "ps", 0)
     opening.join()
@@ -330,7 +330,7 @@ def test_who_waits_hears_that_values_were_lost(receiver: str) -> None:
             while not sender._worker._steps:
                 pass
             lost = tf.errors.UnavailableError(None, None, "nobody answered")
-            sender.endpoint.loop.call(lambda: sender._peer(other).lose(lost))
+            sender.endpoint.loop.call(lambda: sender._peer(other).mark_lost(lost))
             with pytest.raises(tf.errors.UnavailableError, match="/job:ps/replica:0/task:0"):
                 waiting.result()
             session.run(given)
@@ -340,7 +340,7 @@ def test_who_waits_hears_that_values_were_lost(receiver: str) -> None:
 
 
 def test_a_session_may_come_before_its_server_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    came, found = threading.Event(), list[Any]()
+    came, actual = threading.Event(), list[Any]()
     received, update = TaskServer.received, TaskServer.update
 
     def noticed(self: TaskServer, peer: Any, message: Any) -> None:
@@ -350,7 +350,7 @@ def test_a_session_may_come_before_its_server_is_made(monkeypatch: pytest.Monkey
     def late(self: TaskServer, cluster: Any) -> None:
         def use() -> None:
             with tf.Graph().as_default(), tf.Session(f"thalweg://{address}") as session:
-                found.append(session.run(tf.constant(3) + 4))
+                actual.append(session.run(tf.constant(3) + 4))
 
         address = self.endpoint.address
         client = threading.Thread(target=use)
@@ -365,4 +365,4 @@ def test_a_session_may_come_before_its_server_is_made(monkeypatch: pytest.Monkey
     server = tf.train.Server.create_local_server()
     clients[0].join(60)
     server.stop()
-    assert found == [7]
+    assert actual == [7]

@@ -52,7 +52,7 @@ def queue() -> tf.FIFOQueue:
 @pytest.fixture
 def waiting(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
     """Released whenever a request to a queue has got its place in line."""
-    semaphore, line_up = threading.Semaphore(0), Queue._line_up
+    semaphore, line_up = threading.Semaphore(0), Queue._enqueue
 
     def lined_up(self: Queue, *args: Any) -> bool:
         is_waiting = line_up(self, *args)
@@ -60,7 +60,7 @@ def waiting(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
             semaphore.release()
         return is_waiting
 
-    monkeypatch.setattr(Queue, "_line_up", lined_up)
+    monkeypatch.setattr(Queue, "_enqueue", lined_up)
     return semaphore
 
 

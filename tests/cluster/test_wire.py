@@ -9,19 +9,19 @@ import numpy as np
 import pytest
 
 from thalweg.cluster import wire
-from thalweg.cluster.wire import Kind, Message, Place, ValueHeader, VersionError, WireError
+from thalweg.cluster.wire import Kind, Message, ValueHeader, ValueLocation, VersionError, WireError
 
 
 def written(message: Message) -> bytes:
     contents = [wire.content_of(value) for value in message.values]
-    headers = [ValueHeader(Place.INLINE, *content[:3]) for content in contents]
+    headers = [ValueHeader(ValueLocation.INLINE, *content[:3]) for content in contents]
     return bytes(wire.write(message, headers, contents))
 
 
 def opened(frame: bytes) -> Message:
-    letter = wire.read(frame)
-    assert letter.is_complete
-    return Message(letter.kind, letter.step, letter.fields, letter.values)
+    decoded = wire.read(frame)
+    assert decoded.is_complete
+    return Message(decoded.kind, decoded.step, decoded.fields, decoded.values)
 
 
 ARRAYS = [
@@ -93,13 +93,13 @@ def test_another_version_is_told_apart_from_garbage():
 @pytest.mark.parametrize(
     "header",
     [
-        ValueHeader(Place.SHARED, 1, (1 << 62, 4), 1 << 63),
-        ValueHeader(Place.SHARED, 1, (1 << 63, 0), 0),
-        ValueHeader(Place.SHARED, 1, (2, 2), 12),
-        ValueHeader(Place.SHARED, 7, (1000,), 12),
-        ValueHeader(Place.SHARED, 0, (3,), 3),
-        ValueHeader(Place.SHARED, 20, (), 8),
-        ValueHeader(Place.SHARED, 200, (), 8),
+        ValueHeader(ValueLocation.SHARED, 1, (1 << 62, 4), 1 << 63),
+        ValueHeader(ValueLocation.SHARED, 1, (1 << 63, 0), 0),
+        ValueHeader(ValueLocation.SHARED, 1, (2, 2), 12),
+        ValueHeader(ValueLocation.SHARED, 7, (1000,), 12),
+        ValueHeader(ValueLocation.SHARED, 0, (3,), 3),
+        ValueHeader(ValueLocation.SHARED, 20, (), 8),
+        ValueHeader(ValueLocation.SHARED, 200, (), 8),
     ],
     ids=str,
 )
@@ -165,9 +165,9 @@ def test_a_message_that_is_written_again_has_its_own_step_and_value():
         value = np.full(shape, step, np.float32)
         frame = wire.write_inline(Message(Kind.TENSOR, step, fields, [value]), False, step, 1000)
         assert frame is not None
-        letter = wire.read(bytes(frame))
-        assert (letter.step, letter.request, letter.fields) == (step, step, {"key": "k"})
-        assert letter.values[0].shape == shape and np.all(letter.values[0] == step)
+        decoded = wire.read(bytes(frame))
+        assert (decoded.step, decoded.request, decoded.fields) == (step, step, {"key": "k"})
+        assert decoded.values[0].shape == shape and np.all(decoded.values[0] == step)
 
 
 def test_a_value_above_the_limit_is_not_written_inline():

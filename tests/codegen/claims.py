@@ -91,10 +91,10 @@ def _findings(text: str, on_grid: bool, allowed: Sequence[str], widest: int) -> 
 
 def _new_function(line: str, called: set[str]) -> _Function:
     name = re.search(r"@(\w+)\(", line)
-    made = _Function(name is not None and name[1] not in called)
-    if made.entry:
-        made.words.add("%p0")
-    return made
+    result = _Function(name is not None and name[1] not in called)
+    if result.entry:
+        result.words.add("%p0")
+    return result
 
 
 def _wrong_marks(line: str, allowed: Sequence[list[str]]) -> Iterator[str]:
@@ -162,7 +162,7 @@ def unfounded(text: str, aligned: dict[str, int]) -> list[str]:
     An address on the stack has what it asks for, one at a multiple of some bytes from another one
     has what both have in common. Of parameters and counters `aligned` says it, else nothing holds.
     """
-    found: list[str] = []
+    result: list[str] = []
     known: dict[str, int] = {}
     for line in text.splitlines():
         if line.startswith("define"):
@@ -172,8 +172,8 @@ def unfounded(text: str, aligned: dict[str, int]) -> list[str]:
         _derive(line, known, aligned)
         for claimed, name in _uses(line):
             if claimed > known.get(name, aligned.get(name, 1)):
-                found.append(line.strip())
-    return found
+                result.append(line.strip())
+    return result
 
 
 def _uses(line: str) -> Iterator[tuple[int, str]]:

@@ -2,10 +2,10 @@
 
 import pytest
 
-from thalweg.codegen.machine import CpuTarget, named, runs_here
+from thalweg.codegen.machine import CpuTarget, host_supports, named
 
 TARGETS = [
-    pytest.param(name, marks=pytest.mark.skipif(not runs_here(named(name)), reason="not here"))
+    pytest.param(name, marks=pytest.mark.skipif(not host_supports(named(name)), reason="not here"))
     for name in ("native", "x86-64-v3", "x86-64-v2")
 ]
 

@@ -44,9 +44,9 @@ class Guarded:
 
     def copy(self, value: Any) -> np.ndarray:
         """The same values in guarded memory."""
-        made = self.empty(np.shape(value), np.asarray(value).dtype)
-        made[...] = value
-        return made
+        result = self.empty(np.shape(value), np.asarray(value).dtype)
+        result[...] = value
+        return result
 
 
 class Numpy:

@@ -11,7 +11,7 @@ import numpy as np
 
 from thalweg.codegen.cache import load
 from thalweg.codegen.loops.kernel import emit_loops
-from thalweg.codegen.machine import named, runs_here
+from thalweg.codegen.machine import host_supports, named
 from thalweg.ir.expr import (
     Bitcast,
     Call,
@@ -34,7 +34,7 @@ from thalweg.ir.rewrite import postorder
 from thalweg.platform.dtype_traits import bounds, compute_dtype, is_float, is_narrow_float
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
-TARGETS = [t for t in ("native", "x86-64-v3", "x86-64-v2", "aarch64") if runs_here(named(t))]
+TARGETS = [t for t in ("native", "x86-64-v3", "x86-64-v2", "aarch64") if host_supports(named(t))]
 UFUNCS: dict[str, Any] = {
     "sum": np.add,
     "prod": np.multiply,

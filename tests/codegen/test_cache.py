@@ -138,10 +138,10 @@ def test_the_disk_keeps_functions_and_scratch(tmp_path: Path):
     text = "".join(f"define i64 @{name}() {{ ret i64 {n} }}\n" for n, name in enumerate("abc"))
     wanted = as_request(Emitted(("c", "a"), text, scratch=4096))
     Kernels(Disk(tmp_path)).load([wanted], NATIVE)
-    (found,) = Kernels(Disk(tmp_path)).load([replace(wanted, make=never)], NATIVE)
+    (actual,) = Kernels(Disk(tmp_path)).load([replace(wanted, make=never)], NATIVE)
     call_of = ctypes.CFUNCTYPE(ctypes.c_int64)
-    assert [call_of(address)() for address in found.functions] == [2, 0]
-    assert found.scratch == 4096
+    assert [call_of(address)() for address in actual.functions] == [2, 0]
+    assert actual.scratch == 4096
 
 
 def test_modules_are_loaded_by_their_text():
@@ -216,9 +216,9 @@ def test_threads_compile_a_kernel_once():
 
     def work(shift: int) -> list[int]:
         together.wait()
-        wanted = [(n + shift) % 12 for n in range(12)]
-        assert answers_of(kernels.load([answer(n) for n in wanted], NATIVE)) == wanted
-        return wanted
+        expected = [(n + shift) % 12 for n in range(12)]
+        assert answers_of(kernels.load([answer(n) for n in expected], NATIVE)) == expected
+        return expected
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(work, (0, 3, 6, 9)))
@@ -358,11 +358,11 @@ def test_threads_make_what_one_thread_makes():
         with_dynamic(kernel, {2}, len(kernel.arguments) + 2),
         *(matmul(n, 48, 40) for n in (16, 33)),
     ] * 3
-    found = dict(cache.compile_all([request(one, NATIVE) for one in wanted], NATIVE))
+    actual = dict(cache.compile_all([request(one, NATIVE) for one in wanted], NATIVE))
     for number, one in enumerate(wanted):
         made = emit(one, NATIVE)
         code = object_code(made.text, NATIVE, made.passes)
-        assert found[number] == cache.Compiled(code, made.functions, made.scratch)
+        assert actual[number] == cache.Compiled(code, made.functions, made.scratch)
 
 
 @pytest.mark.usefixtures("helped")

@@ -24,8 +24,8 @@ def _variables(count, *shape):
 def test_many_pieces_are_put_together(count, shape):
     with tf.Graph().as_default():
         values, variables = _variables(count, *shape)
-        found, _ = _run(tf.stack(variables))
-        np.testing.assert_array_equal(found, np.stack(values))
+        actual, _ = _run(tf.stack(variables))
+        np.testing.assert_array_equal(actual, np.stack(values))
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
@@ -33,18 +33,18 @@ def test_pieces_of_different_sizes(axis):
     with tf.Graph().as_default():
         sizes = [np.insert([5, 33], axis, size) for size in (1, 16, 3, 40, 2)]
         values = [np.random.RandomState(i).randn(*s).astype("f") for i, s in enumerate(sizes)]
-        found, _ = _run(tf.concat([tf.Variable(v) for v in values], axis) * 2.0)
-        np.testing.assert_array_equal(found, np.concatenate(values, axis) * 2)
+        actual, _ = _run(tf.concat([tf.Variable(v) for v in values], axis) * 2.0)
+        np.testing.assert_array_equal(actual, np.concatenate(values, axis) * 2)
 
 
 def test_reductions_and_arithmetic_on_the_way():
     with tf.Graph().as_default():
         values, variables = _variables(6, 8, 24)
         scaled = [tf.nn.softmax(v) * float(i) for i, v in enumerate(variables)]
-        found, _ = _run(tf.reduce_sum(tf.stack(scaled), [1]))
+        actual, _ = _run(tf.reduce_sum(tf.stack(scaled), [1]))
         powers = [np.exp(v - v.max(1, keepdims=True)) for v in values]
         expected = [i * (p / p.sum(1, keepdims=True)).sum(0) for i, p in enumerate(powers)]
-        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_a_piece_takes_one_load_for_each_vector():

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from thalweg.codegen import machine
-from thalweg.codegen.machine import host, named, runs_here
+from thalweg.codegen.machine import host, host_supports, named
 
 
 @pytest.mark.parametrize(
@@ -53,9 +53,9 @@ def test_an_unknown_target_is_refused_with_the_known_ones(monkeypatch: pytest.Mo
 
 
 def test_what_runs_here():
-    assert runs_here(named("native"))
+    assert host_supports(named("native"))
     foreign = "x86-64-v2" if named("native").architecture == "aarch64" else "aarch64"
-    assert not runs_here(named(foreign))
+    assert not host_supports(named(foreign))
 
 
 MODELS = ["znver2", "znver4", "skylake-avx512", "sapphirerapids"]
@@ -67,7 +67,7 @@ def test_code_for_a_model_runs_here(model: str):
     here, target = named("native"), named(model)
     assert target.cpu == model
     if here.architecture == "x86_64":
-        assert runs_here(target)
+        assert host_supports(target)
         off = {part[1:] for part in target.features.split(",") if part.startswith("-")}
         assert not off & target.extensions
         known = {part[1:] for part in here.features.split(",")} - {"prefer-256-bit"}

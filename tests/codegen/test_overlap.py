@@ -30,10 +30,10 @@ class Known(Kernels):
         self.at: dict[int, Kernel] = {}
 
     def load(self, requests: Sequence[Request], target: CpuTarget) -> list[Loaded]:
-        found = super().load(requests, target)
-        for request, kernel in zip(requests, found, strict=True):
+        result = super().load(requests, target)
+        for request, kernel in zip(requests, result, strict=True):
             self.at |= dict.fromkeys(kernel.functions, request.make.args[0])
-        return found
+        return result
 
 
 def spans(entry: Entry, kernel: Any) -> Iterator[tuple[int, int, Argument]]:

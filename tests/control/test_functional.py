@@ -91,10 +91,10 @@ class TestValues:
         left, right = start
         for one, two in zip(ROWS, ROWS + 1, strict=True):
             left, right = one + right, left * two
-        for result, wanted in zip(run(tf.foldl(both, elems, start)), (left, right), strict=True):
-            close(result, wanted)
-        for result, wanted in zip(run(tf.scan(both, elems, start)), (left, right), strict=True):
-            close(result[-1], wanted)
+        for result, expected in zip(run(tf.foldl(both, elems, start)), (left, right), strict=True):
+            close(result, expected)
+        for result, expected in zip(run(tf.scan(both, elems, start)), (left, right), strict=True):
+            close(result[-1], expected)
 
     def test_sizes_that_come_with_the_step(self) -> None:
         x = tf.placeholder(tf.float64, [None, None])
@@ -118,8 +118,8 @@ class TestValues:
         def inner(total: Any, row: Any) -> Any:
             return tf.foldl(lambda a, b: a + b * row, ROWS, total)
 
-        wanted = folded(lambda total, row: total + ROWS.sum(0) * row, ROWS, np.zeros(3))
-        close(run(tf.scan(inner, ROWS, np.zeros(3))), wanted)
+        expected = folded(lambda total, row: total + ROWS.sum(0) * row, ROWS, np.zeros(3))
+        close(run(tf.scan(inner, ROWS, np.zeros(3))), expected)
 
     def test_strings(self) -> None:
         words = tf.constant(["a", "b"])

@@ -84,19 +84,19 @@ def test_random_writes_and_reads(actions, dynamic, clears, accumulates, uniform)
             result = outcome(lambda i=index, v=value: list_value.write(i, v))
             assert result is list_value if wrong is None else wrong in result
         else:
-            wanted = model.read(index)
+            expected = model.read(index)
             result = outcome(lambda i=index: list_value.read(i))
-            if isinstance(wanted, str):
-                assert wanted in result
-            elif wanted is not None:
-                np.testing.assert_array_equal(result, wanted)
-                seen.append((result, wanted))
+            if isinstance(expected, str):
+                assert expected in result
+            elif expected is not None:
+                np.testing.assert_array_equal(result, expected)
+                seen.append((result, expected))
             elif not isinstance(result, str):  # a shape was known: zeros
                 assert not np.any(result)
         assert list_value.size() == model.size
         assert list_value.written.tolist() == [i in model.entries for i in range(model.size)]
-    for result, wanted in seen:  # what was read stays
-        np.testing.assert_array_equal(result, wanted)
+    for result, expected in seen:  # what was read stays
+        np.testing.assert_array_equal(result, expected)
 
 
 @given(st.lists(SHAPES, min_size=1, max_size=5))

@@ -101,6 +101,6 @@ def test_a_list_grows_past_its_initial_capacity(times):
     array = loop(times, lambda i, array: array.write(i, tf.to_float(i) * x), array)
     stacked = array.stack()
     with tf.Session() as session:
-        found, slope = session.run([stacked, tf.gradients(stacked, x)[0]])
-    np.testing.assert_array_equal(found, np.arange(times)[:, None] * [1.0, 2.0])
+        actual, slope = session.run([stacked, tf.gradients(stacked, x)[0]])
+    np.testing.assert_array_equal(actual, np.arange(times)[:, None] * [1.0, 2.0])
     np.testing.assert_array_equal(slope, [times * (times - 1) / 2] * 2)

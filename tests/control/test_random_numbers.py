@@ -85,5 +85,5 @@ def test_a_skipped_stream_is_that_much_further_on(blocks: int) -> None:
         place = tf.Variable(start, name="place")
         session.run(place.initializer)
         moved = session.run(SkipRandom(blocks=blocks)(place))
-    wanted = Philox(3, 5).skip(2**32 - 2)
-    assert moved.tolist() == list(wanted.skip(blocks).place())
+    expected = Philox(3, 5).skip(2**32 - 2)
+    assert moved.tolist() == list(expected.skip(blocks).place())

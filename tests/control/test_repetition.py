@@ -28,15 +28,15 @@ def _on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture
 def iterations(monkeypatch: pytest.MonkeyPatch) -> list[Iteration]:
     """Those that are made meanwhile, which run three times at most in one call."""
-    made: list[Iteration] = []
+    result: list[Iteration] = []
     request = control_parts.iteration_request
 
     def noted(iteration, target):
-        made.append(replace(iteration, max_iterations=3))
-        return request(made[-1], target)
+        result.append(replace(iteration, max_iterations=3))
+        return request(result[-1], target)
 
     monkeypatch.setattr(control_parts, "iteration_request", noted)
-    return made
+    return result
 
 
 def test_a_counter_counts(iterations: list[Iteration]) -> None:

@@ -366,8 +366,8 @@ def test_gradients_of_random_reads(reads, at_once):
             for index in range(4):
                 array = array.write(index, x[index])
         total = tf.add_n([array.read(index) * float(weight) for index, weight in reads])
-        wanted = np.zeros(4)
+        expected = np.zeros(4)
         for index, weight in reads:
-            wanted[index] += weight
+            expected[index] += weight
         gradient = tf.convert_to_tensor(tf.gradients(total, x)[0])
-        np.testing.assert_allclose(session.run(gradient), wanted)
+        np.testing.assert_allclose(session.run(gradient), expected)

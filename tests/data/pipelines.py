@@ -26,13 +26,13 @@ def elements(make: Callable[[], Any], most: int = 1000) -> list[Any]:
 
 def drained(session: Any, following: Any, most: int = 1000) -> list[Any]:
     """What is left."""
-    found: list[Any] = []
-    while len(found) < most:
+    result: list[Any] = []
+    while len(result) < most:
         try:
-            found.append(session.run(following))
+            result.append(session.run(following))
         except tf.errors.OutOfRangeError:
             break
-    return found
+    return result
 
 
 def plain(value: Any) -> Any:
@@ -57,9 +57,9 @@ class Step:
 
 
 def _python(x: Any) -> Any:
-    made = tf.py_func(lambda value: value * 3, [x], tf.int64)
-    made.set_shape([])
-    return made
+    result = tf.py_func(lambda value: value * 3, [x], tf.int64)
+    result.set_shape([])
+    return result
 
 
 def _chunks(values: list[int], size: int, drop: bool = False) -> list[list[int]]:
@@ -75,7 +75,7 @@ def _interleaved(values: list[int], cycle: int, block: int) -> list[int]:
     """In rounds over `cycle` places, each place reading one dataset, `block` elements a visit."""
     waiting = [list(range(value % 4)) for value in values]
     slots: list[list[int] | None] = [None] * cycle
-    found: list[int] = []
+    result: list[int] = []
     place = 0
     while waiting or any(slot is not None for slot in slots):
         taken = 0
@@ -89,10 +89,10 @@ def _interleaved(values: list[int], cycle: int, block: int) -> list[int]:
             if not current:
                 slots[place] = None
                 break
-            found.append(current.pop(0))
+            result.append(current.pop(0))
             taken += 1
         place = (place + 1) % cycle
-    return found
+    return result
 
 
 def _windowed(values: list[int], size: int, shift: int) -> list[int]:
@@ -237,8 +237,8 @@ def assert_batches_hold_the_elements(function: Callable[..., Any], data: Any, si
     """A function of batches must give what it gives of the elements one by one, to the bit."""
     many = elements(lambda: Dataset.from_tensor_slices(data).map(function).batch(size))
     single = elements(lambda: Dataset.from_tensor_slices(data).map(function))
-    for place in range(2):
-        joined = np.concatenate([batch[place] for batch in many])
-        expected = np.stack([element[place] for element in single])
+    for index in range(2):
+        joined = np.concatenate([batch[index] for batch in many])
+        expected = np.stack([element[index] for element in single])
         assert joined.dtype == expected.dtype
         assert joined.tobytes() == expected.tobytes()

@@ -29,15 +29,15 @@ def elements(dataset):
 
 
 def all_of(initializers, fetches):
-    found = []
+    result = []
     with tf.Session() as session:
         for initializer in initializers:
             session.run(initializer)
         while True:
             try:
-                found.append([np.asarray(value).tolist() for value in session.run(fetches)])
+                result.append([np.asarray(value).tolist() for value in session.run(fetches)])
             except tf.errors.OutOfRangeError:
-                return found
+                return result
 
 
 RANGE = tf.data.Dataset.range

@@ -57,9 +57,9 @@ def test_datasets_take_turns_in_one_iterator() -> None:
         following = iterator.get_next()
         with pytest.raises(ValueError, match="does not have an initializer"):
             iterator.initializer  # the access is what fails
-        for dataset, wanted in ((training, [0, 1, 2]), (testing, [10, 11])):
+        for dataset, expected in ((training, [0, 1, 2]), (testing, [10, 11])):
             session.run(iterator.make_initializer(dataset))
-            assert plain(drained(session, following)) == wanted
+            assert plain(drained(session, following)) == expected
         with pytest.raises(TypeError, match="Expected elements"):
             iterator.make_initializer(Dataset.from_tensors(1.0))
 
@@ -75,8 +75,8 @@ def test_a_text_says_which_iterator() -> None:
         second = Dataset.range(10, 20).make_initializable_iterator()
         session.run(second.initializer)
         texts = session.run([first.string_handle(), second.string_handle()])
-        found = [session.run(following, {handle: texts[place]}) for place in (0, 1, 1, 0)]
-        assert found == [0, 10, 11, 1]
+        actual = [session.run(following, {handle: texts[place]}) for place in (0, 1, 1, 0)]
+        assert actual == [0, 10, 11, 1]
         with pytest.raises(tf.errors.InvalidArgumentError, match="no handle"):
             session.run(following, {handle: "nonsense"})
         other = Dataset.from_tensors(1.0).make_one_shot_iterator().string_handle()
@@ -104,16 +104,16 @@ def test_many_threads_share_the_elements() -> None:
     with _graph(), tf.Session() as session:
         dataset = Dataset.range(400).map(lambda x: x * 2, num_parallel_calls=2).prefetch(3)
         following = dataset.make_one_shot_iterator().get_next()
-        found: list[int] = []
+        actual: list[int] = []
         threads = [
-            threading.Thread(target=lambda: found.extend(plain(drained(session, following))))
+            threading.Thread(target=lambda: actual.extend(plain(drained(session, following))))
             for _ in range(8)
         ]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-    assert sorted(found) == list(range(0, 800, 2))
+    assert sorted(actual) == list(range(0, 800, 2))
 
 
 # Waiting
@@ -219,10 +219,10 @@ def test_threads_end_with_their_iterator(how: str) -> None:
 def test_eager_loops() -> None:
     with tf.eager_mode():
         dataset = Dataset.from_tensor_slices({"a": [1, 2, 3], "b": ["x", "y", "z"]}).batch(2)
-        found = [
+        actual = [
             (element["a"].numpy().tolist(), element["b"].numpy().tolist()) for element in dataset
         ]
-        assert found == [([1, 2], [b"x", b"y"]), ([3], [b"z"])]
+        assert actual == [([1, 2], [b"x", b"y"]), ([3], [b"z"])]
         assert [int(x) for x in Dataset.range(3).map(lambda x: x + 1)] == [1, 2, 3]
         windows = [[int(x) for x in window] for window in Dataset.range(4).window(2)]
         assert windows == [[0, 1], [2, 3]]

@@ -37,10 +37,10 @@ def static(keys=("a", "b"), values=(1.5, 2.5), default=-1.0):
 
 def test_a_static_table(session):
     table = static()
-    found = table.lookup(tf.constant([["b", "x"], ["a", "a"]]))
-    assert found.shape == (2, 2) and found.dtype == tf.float32
+    actual = table.lookup(tf.constant([["b", "x"], ["a", "a"]]))
+    assert actual.shape == (2, 2) and actual.dtype == tf.float32
     session.run(table.initializer)
-    np.testing.assert_array_equal(session.run(found), [[2.5, -1], [1.5, 1.5]])
+    np.testing.assert_array_equal(session.run(actual), [[2.5, -1], [1.5, 1.5]])
     assert session.run(table.lookup("b")) == 2.5
     assert session.run(table.size()) == 2
     keys, values = session.run(table.export())
@@ -51,8 +51,8 @@ def test_sparse_keys(session):
     table = static()
     initialised(session)
     keys = tf.SparseTensor([[0, 1], [1, 0]], ["b", "a"], [2, 2])
-    found = session.run(table.lookup(keys))
-    assert found.values.tolist() == [2.5, 1.5] and found.indices.tolist() == [[0, 1], [1, 0]]
+    actual = session.run(table.lookup(keys))
+    assert actual.values.tolist() == [2.5, 1.5] and actual.indices.tolist() == [[0, 1], [1, 0]]
 
 
 def test_a_table_that_was_not_filled_says_how(session):
@@ -261,9 +261,9 @@ def test_insert_and_remove(session):
 def test_values_that_are_tensors(session):
     table = lookup.MutableHashTable(tf.int64, tf.float32, [0.0, -1.0])
     session.run(table.insert(int64([7]), [[1.0, 2.0]]))
-    found = table.lookup(int64([[7, 8]]))
-    assert found.shape == (1, 2, 2)
-    np.testing.assert_array_equal(session.run(found), [[[1, 2], [0, -1]]])
+    actual = table.lookup(int64([[7, 8]]))
+    assert actual.shape == (1, 2, 2)
+    np.testing.assert_array_equal(session.run(actual), [[[1, 2], [0, -1]]])
     fed = tf.placeholder(tf.float32)
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"Expected shape \[1, 2\]"):
         session.run(table.insert(int64([7]), fed), {fed: [[1.0, 2.0, 3.0]]})
@@ -274,9 +274,9 @@ def test_keys_that_are_tensors(session):
         tf.int64, tf.string, "?", empty_key=[0, 0], deleted_key=[-1, -1]
     )
     session.run(table.insert(int64([[1, 2], [3, 4]]), tf.constant(["a", "b"])))
-    found = table.lookup(int64([[3, 4], [4, 3]]))
-    assert found.shape == (2,)
-    assert session.run(found).tolist() == [b"b", b"?"]
+    actual = table.lookup(int64([[3, 4], [4, 3]]))
+    assert actual.shape == (2,)
+    assert session.run(actual).tolist() == [b"b", b"?"]
     keys, values = session.run(table.export())
     assert keys.tolist() == [[1, 2], [3, 4]] and values.tolist() == [b"a", b"b"]
     with pytest.raises(tf.errors.InvalidArgumentError, match="empty_key"):
@@ -347,8 +347,8 @@ def test_many_steps_at_once(session):
     for thread in threads:
         thread.join()
     assert session.run(table.size()) == 800
-    found = session.run(table.lookup(fed), {fed: np.arange(801)})
-    assert found.tolist() == [*range(0, 1600, 2), -1]
+    actual = session.run(table.lookup(fed), {fed: np.arange(801)})
+    assert actual.tolist() == [*range(0, 1600, 2), -1]
 
 
 CHANGES = st.lists(
@@ -360,7 +360,7 @@ CHANGES = st.lists(
 def test_a_table_is_a_dict(changes):
     table, model = Table("t", dtypes.int64, dtypes.int64), {}
     for removes, keys, seed in changes:
-        values = [(seed + place) % 1000 for place in range(len(keys))]
+        values = [(seed + index) % 1000 for index in range(len(keys))]
         if removes:
             table.remove(np.array(keys, np.int64))
             model = {key: value for key, value in model.items() if key not in keys}

@@ -25,22 +25,22 @@ def test_a_stage_is_its_model(step: Step, count: int) -> None:
 @_settings
 @given(pipelines(STEPS), st.integers(0, 9))
 def test_a_pipeline_is_its_model(steps: list[Step], count: int) -> None:
-    wanted = modelled(steps, count)[:200]
+    expected = modelled(steps, count)[:200]
     with tf.Graph().as_default(), tf.Session() as session:
         following = built(steps, count).make_one_shot_iterator().get_next()
         found = drained(session, following, 200)
-    assert [int(value) for value in found] == wanted
+    assert [int(value) for value in found] == expected
 
 
 @_settings
 @given(pipelines(STEPS), st.integers(0, 9), st.integers(1, 4))
 def test_a_batched_pipeline_is_its_model(steps: list[Step], count: int, size: int) -> None:
-    wanted = modelled(steps, count)[:200]
+    expected = modelled(steps, count)[:200]
     with tf.Graph().as_default(), tf.Session() as session:
         following = built(steps, count).batch(size).prefetch(1).make_one_shot_iterator().get_next()
         found = drained(session, following, 200)
     assert all(len(batch) == size for batch in found[:-1])
-    assert [int(value) for batch in found for value in batch][:200] == wanted
+    assert [int(value) for batch in found for value in batch][:200] == expected
 
 
 @_settings
@@ -65,12 +65,12 @@ def test_a_restored_pipeline_goes_on_exactly(
             except tf.errors.OutOfRangeError:
                 break
             states.append(session.run(state))
-    for place, saved in enumerate(states):
+    for index, saved in enumerate(states):
         with tf.Session(graph=graph) as session:
-            if place % 2:  # a state may come before the initializer, or after it
+            if index % 2:  # a state may come before the initializer, or after it
                 session.run(iterator.initializer)
             session.run(restore, {given_state: saved})
-            if not place % 2:
+            if not index % 2:
                 session.run(iterator.initializer)
-            rest = [value.tolist() for value in drained(session, following, len(found) - place)]
-        assert rest == found[place:]
+            rest = [value.tolist() for value in drained(session, following, len(found) - index)]
+        assert rest == found[index:]

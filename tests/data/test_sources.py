@@ -17,8 +17,8 @@ Point = namedtuple("Point", "x y")
 
 
 def test_from_tensors_is_one_element_of_any_structure() -> None:
-    found = elements(lambda: Dataset.from_tensors({"a": [1, 2], "b": (3.0, "x")}))
-    assert plain(found) == [{"a": [1, 2], "b": (3.0, b"x")}]
+    actual = elements(lambda: Dataset.from_tensors({"a": [1, 2], "b": (3.0, "x")}))
+    assert plain(actual) == [{"a": [1, 2], "b": (3.0, b"x")}]
 
 
 def test_from_tensor_slices_gives_rows() -> None:
@@ -71,10 +71,10 @@ def test_a_generator_runs_anew_in_each_pass() -> None:
         starts.append(1)
         yield from [(1, [2.0]), (2, [3.0, 4.0])]
 
-    found = elements(
+    actual = elements(
         lambda: Dataset.from_generator(generate, (tf.int64, tf.float32), ([], [None])).repeat(2)
     )
-    assert plain(found) == [(1, [2.0]), (2, [3.0, 4.0])] * 2
+    assert plain(actual) == [(1, [2.0]), (2, [3.0, 4.0])] * 2
     assert len(starts) == 2
 
 
@@ -95,8 +95,8 @@ def test_a_generator_may_yield_texts_and_dicts() -> None:
         yield {"word": b"bc", "size": 2}
 
     types = {"word": tf.string, "size": tf.int32}
-    found = elements(lambda: Dataset.from_generator(words, types, {"word": [], "size": []}))
-    assert plain(found) == [{"word": b"a", "size": 1}, {"word": b"bc", "size": 2}]
+    actual = elements(lambda: Dataset.from_generator(words, types, {"word": [], "size": []}))
+    assert plain(actual) == [{"word": b"a", "size": 1}, {"word": b"bc", "size": 2}]
 
 
 def test_an_error_in_a_generator_is_the_cause_of_the_steps() -> None:
@@ -140,8 +140,8 @@ def test_lines_of_text(tmp_path, kind: str) -> None:
         path = tmp_path / f"{number}.txt"
         path.write_bytes(_packed(content, kind))
         names.append(str(path))
-    found = elements(lambda: tf.data.TextLineDataset(names, kind))
-    assert found == [b"one", b"two", b"", b"four", b"five"]
+    actual = elements(lambda: tf.data.TextLineDataset(names, kind))
+    assert actual == [b"one", b"two", b"", b"four", b"five"]
 
 
 @pytest.mark.parametrize("kind", ["", "GZIP", "ZLIB"])
@@ -154,12 +154,12 @@ def test_records(tmp_path, kind: str) -> None:
             for record in range(number * 2):
                 writer.write(f"{number} {record}".encode())
         names.append(path)
-    wanted = [f"{n} {r}".encode() for n in range(3) for r in range(n * 2)]
-    assert elements(lambda: tf.data.TFRecordDataset(names, kind)) == wanted
+    expected = [f"{n} {r}".encode() for n in range(3) for r in range(n * 2)]
+    assert elements(lambda: tf.data.TFRecordDataset(names, kind)) == expected
     batches = elements(lambda: tf.data.TFRecordDataset(names, kind).batch(4))
-    assert [record for batch in batches for record in batch.tolist()] == wanted
+    assert [record for batch in batches for record in batch.tolist()] == expected
     parallel = elements(lambda: tf.data.TFRecordDataset(names, kind, num_parallel_reads=2))
-    assert sorted(parallel) == sorted(wanted)
+    assert sorted(parallel) == sorted(expected)
 
 
 @pytest.mark.parametrize("kind", ["", "GZIP", "ZLIB"])
@@ -200,9 +200,9 @@ def test_files_by_pattern(tmp_path) -> None:
     for name in ("b.txt", "a.txt", "c.csv"):
         (tmp_path / name).write_text(name)
     pattern = str(tmp_path / "*.txt")
-    wanted = [str(tmp_path / name).encode() for name in ("a.txt", "b.txt")]
-    assert elements(lambda: Dataset.list_files(pattern, shuffle=False)) == wanted
-    assert sorted(elements(lambda: Dataset.list_files(pattern, seed=1))) == wanted
+    expected = [str(tmp_path / name).encode() for name in ("a.txt", "b.txt")]
+    assert elements(lambda: Dataset.list_files(pattern, shuffle=False)) == expected
+    assert sorted(elements(lambda: Dataset.list_files(pattern, seed=1))) == expected
     with pytest.raises(tf.errors.InvalidArgumentError, match="No files matched"):
         elements(lambda: Dataset.list_files(str(tmp_path / "*.png")))
 

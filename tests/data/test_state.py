@@ -105,15 +105,15 @@ def test_files_and_caches_go_on(tmp_path) -> None:
         following, state = iterator.get_next(), iterator.save_state()
         saved = tf.placeholder(tf.string, [])
         restore = iterator.restore_state(saved)
-    place, found = None, []
-    while len(found) < 24:
+    place, actual = None, []
+    while len(actual) < 24:
         with tf.Session(graph=graph) as session:
             session.run(iterator.initializer)
             if place is not None:
                 session.run(restore, {saved: place})
-            found += [session.run(following) for _ in range(3)]
+            actual += [session.run(following) for _ in range(3)]
             place = session.run(state)
-    assert found == wanted * 2
+    assert actual == wanted * 2
 
 
 def test_errors_that_wait_are_part_of_the_state() -> None:

@@ -37,8 +37,8 @@ def test_columns_are_found_in_the_files(names: list[str]) -> None:
         {"a": [1, 2], "b": [2.5, 0.0], "c": [b"x", b"y"]},
         {"a": [3], "b": [4.5], "c": [b""]},
     ]
-    found = elements(lambda: make(label_name="a", select_columns=["a", "c"]))
-    assert plain(found) == [({"c": [b"x", b"y"]}, [1, 2]), ({"c": [b""]}, [3])]
+    actual = elements(lambda: make(label_name="a", select_columns=["a", "c"]))
+    assert plain(actual) == [({"c": [b"x", b"y"]}, [1, 2]), ({"c": [b""]}, [3])]
     for options in ({"label_name": "z"}, {"select_columns": ["z"]}, {"column_names": "aa"}):
         with tf.Graph().as_default(), pytest.raises(ValueError):
             make(**options)
@@ -54,9 +54,9 @@ def test_packed_tables_without_a_header(tmp_path) -> None:
             shuffle=False, compression_type="GZIP",
         )  # fmt: skip
 
-    (found,) = elements(make)
-    assert found["x"].dtype.name == "int32"
-    assert found["y"].tolist() == [9999999999, 3]
+    (actual,) = elements(make)
+    assert actual["x"].dtype.name == "int32"
+    assert actual["y"].tolist() == [9999999999, 3]
 
 
 def test_tables_without_end_have_whole_batches(names: list[str]) -> None:

@@ -187,8 +187,8 @@ def test_categorical() -> None:
     samples = ours.sample([1500, 2], seed=5)
     assert samples.shape.as_list() == [1500, 2, 2] and samples.dtype == tf.int32
     drawn = run(samples)
-    found = [np.mean(drawn[..., row] == 2) for row in range(2)]
-    np.testing.assert_allclose(found, [0.7, 0.25], atol=0.03)
+    actual = [np.mean(drawn[..., row] == 2) for row in range(2)]
+    np.testing.assert_allclose(actual, [0.7, 0.25], atol=0.03)
     assert D.Categorical(logits=[0.0, 1.0], dtype=tf.int64).sample().dtype == tf.int64
 
 

@@ -28,8 +28,8 @@ def offered(path: str) -> set[str]:
 def test_pyright_completes_to_public_names_alone(project: Path) -> None:
     with LanguageServer(project) as server:
         for path in MODULES:
-            found = server.completions(f"{START}tf.{path}{'.' * bool(path)}")
-            assert shown(found) == offered(path), path
+            actual = server.completions(f"{START}tf.{path}{'.' * bool(path)}")
+            assert shown(actual) == offered(path), path
         assert {"numpy", "get_shape", "dtype"} <= {*server.completions(f"{START}tf.nn.relu(x).")}
 
 

@@ -34,10 +34,10 @@ class Stubs:
 
     def definition(self, path: str, leaf: str) -> ast.stmt:
         """Where a name is defined."""
-        found = self.names(path)[leaf]
-        if isinstance(found, ast.ImportFrom) and found.module:
-            return self.definition(found.module, found.names[0].name)
-        return found
+        result = self.names(path)[leaf]
+        if isinstance(result, ast.ImportFrom) and result.module:
+            return self.definition(result.module, result.names[0].name)
+        return result
 
 
 def _exported(module: ast.Module) -> Iterator[tuple[str, ast.stmt]]:
@@ -106,14 +106,14 @@ def test_modules_have_their_public_names_and_no_others(stubs: Stubs) -> None:
 
 def test_functions_have_their_parameters(stubs: Stubs) -> None:
     for path, leaf, function in functions():
-        found = stubs.definition(path, leaf)
-        if isinstance(found, ast.ClassDef):
-            inits = [node for node in found.body if getattr(node, "name", "") == "__init__"]
-            found = inits[-1] if inits else found
-        if isinstance(found, ast.FunctionDef):
-            assert parameters(found) == described(function), f"{path}.{leaf}"
+        actual = stubs.definition(path, leaf)
+        if isinstance(actual, ast.ClassDef):
+            inits = [node for node in actual.body if getattr(node, "name", "") == "__init__"]
+            actual = inits[-1] if inits else actual
+        if isinstance(actual, ast.FunctionDef):
+            assert parameters(actual) == described(function), f"{path}.{leaf}"
         else:
-            assert isinstance(found, ast.Assign), f"{path}.{leaf}: the class has another name"
+            assert isinstance(actual, ast.Assign), f"{path}.{leaf}: the class has another name"
 
 
 #: What is bare `Any` in a signature, by the reason why. `Structure` and `UserObject` are the names

@@ -33,5 +33,5 @@ def test_nothing_is_wrong_with_a_good_program(project: Path) -> None:
 def test_every_mistake_of_a_bad_program_is_found(project: Path) -> None:
     lines = (PROGRAMS / "bad.py").read_text().splitlines()
     wrong = {at for at, line in enumerate(lines, 1) if line.rpartition("# ")[2] in MISTAKES}
-    found = {line for file, line, _ in diagnostics(project) if file == "bad.py"}
-    assert found == wrong
+    actual = {line for file, line, _ in diagnostics(project) if file == "bad.py"}
+    assert actual == wrong

@@ -134,18 +134,18 @@ def test_work_of_two_scopes_is_one_step_of_two_devices() -> None:
 
 
 def test_a_scope_holds_for_its_thread_alone() -> None:
-    x, found = tf.ones([3]), list[str]()
+    x, actual = tf.ones([3]), list[str]()
 
     def work() -> None:
         with tf.eager_mode():
-            found.append((x + 2).device)
+            actual.append((x + 2).device)
 
     with tf.device("/cpu:0"):
         other = threading.Thread(target=work)
         other.start()
         other.join()
         assert (x + 2).device == CPU
-    assert found == [GPU]
+    assert actual == [GPU]
 
 
 def test_scopes_inside_a_function_are_obeyed() -> None:
@@ -325,15 +325,15 @@ def test_tapes_keep_what_steps_computed_on_the_gpu(transfers: Transfers) -> None
             y = tf.sin(x)
             tf.reduce_sum(y).numpy()  # the tape goes on in a second step
             z = tf.reduce_sum(y * y)
-        found.append(tape.gradient(z, x))
-        assert found[-1].device == GPU
+        actual.append(tape.gradient(z, x))
+        assert actual[-1].device == GPU
 
-    found: list[Any] = []
+    actual: list[Any] = []
     train()  # programs take their constants along once
     assert transfers.of(train) == (0, 0)
     angle = x.numpy()
     expected = 2 * np.sin(angle) * np.cos(angle)
-    np.testing.assert_allclose(found[0].numpy(), expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(actual[0].numpy(), expected, rtol=1e-5, atol=1e-6)
 
 
 # The same numbers as on the CPU
@@ -371,8 +371,8 @@ def test_training_gives_the_numbers_of_the_cpu(is_traced: bool) -> None:
         assert {each.device for each in [*slots, b, u, step_count]} == {w.device}
         return [*losses, *w.numpy().ravel(), *u.numpy().ravel(), float(step_count)]
 
-    found, expected = trained(train)
-    np.testing.assert_allclose(found, expected, rtol=2e-4, atol=1e-5)
+    actual, expected = trained(train)
+    np.testing.assert_allclose(actual, expected, rtol=2e-4, atol=1e-5)
     assert expected[-1] == 12
 
 
@@ -426,8 +426,8 @@ def test_random_numbers_are_those_of_the_cpu() -> None:
         traced = tf.function(lambda: tf.random_uniform([5], seed=2))
         return [tf.random_normal([300]).numpy()[:5], traced().numpy(), traced().numpy()]
 
-    found, expected = trained(draw)
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    actual, expected = trained(draw)
+    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_loops_of_functions_update_variables_on_their_devices() -> None:
@@ -499,10 +499,10 @@ def test_an_index_out_of_range_names_the_op_and_the_line() -> None:
         v.assign_add(x)
         with pytest.raises(
             tf.errors.InvalidArgumentError, match=rf"is not in \[0, {LARGE}\)"
-        ) as told:
+        ) as error:
             tf.gather(x * 2, [1, LARGE]).numpy()  # this line
-        assert "GatherV2" in str(told.value)
-        line = str(told.value).split(f"{Path(__file__).name}:")[1].split(",")[0].split()[0]
+        assert "GatherV2" in str(error.value)
+        line = str(error.value).split(f"{Path(__file__).name}:")[1].split(",")[0].split()[0]
         number = int("".join(each for each in line if each.isdigit()))
         assert "# this line" in Path(__file__).read_text().splitlines()[number - 1]
     assert v.numpy()[1] == 2
@@ -511,11 +511,11 @@ def test_an_index_out_of_range_names_the_op_and_the_line() -> None:
 def test_memory_that_runs_out_names_tensors_and_lines_and_later_steps_go_on() -> None:
     have_memory(6e6)
     x = tf.ones([1500, 64])
-    with pytest.raises(tf.errors.ResourceExhaustedError, match=r"float32\[1500, 1500\]") as told:
+    with pytest.raises(tf.errors.ResourceExhaustedError, match=r"float32\[1500, 1500\]") as error:
         tf.matmul(x, x, transpose_b=True).numpy()
-    assert f"created at {__file__}" in str(told.value)
-    assert told.value.op is not None
-    assert told.value.__cause__ is not told.value
+    assert f"created at {__file__}" in str(error.value)
+    assert error.value.op is not None
+    assert error.value.__cause__ is not error.value
     assert tf.matmul(x[:8], x[:8], transpose_b=True).numpy()[0, 0] == 64
 
 

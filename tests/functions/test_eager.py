@@ -143,8 +143,8 @@ class TestTensors:
 
     def test_shapes_are_always_whole(self):
         x = tf.constant([3, 0, 4])
-        found = tf.where(x > 1)
-        assert found.shape.as_list() == [2, 1] and found.get_shape().is_fully_defined()
+        actual = tf.where(x > 1)
+        assert actual.shape.as_list() == [2, 1] and actual.get_shape().is_fully_defined()
         assert tf.unique([1, 1, 2])[0].shape == (2,)
         assert tf.boolean_mask(x, [True, False, True]).shape == (2,)
         size = tf.reduce_max(x) - 2

@@ -24,12 +24,12 @@ def eager() -> Iterator[None]:
 def numeric(f: Callable[[np.ndarray[Any, Any]], float], x: Any) -> np.ndarray[Any, Any]:
     """Central differences."""
     x = np.asarray(x, np.float64)
-    found = np.zeros_like(x)
+    result = np.zeros_like(x)
     for place in np.ndindex(*x.shape):
         step = np.zeros_like(x)
         step[place] = 1e-6
-        found[place] = (f(x + step) - f(x - step)) / 2e-6
-    return found
+        result[place] = (f(x + step) - f(x - step)) / 2e-6
+    return result
 
 
 class TestGradientTape:
@@ -54,9 +54,9 @@ class TestGradientTape:
                 y = f(x)
             if look:
                 float(y)
-            found = tape.gradient(y, x)
+            actual = tape.gradient(y, x)
             expected = numeric(lambda v: float(f(tf.constant(v))), start)
-            np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5, atol=1e-7)
+            np.testing.assert_allclose(actual.numpy(), expected, rtol=1e-5, atol=1e-7)
 
     def test_variables_are_watched_when_they_are_trainable(self):
         v, fixed = tf.Variable(3.0), tf.Variable(2.0, trainable=False)
@@ -162,10 +162,10 @@ class TestGradientTape:
         for rows in ([0, 2], [1, 1]):
             with tf.GradientTape() as tape:
                 y = tf.reduce_sum(tf.gather(v, rows) * 2)
-            found = tape.gradient(y, v)
-            assert isinstance(found, tf.IndexedSlices)
-            assert found.indices.numpy().tolist() == rows
-            assert tf.convert_to_tensor(found).numpy().sum() == 4.0
+            actual = tape.gradient(y, v)
+            assert isinstance(actual, tf.IndexedSlices)
+            assert actual.indices.numpy().tolist() == rows
+            assert tf.convert_to_tensor(actual).numpy().sum() == 4.0
 
     def test_a_variable_that_changes_after_it_was_read(self):
         v = tf.Variable(3.0)
@@ -198,8 +198,8 @@ class TestGradientTape:
         with tf.GradientTape(persistent=True) as tape:
             tape.watch(batch)
             y = batch * batch
-        found = tape.batch_jacobian(y, batch)
-        assert found.numpy().tolist() == [[[2, 0], [0, 4]], [[6, 0], [0, 8]]]
+        actual = tape.batch_jacobian(y, batch)
+        assert actual.numpy().tolist() == [[[2, 0], [0, 4]], [[6, 0], [0, 8]]]
 
     def test_keeps_nothing_afterwards(self):
         x = tf.ones([1000])

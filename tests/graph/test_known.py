@@ -33,11 +33,11 @@ VALUES: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", VALUES)
 def test_constant_value(name: str) -> None:
-    build, wanted = VALUES[name]
+    build, expected = VALUES[name]
     tensor = build()
     value = constant_value(tensor)
     assert value is not None
-    assert value.tolist() == wanted
+    assert value.tolist() == expected
     assert tf.as_dtype(value.dtype) == tensor.dtype
 
 
@@ -81,8 +81,8 @@ SHAPES: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_as_shape(name: str) -> None:
-    build, wanted = SHAPES[name]
-    assert constant_value_as_shape(build()).as_list() == wanted
+    build, expected = SHAPES[name]
+    assert constant_value_as_shape(build()).as_list() == expected
 
 
 def test_unknown_rank() -> None:

@@ -37,8 +37,8 @@ CHOSEN: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", CHOSEN)
 def test_chosen_dtype(name: str) -> None:
-    value, wanted = CHOSEN[name]
-    assert make_array(value).dtype == wanted
+    value, expected = CHOSEN[name]
+    assert make_array(value).dtype == expected
 
 
 GIVEN: dict[str, Any] = {

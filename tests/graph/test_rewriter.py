@@ -28,7 +28,7 @@ def test_a_copy_keeps_what_a_node_is():
         assert (made.name, made.device, made.op) == (node.name, node.device, node.op)
         assert (made.annotations, made.origin) == (node.annotations, node.origin)
         assert made.input_counts() == node.input_counts()
-        assert made.controls == tuple(rewriter.nodes[each] for each in node.controls)
+        assert made.controls == tuple(rewriter.nodes[control] for control in node.controls)
         assert made.original is node
     assert rewriter.tensors[y].shape.as_list() == [None, 2]
 

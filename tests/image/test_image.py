@@ -33,9 +33,9 @@ def test_geometry(session, known):
             np.pad(IMAGE[:, 1:5], [(1, 1), (0, 0), (0, 0)]),
         ),
     }
-    for name, (tensor, wanted) in cases.items():
+    for name, (tensor, expected) in cases.items():
         value = session.run(tensor, {x: IMAGE})
-        np.testing.assert_array_equal(value, wanted, err_msg=name)
+        np.testing.assert_array_equal(value, expected, err_msg=name)
         assert tensor.shape.is_compatible_with(value.shape), name
 
 
@@ -125,11 +125,11 @@ def test_geometry_of_images_or_batches_known_in_the_step_only(session, shape):
         "rot90": (tf.image.rot90(x), np.rot90(value, 1, (-3, -2))),
         "central": (tf.image.central_crop(x, 0.5), value[..., 1:3, 1:5, :]),
     }
-    for name, (tensor, wanted) in cases.items():
+    for name, (tensor, expected) in cases.items():
         (grad,) = tf.gradients(tensor, x)
-        found, slope = session.run([tensor, grad], {x: value})
-        np.testing.assert_array_equal(found, wanted, err_msg=name)
-        assert slope.sum() == wanted.size
+        actual, slope = session.run([tensor, grad], {x: value})
+        np.testing.assert_array_equal(actual, expected, err_msg=name)
+        assert slope.sum() == expected.size
     flipped = tf.image.random_flip_left_right(x, seed=3)
     drawn = [session.run(flipped, {x: value}) for _ in range(20)]
     single = shape if len(shape) == 4 else (1, *shape)
@@ -152,13 +152,13 @@ def test_padding_rounds_the_resized_image_down(session, size, target, known):
     shape = {"all": image.shape, "rank": [None] * 3, "nothing": None}[known]
     x = tf.placeholder(tf.float32, shape)
     padded = tf.image.resize_image_with_pad(x, *target)
-    found, resized = session.run(
+    actual, resized = session.run(
         [padded, tf.image.resize_bilinear(image[None], inner)[0]], {x: image}
     )
-    wanted = np.zeros((*target, 2), np.float32)
+    expected = np.zeros((*target, 2), np.float32)
     rows, columns = (slice(f, f + n) for f, n in zip(first, inner, strict=True))
-    wanted[rows, columns] = resized
-    np.testing.assert_allclose(found, wanted, rtol=1e-6)
+    expected[rows, columns] = resized
+    np.testing.assert_allclose(actual, expected, rtol=1e-6)
     assert padded.shape.as_list()[:2] == list(target)
 
 
@@ -171,18 +171,18 @@ def test_padding_checks_its_target(session):
 def test_gamma_is_of_values_in_the_unit_range(session, dtype):
     top = 1 if dtype is np.float32 else np.iinfo(dtype).max
     image = (IMAGE * top).astype(dtype)
-    found = session.run(tf.image.adjust_gamma(image, 0.5, 0.9))
+    actual = session.run(tf.image.adjust_gamma(image, 0.5, 0.9))
     wanted = 0.9 * (image / top) ** 0.5
     scaled = wanted if dtype is np.float32 else np.floor(wanted * (top + 0.5))
-    np.testing.assert_allclose(found, scaled, rtol=1e-6, atol=0 if top == 255 else 1e-6 * top)
-    assert found.dtype == dtype
+    np.testing.assert_allclose(actual, scaled, rtol=1e-6, atol=0 if top == 255 else 1e-6 * top)
+    assert actual.dtype == dtype
 
 
 @pytest.mark.parametrize("offset", [0.0, -2.0])
 def test_turning_the_hue_by_a_third_swaps_channels_whatever_their_range(session, offset):
     image = (IMAGE + offset).astype(np.float32)
-    found = session.run(tf.image.adjust_hue(image, 1 / 3))
-    np.testing.assert_allclose(found, image[..., [2, 0, 1]], atol=1e-5)
+    actual = session.run(tf.image.adjust_hue(image, 1 / 3))
+    np.testing.assert_allclose(actual, image[..., [2, 0, 1]], atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -211,8 +211,8 @@ def test_grey_images_have_one_channel(session):
     assert coloured.shape.as_list() == [None, None, 3]
     with pytest.raises(tf.errors.InvalidArgumentError, match="should be size 1"):
         session.run(coloured, {x: IMAGE})
-    found = session.run(coloured, {x: IMAGE[..., :1]})
-    np.testing.assert_array_equal(found, np.repeat(IMAGE[..., :1], 3, -1))
+    actual = session.run(coloured, {x: IMAGE[..., :1]})
+    np.testing.assert_array_equal(actual, np.repeat(IMAGE[..., :1], 3, -1))
 
 
 def test_saturating_takes_infinity_to_the_largest(session):

@@ -26,11 +26,11 @@ def traced(session, fetches):
 def by_lane(trace):
     events = json.loads(trace)["traceEvents"]
     lanes = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
-    found = {}
+    result = {}
     for event in events:
         if event["ph"] == "X":
-            found.setdefault(lanes.get((event["pid"], event["tid"]), ""), []).append(event)
-    return found
+            result.setdefault(lanes.get((event["pid"], event["tid"]), ""), []).append(event)
+    return result
 
 
 def line_of(text):
@@ -113,7 +113,7 @@ def makers():
 
 
 def test_a_step_that_waits_for_data_says_so(monkeypatch):
-    begun, go_on, enter = threading.Event(), threading.Event(), spans.Lasting.__enter__
+    begun, go_on, enter = threading.Event(), threading.Event(), spans.BlockSpan.__enter__
 
     def numbers():
         yield 1
@@ -132,7 +132,7 @@ def test_a_step_that_waits_for_data_says_so(monkeypatch):
             enter(self)
             go_on.set()
 
-        monkeypatch.setattr(spans.Lasting, "__enter__", released)
+        monkeypatch.setattr(spans.BlockSpan, "__enter__", released)
         lanes = traced(session, element)
     assert waits(lanes[threading.current_thread().name])
     (generator,) = [name for name in lanes if "GeneratorDataset" in name]
@@ -211,9 +211,9 @@ def test_a_step_without_input_has_no_row_for_it():
 def test_two_recordings_at_once():
     node = tf.constant(1.0, name="subject").op
     with spans.Recorder() as first:
-        with spans.Recorder() as second, spans.Lasting("waits", node):
+        with spans.Recorder() as second, spans.BlockSpan("waits", node):
             pass
-        spans.note("works", node, 0)
+        spans.record_span("works", node, 0)
     assert [span.what for span in first.spans] == ["works", "waits"]
     assert [span.what for span in second.spans] == ["waits"]
     assert first.spans[0].start > 0  # cut to the recording
@@ -221,7 +221,7 @@ def test_two_recordings_at_once():
 
 def test_what_outlasts_a_recording_is_cut():
     node = tf.constant(1.0).op
-    with spans.Lasting("waits", node), spans.Recorder() as recorder:
+    with spans.BlockSpan("waits", node), spans.Recorder() as recorder:
         pass
     (span,) = recorder.spans
     assert recorder.lane(span.thread) == threading.current_thread().name

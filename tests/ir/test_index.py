@@ -98,12 +98,12 @@ def test_a_normal_form_has_the_values_of_the_expression(case: tuple[list[Variabl
     variables, expression = case
     values = grid(variables)
     form = affine(as_expr(expression))
-    wanted = np.broadcast_to(plain(expression, values), values[variables[0]].shape)
+    expected = np.broadcast_to(plain(expression, values), values[variables[0]].shape)
     np.testing.assert_array_equal(
-        np.broadcast_to(plain(expressed(form), values), wanted.shape), wanted
+        np.broadcast_to(plain(expressed(form), values), expected.shape), expected
     )
     low, high = form.bounds
-    assert low <= wanted.min() and wanted.max() <= high
+    assert low <= expected.min() and expected.max() <= high
 
 
 @examples(300)
@@ -114,8 +114,8 @@ def test_a_comparison_that_is_settled_is_settled_rightly(
     variables, expression = case
     known = compared(function, affine(as_expr(expression)), number(limit))
     if known is not None:
-        found = COMPARISONS[function](plain(expression, grid(variables)), limit)
-        assert np.all(found == known)
+        actual = COMPARISONS[function](plain(expression, grid(variables)), limit)
+        assert np.all(actual == known)
 
 
 @examples(300)

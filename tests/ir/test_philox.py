@@ -42,8 +42,8 @@ def elements(loop: Callable[..., Any], array: Any, *shape: int) -> Any:
 @pytest.mark.parametrize("generator", GENERATORS)
 def test_words(generator: Philox) -> None:
     place = generator.place()
-    found = elements(lambda at, place: Generator.at(place).word(at[0]), place, 21)
-    assert found.tolist() == generator.words(21).tolist()
+    actual = elements(lambda at, place: Generator.at(place).word(at[0]), place, 21)
+    assert actual.tolist() == generator.words(21).tolist()
 
 
 @pytest.mark.parametrize("lane", range(4))
@@ -54,16 +54,16 @@ def test_blocks(lane: int) -> None:
         return philox_words((words[0], words[1]), counter)[lane]
 
     generator = GENERATORS[2]
-    found = elements(loop, generator.place(), 5)
-    assert found.tolist() == generator.blocks(5)[:, lane].tolist()
+    actual = elements(loop, generator.place(), 5)
+    assert actual.tolist() == generator.blocks(5)[:, lane].tolist()
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
 @pytest.mark.parametrize("seeds", [(0, 0), (-1, 7), (2**31 - 1, -(2**31))])
 def test_scrambled_seeds(dtype: Any, seeds: tuple[int, int]) -> None:
     array = np.array(seeds, dtype)
-    found = elements(lambda at, seed: Generator.scrambled(seed).word(at[0]), array, 9)
-    assert found.tolist() == Philox.scrambled(*seeds).words(9).tolist()
+    actual = elements(lambda at, seed: Generator.scrambled(seed).word(at[0]), array, 9)
+    assert actual.tolist() == Philox.scrambled(*seeds).words(9).tolist()
 
 
 FLOATS = [tf.float16, tf.bfloat16, tf.float32, tf.float64]
@@ -98,18 +98,18 @@ def test_stateful_numbers(dtype: tf.DType, make: Callable[..., tf.Tensor]) -> No
         (node,) = [n for n in graph.nodes if n.op.has("stream")]
         first, second = session.run(node.output), session.run(node.output)
     begin = Philox.from_seeds(node.op.seed, node.op.seed2)
-    for wanted, generator in ((first, begin), (second, begin.skip(15 * 256))):
-        found = drawn(node, generator, [np.array(shape)], shape)
-        assert found.dtype == wanted.dtype
-        np.testing.assert_allclose(found.astype(float), wanted.astype(float), 1e-5, 1e-6)
+    for expected, generator in ((first, begin), (second, begin.skip(15 * 256))):
+        actual = drawn(node, generator, [np.array(shape)], shape)
+        assert actual.dtype == expected.dtype
+        np.testing.assert_allclose(actual.astype(float), expected.astype(float), 1e-5, 1e-6)
 
 
 @pytest.mark.parametrize("dtype", [tf.int32, tf.int64])
 def test_stateful_integers(dtype: tf.DType) -> None:
     with tf.Graph().as_default() as graph, tf.Session() as session:
-        wanted = session.run(tf.random_uniform([9], -3, 11, dtype, seed=3))
+        expected = session.run(tf.random_uniform([9], -3, 11, dtype, seed=3))
         (node,) = [n for n in graph.nodes if n.op.has("stream")]
     ends = [np.array(end, dtype.as_numpy_dtype) for end in (-3, 11)]
     generator = Philox.from_seeds(node.op.seed, node.op.seed2)
-    found = drawn(node, generator, [np.array([9]), *ends], [9])
-    assert found.dtype == wanted.dtype and found.tolist() == wanted.tolist()
+    actual = drawn(node, generator, [np.array([9]), *ends], [9])
+    assert actual.dtype == expected.dtype and actual.tolist() == expected.tolist()

@@ -186,8 +186,8 @@ def test_separable_in_one_dimension(data_format: str) -> None:
     if data_format == "channels_first":
         x, value = x.transpose(0, 2, 1), value.transpose(0, 2, 1)
     windows = np.stack([x[:, i : i + 3] for i in range(0, 5, 2)], 1)
-    wanted = np.einsum("bowc,wc->boc", windows, depthwise[:, :, 0]) @ pointwise[0]
-    np.testing.assert_allclose(value, wanted, rtol=1e-4, atol=1e-5)
+    expected = np.einsum("bowc,wc->boc", windows, depthwise[:, :, 0]) @ pointwise[0]
+    np.testing.assert_allclose(value, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("data_format", ["channels_last", "channels_first"])
@@ -204,9 +204,9 @@ def test_poolings(rank: int, kind: str, data_format: str) -> None:
     split = [part for size in space for part in (size // 2, 2)]
     windows = x.reshape(2, *split, 3)
     axes = tuple(range(2, 2 + 2 * rank, 2))
-    wanted = windows.max(axes) if kind == "Max" else windows.mean(axes)
-    wanted = wanted if data_format == "channels_last" else np.moveaxis(wanted, -1, 1)
-    np.testing.assert_allclose(value, wanted, rtol=1e-5)
+    expected = windows.max(axes) if kind == "Max" else windows.mean(axes)
+    expected = expected if data_format == "channels_last" else np.moveaxis(expected, -1, 1)
+    np.testing.assert_allclose(value, expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -336,8 +336,8 @@ def test_renormalization_bounds_the_correction(as_tensor: bool) -> None:
 def test_virtual_batches() -> None:
     x = normal(6, 3)
     y = tf.layers.batch_normalization(tf.constant(x), training=True, virtual_batch_size=2)
-    wanted = np.concatenate([normalized(x[i : i + 2], 0) for i in (0, 2, 4)])
-    np.testing.assert_allclose(run(y)[0], wanted, rtol=1e-3, atol=1e-4)
+    expected = np.concatenate([normalized(x[i : i + 2], 0) for i in (0, 2, 4)])
+    np.testing.assert_allclose(run(y)[0], expected, rtol=1e-3, atol=1e-4)
 
 
 def test_adjustment() -> None:

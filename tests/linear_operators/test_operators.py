@@ -42,11 +42,11 @@ def block_circulant() -> Any:
 
 def dense_block_circulant() -> Any:
     entries = np.array([[9.0, 1.0], [2.0, 0.5]])
-    found = np.empty((4, 4))
+    result = np.empty((4, 4))
     for row, column in np.ndindex(4, 4):
         (a, b), (c, d) = divmod(row, 2), divmod(column, 2)
-        found[row, column] = entries[(a - c) % 2, (b - d) % 2]
-    return found
+        result[row, column] = entries[(a - c) % 2, (b - d) % 2]
+    return result
 
 
 def kronecker(one: Any, other: Any) -> Any:
@@ -54,9 +54,9 @@ def kronecker(one: Any, other: Any) -> Any:
 
 
 def blocks() -> Any:
-    made = np.zeros((2, 5, 5))
-    made[:, :3, :3], made[:, 3:, 3:] = FULL, SMALL
-    return made
+    array = np.zeros((2, 5, 5))
+    array[:, :3, :3], array[:, 3:, 3:] = FULL, SMALL
+    return array
 
 
 CASES: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
@@ -176,8 +176,8 @@ def test_shapes_may_be_known_only_in_the_step() -> None:
     diag = tf.placeholder(tf.float64, [None])
     both = L.LinearOperatorComposition([operator, L.LinearOperatorDiag(diag)])
     with tf.Session() as session:
-        found = session.run(both.to_dense(), {matrix: SMALL, diag: [2, 3]})
-    np.testing.assert_allclose(found, SMALL * [2, 3])
+        actual = session.run(both.to_dense(), {matrix: SMALL, diag: [2, 3]})
+    np.testing.assert_allclose(actual, SMALL * [2, 3])
 
 
 def test_the_cholesky_factor() -> None:

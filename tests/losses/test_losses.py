@@ -46,13 +46,13 @@ FORMULAS = {
 
 @pytest.mark.parametrize("name", FORMULAS)
 def test_formulas(name: str) -> None:
-    options, wanted = FORMULAS[name]
+    options, expected = FORMULAS[name]
     loss = getattr(tf.losses, name)
     mean = loss(LABELS, PREDICTIONS, **options)
     each = loss(LABELS, PREDICTIONS, reduction=tf.losses.Reduction.NONE, **options)
     mean_value, each_value = run([mean, each])
-    np.testing.assert_allclose(each_value, wanted, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(mean_value, wanted.mean(), rtol=1e-5)
+    np.testing.assert_allclose(each_value, expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(mean_value, expected.mean(), rtol=1e-5)
     assert tf.losses.get_losses() == [mean, each]
 
 
@@ -89,8 +89,8 @@ def test_weights_broadcast(weights: Any, full: Any, shape: Any) -> None:
     predictions = tf.placeholder(tf.float32, shape)
     loss = tf.losses.absolute_difference(LABELS, predictions, weights)
     full = np.asarray(full)
-    wanted = (np.abs(ERRORS) * full).sum() / max(1, (full != 0).sum())
-    np.testing.assert_allclose(run(loss, {predictions: PREDICTIONS}), wanted, rtol=1e-5)
+    expected = (np.abs(ERRORS) * full).sum() / max(1, (full != 0).sum())
+    np.testing.assert_allclose(run(loss, {predictions: PREDICTIONS}), expected, rtol=1e-5)
 
 
 def test_softmax_with_smoothing_and_weights() -> None:
@@ -109,8 +109,8 @@ def test_sparse_softmax_takes_columns(labels: Any, weights: Any) -> None:
     logits = R.normal(size=(2, 3)).astype(np.float32)
     loss = tf.losses.sparse_softmax_cross_entropy(labels, logits, weights)
     assert loss.op.name == "sparse_softmax_cross_entropy_loss/value"
-    wanted = np.log(np.exp(logits).sum(1)) - logits[[0, 1], [0, 2]]
-    np.testing.assert_allclose(run(loss), wanted.mean(), rtol=1e-5)
+    expected = np.log(np.exp(logits).sum(1)) - logits[[0, 1], [0, 2]]
+    np.testing.assert_allclose(run(loss), expected.mean(), rtol=1e-5)
 
 
 def test_mean_pairwise_squared_error() -> None:

@@ -141,8 +141,8 @@ def test_two_sizes_may_vary() -> None:
         for shape in ((8, 20), (9, 20), (9, 33), (5, 7), (40, 3), (1, 5), (5, 1)):
             array = np.random.default_rng(0).normal(size=shape).astype(np.float32)
             powers = np.exp(array * 2 - (array * 2).max(1, keepdims=True))
-            wanted = powers / powers.sum(1, keepdims=True) + array.sum(0)
-            np.testing.assert_allclose(session.run(y, {x: array}), wanted, 1e-5, 1e-5)
+            expected = powers / powers.sum(1, keepdims=True) + array.sum(0)
+            np.testing.assert_allclose(session.run(y, {x: array}), expected, 1e-5, 1e-5)
 
 
 def test_an_empty_batch_between_others() -> None:
@@ -240,5 +240,5 @@ def test_rows_in_turn_are_right() -> None:
         expected = np.tanh((x[row : row + 1] + expected) @ w)
     with tf.Graph().as_default(), tf.Session() as session:
         fed = tf.placeholder(tf.float32, [6, 20])
-        found = session.run(rows_in_turn(fed), {fed: x})
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+        actual = session.run(rows_in_turn(fed), {fed: x})
+    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)

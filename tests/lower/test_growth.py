@@ -47,8 +47,8 @@ def test_a_sum_of_many_tensors_reads_some_at_a_time() -> None:
         total = tf.add_n([tf.sqrt(x) for x in fed])
         assert all(len(k.arguments) <= MAX_STREAMS for k in _kernels(total))
         values = np.random.default_rng(0).random((100, 4), np.float32)
-        found = _run(total, dict(zip(fed, values, strict=True)))
-    np.testing.assert_allclose(found, np.sqrt(values).sum(0), rtol=1e-5)
+        actual = _run(total, dict(zip(fed, values, strict=True)))
+    np.testing.assert_allclose(actual, np.sqrt(values).sum(0), rtol=1e-5)
 
 
 @pytest.mark.parametrize("axis", [0, 1])
@@ -60,9 +60,9 @@ def test_a_concatenation_of_many_is_written_in_pieces(axis: int) -> None:
         assert len(kernels) > 1
         assert all(_size(store.value) <= MAX_EXPRESSIONS for k in kernels for store in k.stores)
         value = np.arange(6, dtype=np.float32).reshape(3, 2)
-        found = _run(joined, {x: value})
+        actual = _run(joined, {x: value})
     np.testing.assert_array_equal(
-        found, np.concatenate([value * n + value for n in range(200)], axis)
+        actual, np.concatenate([value * n + value for n in range(200)], axis)
     )
 
 
@@ -71,8 +71,8 @@ def test_many_terms() -> None:
         x = tf.placeholder(tf.float32, [3])
         total = tf.add_n([x] * MANY)
         (slope,) = tf.gradients(total, x)
-        found = _run([total, slope], {x: np.ones(3, np.float32)})
-    np.testing.assert_array_equal(found, [[MANY] * 3, [MANY] * 3])
+        actual = _run([total, slope], {x: np.ones(3, np.float32)})
+    np.testing.assert_array_equal(actual, [[MANY] * 3, [MANY] * 3])
 
 
 def test_deep_chains() -> None:
@@ -81,9 +81,9 @@ def test_deep_chains() -> None:
         y = x
         for _ in range(rounds(4_000, MANY)):
             y = -y
-        found = session.run([y, *tf.gradients(y, x)], {x: np.ones(3, np.float32)})
+        actual = session.run([y, *tf.gradients(y, x)], {x: np.ones(3, np.float32)})
         assert "neg" in str(session.plan(y, {x: np.ones(3, np.float32)}))
-    np.testing.assert_array_equal(found, np.ones((2, 3)))
+    np.testing.assert_array_equal(actual, np.ones((2, 3)))
 
 
 def test_moves_behind_one_another() -> None:
@@ -94,8 +94,8 @@ def test_moves_behind_one_another() -> None:
         for _ in range(300):
             y = tf.transpose(tf.reshape(y, [6, 4]))
             expected = expected.reshape(6, 4).T
-        found = _run(y, feeds)
-    np.testing.assert_array_equal(found, expected)
+        actual = _run(y, feeds)
+    np.testing.assert_array_equal(actual, expected)
 
 
 def test_deep_bodies_of_loops() -> None:
@@ -108,5 +108,5 @@ def test_deep_bodies_of_loops() -> None:
             return i + 1, y
 
         y = tf.while_loop(lambda i, _: i < 2, body, (0, x))[1]
-        found = _run(y, {x: np.ones(3, np.float32)})
-    np.testing.assert_array_equal(found, np.ones(3))
+        actual = _run(y, {x: np.ones(3, np.float32)})
+    np.testing.assert_array_equal(actual, np.ones(3))

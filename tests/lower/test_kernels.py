@@ -168,10 +168,10 @@ BECOMES: dict[str, tuple[Callable[[], Any], list[str]]] = {
 
 @pytest.mark.parametrize("case", BECOMES)
 def test_a_graph_becomes_these_kernels(case: str) -> None:
-    build, wanted = BECOMES[case]
+    build, expected = BECOMES[case]
     with tf.Graph().as_default():
         fetches = build()
-        assert kernels(*(fetches if isinstance(fetches, list) else [fetches])) == wanted
+        assert kernels(*(fetches if isinstance(fetches, list) else [fetches])) == expected
 
 
 def training(optimizer: Any) -> list[str]:
@@ -184,18 +184,18 @@ def training(optimizer: Any) -> list[str]:
 
 
 def test_descent_is_part_of_the_gradients_product() -> None:
-    found = training(lambda: tf.train.GradientDescentOptimizer(0.1))
-    assert found[:2] == [
+    actual = training(lambda: tf.train.GradientDescentOptimizer(0.1))
+    assert actual[:2] == [
         "check check_sparse_softmax_cross_entropy_with_logits",
         "contraction matmul+bias_add",
     ]
-    assert found[-1] == "contraction matmul+mul+assign_sub"
-    assert sum("assign" in kernel for kernel in found) == 2  # the weights, the bias
+    assert actual[-1] == "contraction matmul+mul+assign_sub"
+    assert sum("assign" in kernel for kernel in actual) == 2  # the weights, the bias
 
 
 def test_momentum_is_part_of_the_gradients_product() -> None:
-    found = training(lambda: tf.train.MomentumOptimizer(0.1, 0.9))
-    assert found[-1] == "contraction matmul+mul×2+add+assign+assign_sub"
+    actual = training(lambda: tf.train.MomentumOptimizer(0.1, 0.9))
+    assert actual[-1] == "contraction matmul+mul×2+add+assign+assign_sub"
 
 
 def test_adam_is_part_of_the_gradients_product() -> None:
@@ -288,7 +288,9 @@ def test_values_under_other_shapes_are_numpys(shape: list[int]) -> None:
         fetches = [y, tf.tanh(tf.reshape(y, shape)) * 2 + tf.reshape(y, shape)]
         session.run(tf.global_variables_initializer())
         fed = np.random.RandomState(1).randn(64, 100).astype("f")
-        found, squashed = session.run(fetches, {x: fed})
-        wanted = fed @ session.run(w)
-    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
-    np.testing.assert_allclose(squashed, (np.tanh(wanted) * 2 + wanted).reshape(shape), atol=2e-4)
+        actual, squashed = session.run(fetches, {x: fed})
+        expected = fed @ session.run(w)
+    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(
+        squashed, (np.tanh(expected) * 2 + expected).reshape(shape), atol=2e-4
+    )

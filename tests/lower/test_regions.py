@@ -38,20 +38,20 @@ def test_a_step_without_host_ops_is_one_region() -> None:
 def test_host_ops_part_regions() -> None:
     x = given(3)
     y = on_host(x * 2)
-    found = units(tf.exp(y))
-    assert found == [["Const", "Mul"], "PyFunc", ["Exp"]]
+    actual = units(tf.exp(y))
+    assert actual == [["Const", "Mul"], "PyFunc", ["Exp"]]
 
 
 def test_host_ops_that_can_run_first_do() -> None:
     x, y = given(3, 3), given(3, 3)
-    found = units(tf.exp(x) + tf.matrix_inverse(y))
-    assert found == ["MatrixInverse", ["Add", "Exp"]]
+    actual = units(tf.exp(x) + tf.matrix_inverse(y))
+    assert actual == ["MatrixInverse", ["Add", "Exp"]]
 
 
 def test_what_waits_for_a_node_that_may_block_does_not_hold_up_the_rest() -> None:
     x, y = given(3), given(3)
-    found = units(tf.exp(x) + on_host(y))
-    assert found == ["PyFunc", ["Exp"], ["Add"]]
+    actual = units(tf.exp(x) + on_host(y))
+    assert actual == ["PyFunc", ["Exp"], ["Add"]]
 
 
 def test_independent_host_ops_share_a_border() -> None:
@@ -168,8 +168,8 @@ def test_a_shape_from_the_host_is_worked_out_when_it_is_there() -> None:
 def test_what_makes_much_out_of_little_is_made_where_it_is_read() -> None:
     x, y = given(), given(100)
     much = tf.fill([100], x) * 2.0  # of as many elements as it takes: stays behind
-    found = units(tf.fill([100], x) + on_host(y))
-    assert found == ["PyFunc", ["Add", "Const", "Fill"]]
+    actual = units(tf.fill([100], x) + on_host(y))
+    assert actual == ["PyFunc", ["Add", "Const", "Fill"]]
     assert ["Const", "Const", "Fill", "Mul"] in units(much + on_host(y))
 
 
@@ -225,8 +225,8 @@ def test_what_has_another_size_in_every_step_is_lowered_apart() -> None:
     x, parts = given(64), given(64, dtype=tf.int32)
     first, _ = tf.dynamic_partition(x, parts, 2)
     steady = tf.exp(x) * tf.reduce_sum(x)
-    found = units(steady, tf.gather(steady, tf.cast(first, tf.int32)))
-    assert found == [
+    actual = units(steady, tf.gather(steady, tf.cast(first, tf.int32)))
+    assert actual == [
         "DynamicPartition",
         sorted(["Const", "Exp", "Sum", "Mul"]),
         sorted(["Const", "Cast", "GatherV2"]),

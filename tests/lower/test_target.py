@@ -69,9 +69,9 @@ def test_another_target_gets_another_lowering_with_the_same_values(
 
     here, expected = run()
     use_target(monkeypatch, **numbers)
-    there, found = run()
+    there, actual = run()
     assert here != there
-    np.testing.assert_allclose(found, expected, rtol=2e-5)
+    np.testing.assert_allclose(actual, expected, rtol=2e-5)
 
 
 def test_an_arena_is_aligned_as_the_target_wants(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,6 +80,6 @@ def test_an_arena_is_aligned_as_the_target_wants(monkeypatch: pytest.MonkeyPatch
         x = tf.placeholder(tf.float32, [40, 40])
         y = tf.matmul(tf.matmul(x, x), x)
         value = np.random.default_rng(1).random((40, 40), np.float32)
-        found = session.run(y, {x: value})
+        actual = session.run(y, {x: value})
         assert session.plan(y, {x: value}).kernels
-    np.testing.assert_allclose(found, value @ value @ value, rtol=1e-4)
+    np.testing.assert_allclose(actual, value @ value @ value, rtol=1e-4)

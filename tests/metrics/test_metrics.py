@@ -266,15 +266,15 @@ def test_labels_that_repeat_or_name_no_class(metric: str, labels: Any) -> None:
     for k in (1, 2, 4):
         for class_id in (None,) if metric == "average_precision" else (None, 0, 2, -1):
             options = {} if class_id is None else {"class_id": class_id}
-            found = at_k(
+            actual = at_k(
                 getattr(tf.metrics, f"{metric}_at_k"),
                 np.array(labels),
                 k=k,
                 weights=weights,
                 **options,
             )
-            wanted = expected_at_k(metric, labels, k, class_id, weights)
-            np.testing.assert_allclose(found, wanted, rtol=1e-6)
+            expected = expected_at_k(metric, labels, k, class_id, weights)
+            np.testing.assert_allclose(actual, expected, rtol=1e-6)
 
 
 def test_top_k_indices_are_rows() -> None:

@@ -25,12 +25,12 @@ IMAGE, FILTER = R.normal(size=(1, 4, 5, 2)), R.normal(size=(2, 2, 2, 3))
 @pytest.mark.parametrize("stride, rate", [(1, 1), (2, 1), (1, 2)])
 def test_conv1d(stride: int, rate: int) -> None:
     options = {"padding": "SAME", "strides": [1, stride], "dilations": [1, rate]}
-    wanted = by_conv2d(LINE[:, None], LINE_FILTER[None], **options)[:, 0]
+    expected = by_conv2d(LINE[:, None], LINE_FILTER[None], **options)[:, 0]
 
     def build(x, w):
         return tf.nn.conv1d(x, w, stride, "SAME", dilations=rate)
 
-    check(build, LINE, LINE_FILTER, expect=wanted)
+    check(build, LINE, LINE_FILTER, expect=expected)
 
     def channels_first(x, w):
         return tf.nn.conv1d(x, w, stride, "SAME", data_format="NCW", dilations=rate)
@@ -39,7 +39,7 @@ def test_conv1d(stride: int, rate: int) -> None:
         channels_first,
         LINE.swapaxes(1, 2),
         LINE_FILTER,
-        expect=wanted.swapaxes(1, 2),
+        expect=expected.swapaxes(1, 2),
         gradient=False,
     )
 
@@ -49,14 +49,14 @@ def test_convolution_of_images(options: dict) -> None:
     def build(x, w):
         return tf.nn.convolution(tf.reshape(x, IMAGE.shape), w, "SAME", **options)
 
-    wanted = by_conv2d(
+    expected = by_conv2d(
         IMAGE,
         FILTER,
         padding="SAME",
         strides=options.get("strides", (1, 1)),
         dilations=options.get("dilation_rate", (1, 1)),
     )
-    check(build, IMAGE, FILTER, expect=wanted, gradient=False)
+    check(build, IMAGE, FILTER, expect=expected, gradient=False)
 
 
 def test_convolution_by_rank() -> None:
@@ -123,9 +123,9 @@ def test_wrong_transposes() -> None:
 def test_atrous(padding: str) -> None:
     wide = np.zeros((3, 3, 2, 3))
     wide[::2, ::2] = FILTER
-    wanted = by_conv2d(IMAGE, wide, strides=1, padding=padding)
+    expected = by_conv2d(IMAGE, wide, strides=1, padding=padding)
     y = run(lambda: tf.nn.atrous_conv2d(IMAGE, FILTER, 2, padding))
-    np.testing.assert_allclose(y, wanted)
+    np.testing.assert_allclose(y, expected)
     dy = R.normal(size=y.shape)
     back = run(lambda: tf.nn.atrous_conv2d_transpose(dy, FILTER, IMAGE.shape, 2, padding))
     np.testing.assert_allclose((back * IMAGE).sum(), (dy * y).sum())
@@ -134,13 +134,13 @@ def test_atrous(padding: str) -> None:
 def test_separable() -> None:
     each, mix = R.normal(size=(2, 2, 2, 2)), R.normal(size=(1, 1, 4, 3))
     joint = np.einsum("klcm,cmo->klco", each, mix[0, 0].reshape(2, 2, 3))
-    wanted = by_conv2d(IMAGE, joint, strides=(1, 2), padding="SAME")
+    expected = by_conv2d(IMAGE, joint, strides=(1, 2), padding="SAME")
 
     def build(x, a, b):
         return tf.nn.separable_conv2d(x, a, b, [1, 1, 2, 1], "SAME")
 
     check(build, IMAGE[:, :3, :3], each, mix, gradient=[1, 2], second=False)
-    np.testing.assert_allclose(run(lambda: build(IMAGE, each, mix)), wanted)
+    np.testing.assert_allclose(run(lambda: build(IMAGE, each, mix)), expected)
 
 
 @pytest.mark.parametrize("shape_of", [lambda s: s, lambda s: [None] * len(s)])

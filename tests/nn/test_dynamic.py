@@ -144,7 +144,7 @@ class TestDynamic:
         names = [v.op.name for v in tf.trainable_variables()]
         assert names[0].startswith("bidirectional_rnn/fw/basic_lstm_cell")
         assert names[2].startswith("bidirectional_rnn/bw/basic_lstm_cell")
-        found, state, weights = run([both, states, tf.trainable_variables()])
+        actual, state, weights = run([both, states, tf.trainable_variables()])
         turned = INPUTS.copy()
         for row, length in enumerate(LENGTHS):
             turned[row, :length] = turned[row, :length][::-1]
@@ -152,8 +152,8 @@ class TestDynamic:
         back, *first = unrolled_lstm(turned, LENGTHS, *weights[2:])
         for row, length in enumerate(LENGTHS):
             back[row, :length] = back[row, :length][::-1]
-        np.testing.assert_allclose(found[0], ahead)
-        np.testing.assert_allclose(found[1], back)
+        np.testing.assert_allclose(actual[0], ahead)
+        np.testing.assert_allclose(actual[1], back)
         np.testing.assert_allclose(state[0], last)
         np.testing.assert_allclose(state[1], first)
 
@@ -162,9 +162,9 @@ class TestDynamic:
         (_, back), _ = tf.nn.bidirectional_dynamic_rnn(
             lstm(), lstm(), x, dtype=tf.float64, time_major=True
         )
-        found, *weights = run([back, *tf.trainable_variables()[2:]])
-        wanted, _, _ = unrolled_lstm(INPUTS[:, ::-1], np.full(BATCH, TIME), *weights)
-        np.testing.assert_allclose(found.swapaxes(0, 1), wanted[:, ::-1])
+        actual, *weights = run([back, *tf.trainable_variables()[2:]])
+        expected, _, _ = unrolled_lstm(INPUTS[:, ::-1], np.full(BATCH, TIME), *weights)
+        np.testing.assert_allclose(actual.swapaxes(0, 1), expected[:, ::-1])
 
     def test_layers_of_both_directions(self) -> None:
         outputs, ahead, back = tf.contrib.rnn.stack_bidirectional_dynamic_rnn(
@@ -181,8 +181,8 @@ class TestDynamic:
     def test_no_steps(self) -> None:
         x = tf.placeholder(tf.float64, [None, BATCH, DEPTH])
         outputs, state = tf.nn.dynamic_rnn(lstm(), x, dtype=tf.float64, time_major=True)
-        found, last = run([outputs, state], {x: np.zeros((0, BATCH, DEPTH))})
-        assert found.shape == (0, BATCH, UNITS)
+        actual, last = run([outputs, state], {x: np.zeros((0, BATCH, DEPTH))})
+        assert actual.shape == (0, BATCH, UNITS)
         assert not last.c.any()
 
     def test_the_loop_ends_with_the_longest_sequence(self) -> None:
@@ -226,12 +226,12 @@ class TestRaw:
     def test_as_unrolled(self) -> None:
         emitted, state, count = raw_network(lstm(), tf.constant(INPUTS), tf.constant(LENGTHS))
         values = [emitted.stack(), state.c, state.h, count, *tf.trainable_variables()]
-        found, c, h, calls, *weights = run(values)
+        actual, c, h, calls, *weights = run(values)
         assert calls == LENGTHS.max() + 1
-        wanted = unrolled_lstm(INPUTS, LENGTHS, *weights)
-        np.testing.assert_allclose(found.swapaxes(0, 1), wanted[0][:, : LENGTHS.max()])
-        np.testing.assert_allclose(c, wanted[1])
-        np.testing.assert_allclose(h, wanted[2])
+        expected = unrolled_lstm(INPUTS, LENGTHS, *weights)
+        np.testing.assert_allclose(actual.swapaxes(0, 1), expected[0][:, : LENGTHS.max()])
+        np.testing.assert_allclose(c, expected[1])
+        np.testing.assert_allclose(h, expected[2])
 
     def test_gradients_are_those_of_the_dynamic_one(self) -> None:
         cell, x = lstm(), tf.constant(INPUTS)
@@ -255,11 +255,11 @@ class TestRaw:
             return time >= [1, 3], tf.zeros([2, DEPTH]), state, emitted, kept
 
         emitted, state, kept = tf.nn.raw_rnn(Plus(DEPTH), step)
-        found = run([{k: v.stack() for k, v in emitted.items()}, state, kept.stack()])
-        np.testing.assert_array_equal(found[0]["double"][..., 0], [[2, 2], [0, 2], [0, 2]])
-        np.testing.assert_array_equal(found[0]["time"], [[1, 1], [0, 2], [0, 3]])
-        np.testing.assert_array_equal(found[1][:, 0], [1, 3])
-        np.testing.assert_array_equal(found[2], [1, 2, 4, 7])
+        actual = run([{k: v.stack() for k, v in emitted.items()}, state, kept.stack()])
+        np.testing.assert_array_equal(actual[0]["double"][..., 0], [[2, 2], [0, 2], [0, 2]])
+        np.testing.assert_array_equal(actual[0]["time"], [[1, 1], [0, 2], [0, 3]])
+        np.testing.assert_array_equal(actual[1][:, 0], [1, 3])
+        np.testing.assert_array_equal(actual[2], [1, 2, 4, 7])
 
 
 def test_variables_and_shapes() -> None:

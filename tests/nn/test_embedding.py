@@ -33,23 +33,23 @@ def shards(strategy: str, count: int) -> list[Any]:
 @pytest.mark.parametrize("count", [1, 2, 3])
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
 def test_shards_give_the_rows_of_the_whole(strategy: str, count: int, dtype: type) -> None:
-    found = tf.nn.embedding_lookup(shards(strategy, count), IDS.astype(dtype), strategy)
-    assert found.shape.as_list() == [2, 3, 2]
-    np.testing.assert_array_equal(run(found), TABLE[IDS])
+    actual = tf.nn.embedding_lookup(shards(strategy, count), IDS.astype(dtype), strategy)
+    assert actual.shape.as_list() == [2, 3, 2]
+    np.testing.assert_array_equal(run(actual), TABLE[IDS])
 
 
 def test_rows_of_more_dimensions() -> None:
     table = np.arange(24.0).reshape(4, 3, 2)
-    found = tf.nn.embedding_lookup([table[::2], table[1::2]], [3, 0])
-    np.testing.assert_array_equal(run(found), table[[3, 0]])
+    actual = tf.nn.embedding_lookup([table[::2], table[1::2]], [3, 0])
+    np.testing.assert_array_equal(run(actual), table[[3, 0]])
 
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_max_norm(count: int) -> None:
-    found = run(tf.nn.embedding_lookup(shards("mod", count), IDS, max_norm=0.5))
+    actual = run(tf.nn.embedding_lookup(shards("mod", count), IDS, max_norm=0.5))
     norms = np.linalg.norm(TABLE, axis=1, keepdims=True)
-    wanted = TABLE * np.minimum(1, 0.5 / norms)
-    np.testing.assert_allclose(found, wanted[IDS], rtol=1e-5)
+    expected = TABLE * np.minimum(1, 0.5 / norms)
+    np.testing.assert_allclose(actual, expected[IDS], rtol=1e-5)
 
 
 def test_gradient_with_respect_to_shards() -> None:
@@ -89,19 +89,19 @@ def sparse(values: Any) -> Any:
 @pytest.mark.parametrize("count", [1, 2])
 def test_sparse_ids_are_combined(combiner: str, weighted: bool, count: int) -> None:
     ids = np.array([1, 6, 6, 0])
-    found = tf.nn.embedding_lookup_sparse(
+    actual = tf.nn.embedding_lookup_sparse(
         shards("mod", count),
         sparse(ids),
         sparse(WEIGHTS) if weighted else None,
         combiner=combiner,
     )
     weights = WEIGHTS if weighted else np.ones_like(WEIGHTS)
-    wanted = []
+    expected = []
     for places in ([0, 1], [2], [3]):
         total = (TABLE[ids[places]] * weights[places][:, None]).sum(0)
         scale = ROWS[combiner]
-        wanted.append(total / (scale(weights[places]) if callable(scale) else scale))
-    np.testing.assert_allclose(run(found), wanted, rtol=1e-5)
+        expected.append(total / (scale(weights[places]) if callable(scale) else scale))
+    np.testing.assert_allclose(run(actual), expected, rtol=1e-5)
 
 
 def test_bad_sparse_lookups() -> None:
@@ -119,11 +119,11 @@ def test_safe_lookup(default_id: int | None) -> None:
         [[0, 0, 0], [0, 0, 1], [0, 1, 0], [1, 1, 2]], np.array([1, 6, -1, 2]), [2, 2, 3]
     )
     weights = tf.SparseTensor(ids.indices, [1.0, 3.0, 1.0, 0.0], [2, 2, 3])
-    found = tf.nn.safe_embedding_lookup_sparse([TABLE], ids, weights, default_id=default_id)
-    assert found.shape.as_list() == [2, 2, 2]
+    actual = tf.nn.safe_embedding_lookup_sparse([TABLE], ids, weights, default_id=default_id)
+    assert actual.shape.as_list() == [2, 2, 2]
     filler = np.zeros(2) if default_id is None else TABLE[default_id]
     first = (TABLE[1] + 3 * TABLE[6]) / 4
-    np.testing.assert_allclose(run(found), [[first, filler], [filler, filler]], rtol=1e-5)
+    np.testing.assert_allclose(run(actual), [[first, filler], [filler, filler]], rtol=1e-5)
 
 
 def test_rows_within_max_norm_keep_every_digit() -> None:

@@ -20,13 +20,13 @@ IMAGE = R.normal(size=(1, 6, 5, 2))
 @pytest.mark.parametrize("kind", ["max", "avg"])
 def test_lines(kind: str) -> None:
     over_images = getattr(tf.nn, f"{kind}_pool")
-    wanted = run(lambda: over_images(LINE[:, None], [1, 3], [1, 2], "SAME"))[:, 0]
+    expected = run(lambda: over_images(LINE[:, None], [1, 3], [1, 2], "SAME"))[:, 0]
     over_lines = getattr(tf.nn, f"{kind}_pool1d")
-    np.testing.assert_allclose(run(lambda: over_lines(LINE, 3, 2, "SAME")), wanted)
+    np.testing.assert_allclose(run(lambda: over_lines(LINE, 3, 2, "SAME")), expected)
     general = run(lambda: tf.nn.pool(LINE, [3], kind.upper(), "SAME", strides=[2]))
-    np.testing.assert_allclose(general, wanted)
+    np.testing.assert_allclose(general, expected)
     first = run(lambda: over_lines(LINE.swapaxes(1, 2), 3, 2, "SAME", data_format="NCW"))
-    np.testing.assert_allclose(first, wanted.swapaxes(1, 2))
+    np.testing.assert_allclose(first, expected.swapaxes(1, 2))
 
 
 @pytest.mark.parametrize("kind", ["max", "avg"])

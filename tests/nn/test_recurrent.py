@@ -93,10 +93,10 @@ def test_bidirectional_variable_names() -> None:
 def test_variables_lie_below_the_scope() -> None:
     tf.nn.static_rnn(tf.nn.rnn_cell.GRUCell(3), steps(), dtype=tf.float32)
     tf.contrib.rnn.static_rnn(tf.nn.rnn_cell.GRUCell(3), steps(), dtype=tf.float32, scope="mine")
-    found = [v.op.name for v in tf.global_variables()]
-    assert found[0] == "rnn/gru_cell/gates/kernel"
-    assert found[4] == "mine/gru_cell/gates/kernel"
-    assert len(found) == 8
+    actual = [v.op.name for v in tf.global_variables()]
+    assert actual[0] == "rnn/gru_cell/gates/kernel"
+    assert actual[4] == "mine/gru_cell/gates/kernel"
+    assert len(actual) == 8
 
 
 def test_state_saver() -> None:

@@ -45,9 +45,9 @@ def normal(*shape: int) -> Any:
 def test_basic_rnn() -> None:
     h = normal(4, 5)
     output, state, w = step(cells.BasicRNNCell(5), h)
-    wanted = np.tanh(np.concatenate([X, h], 1) @ w["kernel"] + w["bias"])
-    np.testing.assert_allclose(output, wanted, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(state, wanted, rtol=1e-5, atol=1e-6)
+    expected = np.tanh(np.concatenate([X, h], 1) @ w["kernel"] + w["bias"])
+    np.testing.assert_allclose(output, expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(state, expected, rtol=1e-5, atol=1e-6)
     assert names() == ["basic_rnn_cell/kernel", "basic_rnn_cell/bias"]
 
 

@@ -39,10 +39,10 @@ def logits(remove_hits: bool) -> Any:
 
 
 def test_nce_loss() -> None:
-    found = run(tf.nn.nce_loss(WEIGHTS, BIASES, LABELS, INPUTS, 3, 6, sampled_values=VALUES))
+    actual = run(tf.nn.nce_loss(WEIGHTS, BIASES, LABELS, INPUTS, 3, 6, sampled_values=VALUES))
     x, target = logits(False), np.array([1, 0, 0, 0])
-    wanted = (np.maximum(x, 0) - x * target + np.log1p(np.exp(-np.abs(x)))).sum(1)
-    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+    expected = (np.maximum(x, 0) - x * target + np.log1p(np.exp(-np.abs(x)))).sum(1)
+    np.testing.assert_allclose(actual, expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("swapped", [False, True])
@@ -50,9 +50,9 @@ def test_nce_loss() -> None:
 def test_sampled_softmax_loss(swapped: bool, count: int) -> None:
     weights = [WEIGHTS[i::count] for i in range(count)]
     pair = (INPUTS, LABELS) if swapped else (LABELS, INPUTS)
-    found = run(tf.nn.sampled_softmax_loss(weights, BIASES, *pair, 3, 6, sampled_values=VALUES))
+    actual = run(tf.nn.sampled_softmax_loss(weights, BIASES, *pair, 3, 6, sampled_values=VALUES))
     x = logits(True)
-    np.testing.assert_allclose(found, np.log(np.exp(x).sum(1)) - x[:, 0], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(actual, np.log(np.exp(x).sum(1)) - x[:, 0], rtol=1e-5, atol=1e-6)
 
 
 def test_it_samples_for_itself_and_trains() -> None:

@@ -70,9 +70,9 @@ def check(build: Callable[[Any], Any], value: Any) -> Any:
         y = build(x)
         model = tf.onnx.export(y)
         again = tf.onnx.load(model)(x)
-        wanted, found = session.run([y, again], {x: value})
-        np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=2e-5)
-        assert found.dtype == wanted.dtype
+        expected, found = session.run([y, again], {x: value})
+        np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-5)
+        assert found.dtype == expected.dtype
         return model
 
 
@@ -93,10 +93,10 @@ def test_variables_are_constants_of_the_model(tmp_path: Path):
         session.run(tf.global_variables_initializer())
         path = tmp_path / "m.onnx"
         tf.onnx.export(y, str(path))
-        wanted = session.run(y, {x: np.ones([3, 4])})
+        expected = session.run(y, {x: np.ones([3, 4])})
         loaded = tf.onnx.load(str(path))
     with tf.Graph().as_default(), tf.Session() as session:
-        np.testing.assert_allclose(session.run(loaded(np.ones([3, 4], "f"))), wanted, rtol=1e-6)
+        np.testing.assert_allclose(session.run(loaded(np.ones([3, 4], "f"))), expected, rtol=1e-6)
 
 
 def test_inputs_may_be_any_tensors():

@@ -55,9 +55,9 @@ def test_a_version_decides_what_an_operator_means(session: Any):
     x = np.arange(8, dtype=np.float32).reshape(1, 2, 4)
     for version, axes in ((12, (1, 2)), (13, (2,))):
         proto = model([node("Softmax", "x", "y")], [info("x")], [info("y")], version)
-        found = session.run(tf.onnx.load(proto)(x))
-        wanted = np.exp(x) / np.exp(x).sum(axes, keepdims=True)
-        np.testing.assert_allclose(found, wanted, rtol=1e-5)
+        actual = session.run(tf.onnx.load(proto)(x))
+        expected = np.exp(x) / np.exp(x).sum(axes, keepdims=True)
+        np.testing.assert_allclose(actual, expected, rtol=1e-5)
 
 
 def test_an_operator_that_onnx_defines_by_others(session: Any):
@@ -67,9 +67,9 @@ def test_an_operator_that_onnx_defines_by_others(session: Any):
         [info("y")],
     )
     x, t = np.array([[0.0, 1.0], [2.0, 0.0]], np.float32), np.array([1, 0])
-    found = session.run(tf.onnx.load(proto)(x, t))
-    wanted = -np.log(np.exp(x) / np.exp(x).sum(1, keepdims=True))[[0, 1], t]
-    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+    actual = session.run(tf.onnx.load(proto)(x, t))
+    expected = -np.log(np.exp(x) / np.exp(x).sum(1, keepdims=True))[[0, 1], t]
+    np.testing.assert_allclose(actual, expected, rtol=1e-5)
 
 
 def test_a_function_of_the_model_itself(session: Any):
@@ -82,8 +82,8 @@ def test_a_function_of_the_model_itself(session: Any):
     scaled = helper.make_node("Scaled", ["x"], ["y"], domain="own", alpha=0.5)
     proto = model([scaled], [info("x")], [info("y")], functions=[function])
     proto.opset_import.append(helper.make_opsetid("own", 1))
-    found = session.run(tf.onnx.load(proto)(np.array([-2.0, 2.0], np.float32)))
-    np.testing.assert_array_equal(found, [-1, 2])
+    actual = session.run(tf.onnx.load(proto)(np.array([-2.0, 2.0], np.float32)))
+    np.testing.assert_array_equal(actual, [-1, 2])
 
 
 def test_a_loop_and_a_branch(session: Any):
@@ -105,9 +105,9 @@ def test_a_loop_and_a_branch(session: Any):
     )
     count = tf.placeholder(tf.int64, [])
     end, seen = tf.onnx.load(proto)(count, np.float32(10))
-    found = session.run([end, seen], {count: 4})
-    assert found[0] == 16
-    np.testing.assert_array_equal(found[1], [10, 11, 13, 16])
+    actual = session.run([end, seen], {count: 4})
+    assert actual[0] == 16
+    np.testing.assert_array_equal(actual[1], [10, 11, 13, 16])
 
 
 def test_eager_code():
@@ -129,9 +129,9 @@ def _chain(depth: int) -> Any:
     last = [helper.make_node("Relu", ["x"], ["y"])]
     functions.append(helper.make_function("own", f"f{depth}", ["x"], ["y"], last, opsets))
     first = helper.make_node("f0", ["x"], ["y"], domain="own")
-    made = model([first], [info("x")], [info("y")], functions=functions)
-    made.opset_import.append(helper.make_opsetid("own", 1))
-    return made
+    result = model([first], [info("x")], [info("y")], functions=functions)
+    result.opset_import.append(helper.make_opsetid("own", 1))
+    return result
 
 
 class TestRefused:

@@ -56,10 +56,10 @@ def check(
     check_on_emulated_gpu(build, values, max(rtol, 1e-4), max(atol, 1e-5))
     check_round_trip(build, values, results)
     if expect is not None:
-        wanted = expect(*values) if callable(expect) else expect
-        wanted = list(wanted) if isinstance(wanted, list | tuple) else [wanted]
-        assert len(wanted) == len(results)
-        for actual, right in zip(results, wanted, strict=True):
+        expected = expect(*values) if callable(expect) else expect
+        expected = list(expected) if isinstance(expected, list | tuple) else [expected]
+        assert len(expected) == len(results)
+        for actual, right in zip(results, expected, strict=True):
             assert_close(actual, right, rtol, atol)
     if gradient is not False:
         which = range(len(values)) if gradient is True else gradient
@@ -289,7 +289,7 @@ def _compare(
     known = [[grad for grad in order.grads if grad is not None] for order in orders]
     fetches = [order.total for order in orders], known
     fetched = [iter(grads) for grads in session.run(fetches, feeds)[1]]
-    found = [
+    result = [
         [None if grad is None else next(rest) for grad in order.grads]
         for order, rest in zip(orders, fetched, strict=True)
     ]
@@ -302,12 +302,12 @@ def _compare(
             value,
             step,
         )
-        for power, (slopes, wanted) in enumerate(zip(found, numeric, strict=True)):
+        for power, (slopes, expected) in enumerate(zip(result, numeric, strict=True)):
             right = 0 if slopes[number] is None else slopes[number]
             scale = 10**power
             message = f"order {power + 1}, input {position}"
-            np.testing.assert_allclose(right, wanted, scale * rtol, scale * atol, err_msg=message)
-    return found
+            np.testing.assert_allclose(right, expected, scale * rtol, scale * atol, err_msg=message)
+    return result
 
 
 def _differences(function: Callable[[Any], Any], count: int, value: Any, step: float) -> Any:

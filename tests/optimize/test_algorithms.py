@@ -44,14 +44,14 @@ def both(fetches: Sequence[tf.Tensor], feeds: dict[Any, Any]) -> tuple[list[Any]
 
 
 def assert_same(fetches: Sequence[tf.Tensor], feeds: dict[Any, Any]) -> None:
-    for found, wanted in zip(*both(fetches, feeds), strict=True):
-        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+    for found, expected in zip(*both(fetches, feeds), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
 def fired(fetches: Sequence[tf.Tensor], feeds: Sequence[tf.Tensor] = ()) -> dict[str, int]:
     """How often rules fired in a step."""
     reports = optimized(fetches, feeds).passes
-    return {name: count for each in reports for name, count in each.fired.items()}
+    return {name: count for report in reports for name, count in report.fired.items()}
 
 
 def values(*shape: int) -> Any:
@@ -342,8 +342,8 @@ def test_functions_are_hoisted_and_what_is_cheap_is_not() -> None:
         lambda i, a: (i + 1, a + tf.exp(x + 1) + (x * x) + tf.broadcast_to(tf.log(s), [4, 4])),
         [0, x],
     )[1]
-    found = {name for name in fired([y], [x, s]) if name.startswith("invariant")}
-    assert found == {"invariant Exp", "invariant Log"}
+    actual = {name for name in fired([y], [x, s]) if name.startswith("invariant")}
+    assert actual == {"invariant Exp", "invariant Log"}
     assert_same([y], {x: values(4, 4), s: values(1) ** 2})
 
 
@@ -368,8 +368,8 @@ def test_what_is_hoisted_goes_by_the_cost_of_the_function(
         return i + 1, a + tf.cast(function(x), tf.float32)
 
     y = tf.while_loop(lambda i, a: i < 3, body, [0, x])[1]
-    found = [name for name in fired([y], [x]) if name.startswith("invariant")]
-    assert bool(found) == is_hoisted, found
+    actual = [name for name in fired([y], [x]) if name.startswith("invariant")]
+    assert bool(actual) == is_hoisted, actual
     assert_same([y], {x: abs(values(4, 4))})
 
 

@@ -76,9 +76,9 @@ def test_some_gradients(wanted: str) -> None:
     given = heads()
     y = attention(*given)
     slopes = tf.gradients(tf.square(y), [x for x in given if x.op.name in wanted])
-    found = ops([y, *slopes], given)
-    assert len(fused(found)) == 2
-    assert count(found, "BatchMatMulV2") == 0
+    actual = ops([y, *slopes], given)
+    assert len(fused(actual)) == 2
+    assert count(actual, "BatchMatMulV2") == 0
 
 
 def test_mixed_precision() -> None:
@@ -86,9 +86,9 @@ def test_mixed_precision() -> None:
     y = attention(*given, mask=causal(tf.float32))
     fetches = [y, *tf.gradients(tf.square(y), given)]
     assert not fused(ops(fetches, given))
-    found = ops(fetches, given, auto_mixed_precision=Toggle.ON)
-    assert len(fused(found)) == 2
-    assert count(found, "BatchMatMulV2") == 0
+    actual = ops(fetches, given, auto_mixed_precision=Toggle.ON)
+    assert len(fused(actual)) == 2
+    assert count(actual, "BatchMatMulV2") == 0
 
 
 def test_forms_of_scale_and_mask() -> None:

@@ -33,9 +33,9 @@ def values(*shape: int, dtype: Any = np.float32) -> Any:
 
 
 def assert_same(fetches: list[Any], feeds: dict[Any, Any]) -> None:
-    for found, wanted in zip(*both(fetches, feeds), strict=True):
-        scale = float(np.max(np.abs(wanted)))  # sums cancel
-        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4 * max(scale, 1e-3))
+    for found, expected in zip(*both(fetches, feeds), strict=True):
+        scale = float(np.max(np.abs(expected)))  # sums cancel
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4 * max(scale, 1e-3))
 
 
 # The minimum cut
@@ -59,13 +59,13 @@ def test_a_cut_is_the_cheapest_of_all(seed: int) -> None:
     for a, b, price in pairs:
         cut.edge(vertices[a], vertices[b], price)
     chosen = cut.first_side()
-    found = {n for n in range(count) if vertices[n] in chosen}
+    actual = {n for n in range(count) if vertices[n] in chosen}
     every = [
         set(some)
         for size in range(count + 1)
         for some in itertools.combinations(range(count), size)
     ]
-    assert cost(found) == min(map(cost, every))
+    assert cost(actual) == min(map(cost, every))
 
 
 # Forms: what an op computes with channels last is what it computes, transposed

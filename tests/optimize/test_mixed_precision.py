@@ -43,21 +43,21 @@ def training() -> tuple[Any, Any, Any]:
 
 
 def dtypes_of(graph: StepGraph) -> dict[str, set[str]]:
-    found: dict[str, set[str]] = {}
+    result: dict[str, set[str]] = {}
     for node in graph.nodes:
-        found.setdefault(node.type, set()).update(t.dtype.name for t in node.outputs)
-    return found
+        result.setdefault(node.type, set()).update(t.dtype.name for t in node.outputs)
+    return result
 
 
 def test_products_and_what_lies_between_them_are_narrow() -> None:
     loss, feeds, _ = training()
     graph = step([loss, *tf.gradients(loss, tf.trainable_variables())], feeds=list(feeds))
     after(narrowing(tf.bfloat16), graph)
-    found = dtypes_of(graph)
+    actual = dtypes_of(graph)
     for kind in ("Conv2D", "MatMul", "BiasAdd", "Relu", "MaxPool", "Tanh", "ReluGrad"):
-        assert found[kind] == {"bfloat16"}, kind
+        assert actual[kind] == {"bfloat16"}, kind
     for kind in ("SparseSoftmaxCrossEntropyWithLogits", "Mean", "BiasAddGrad", "Identity"):
-        assert "bfloat16" not in found.get(kind, set()), kind
+        assert "bfloat16" not in actual.get(kind, set()), kind
     assert all(tensor.dtype is tf.float32 for tensor in graph.fetches)
 
 

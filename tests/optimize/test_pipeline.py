@@ -120,9 +120,9 @@ def test_the_naive_cross_entropy_is_stable_with_its_gradient(batch: int | None) 
     values = rng.choice([-1000.0, 0.0, 1000.0], (4, 5)).astype(np.float32)
     onehot = np.eye(5, dtype=np.float32)[rng.integers(0, 5, 4)]
     with tf.Session() as session:
-        loss, wanted, slope, wanted_slope = session.run(both, {logits: values, labels: onehot})
+        loss, expected, slope, wanted_slope = session.run(both, {logits: values, labels: onehot})
     assert np.isfinite(slope).all()
-    np.testing.assert_allclose(loss, wanted, rtol=1e-6)
+    np.testing.assert_allclose(loss, expected, rtol=1e-6)
     np.testing.assert_allclose(slope, wanted_slope, atol=1e-6)
 
 
@@ -137,8 +137,8 @@ def test_the_naive_sigmoid_cross_entropy_is_stable_with_its_gradient() -> None:
         z: np.array([[0, 1, 1], [0, 0, 1]], np.float32),
     }
     with tf.Session() as session:
-        loss, wanted, slope, wanted_slope = session.run(both, feeds)
-    np.testing.assert_allclose(loss, wanted, rtol=1e-6)
+        loss, expected, slope, wanted_slope = session.run(both, feeds)
+    np.testing.assert_allclose(loss, expected, rtol=1e-6)
     np.testing.assert_allclose(slope, wanted_slope, atol=1e-6)
 
 

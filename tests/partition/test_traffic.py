@@ -58,12 +58,12 @@ def routes_of(
 
 
 def shards(name: str, rows: int, *depth: int) -> list[tf.Variable]:
-    made = []
+    result = []
     for number, server in enumerate(SERVERS):
         with tf.device(server):
             shape = [rows // len(SERVERS), *depth]
-            made.append(tf.get_variable(f"{name}_{number}", shape))
-    return made
+            result.append(tf.get_variable(f"{name}_{number}", shape))
+    return result
 
 
 def ids() -> tf.Tensor:

@@ -22,19 +22,19 @@ OUTSIDE = ("platform/blas.py", "testing/")
 
 def uses(source: str) -> list[str]:
     """The places of a module where it uses BLAS other than by `thalweg.platform.blas`."""
-    found: list[str] = []
+    result: list[str] = []
     for part in ast.walk(ast.parse(source)):
         if isinstance(part, ast.BinOp | ast.AugAssign) and isinstance(part.op, ast.MatMult):
-            found.append(f"line {part.lineno}: @")
+            result.append(f"line {part.lineno}: @")
         if not isinstance(part, ast.Attribute) or not isinstance(
             part.value, ast.Name | ast.Attribute
         ):
             continue
         if ast.unparse(part.value) == "np.linalg" and part.attr != "LinAlgError":
-            found.append(f"line {part.lineno}: np.linalg.{part.attr}")
+            result.append(f"line {part.lineno}: np.linalg.{part.attr}")
         elif ast.unparse(part.value) == "np" and part.attr in BLAS - {"linalg"}:
-            found.append(f"line {part.lineno}: np.{part.attr}")
-    return found
+            result.append(f"line {part.lineno}: np.{part.attr}")
+    return result
 
 
 def test_uses_are_found():

@@ -78,7 +78,7 @@ REGISTRIES = {
     "platform/disk_cache.py:_refused": "folders that were warned of",
     "platform/depth.py:_saved_limits": "an entry for each open block",
     "platform/spans.py:_watchers": "a function for each module that watches",
-    "platform/spans.py:_lasting": "open spans",
+    "platform/spans.py:_open_spans": "open spans",
     "protos/classes.py:_loaded": "the files of the package",
     "public.py:_installed": "the public modules",
     "public.py:_lazy": "public names",
@@ -180,14 +180,14 @@ def test_all_have_the_limits_that_are_listed() -> None:
         x = tf.placeholder(tf.float32, [None])
         y = tf.while_loop(lambda n, _: n < 3, lambda n, y: (n + 1, y * x), (0, x))[1]
         session.run(tf.tanh(y), {x: np.ones(3, np.float32)})
-        found = {c.name: c for c in caches() if "." not in c.name}
-    assert {name: found[name].limit for name in found if name in LIMITS}.items() <= LIMITS.items()
-    assert found.keys() <= LIMITS.keys() | {"test", "short-lived"}
+        actual = {c.name: c for c in caches() if "." not in c.name}
+    assert {name: actual[name].limit for name in actual if name in LIMITS}.items() <= LIMITS.items()
+    assert actual.keys() <= LIMITS.keys() | {"test", "short-lived"}
     assert {
         "programs of a region",
         "plans of a session",
         "flops and bytes of kernels",
-    } <= found.keys()
+    } <= actual.keys()
     assert all(c.limit and c.size <= c.limit for c in caches())
 
 
@@ -210,8 +210,8 @@ def _has_parameters(function: ast.FunctionDef) -> bool:
 def test_what_modules_hold_is_bounded_or_listed() -> None:
     container = re.compile(r"^\w+[^=\n]*= *([\[{]|dict|list|set|defaultdict|\w+\()", re.MULTILINE)
     holding = [name for name, text in texts().items() if container.search(text)]
-    found = {f"{name}:{held}" for name in holding for held in _unbounded(tree(name))}
-    assert found == REGISTRIES.keys()
+    actual = {f"{name}:{held}" for name in holding for held in _unbounded(tree(name))}
+    assert actual == REGISTRIES.keys()
 
 
 def _unbounded(tree: ast.Module) -> set[str]:
@@ -239,18 +239,18 @@ def _holds_any_number(value: ast.expr) -> bool:
 
 
 def _changed(tree: ast.Module) -> set[str]:
-    found: set[str] = set()
+    result: set[str] = set()
     for function in ast.walk(tree):
         if not isinstance(function, ast.FunctionDef | ast.Lambda):
             continue
         for node in ast.walk(function):
             if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
-                found |= _names(node.value)
+                result |= _names(node.value)
             elif isinstance(node, ast.AugAssign):
-                found |= _names(node.target)
+                result |= _names(node.target)
             elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-                found |= _names(node.func.value) if node.func.attr in CHANGES else set()
-    return found
+                result |= _names(node.func.value) if node.func.attr in CHANGES else set()
+    return result
 
 
 def _names(node: ast.expr) -> set[str]:

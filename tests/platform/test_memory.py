@@ -11,7 +11,7 @@ from thalweg.platform.memory import _mallopt
 # in them. The pieces are noted, and memory is looked at, outside of the thread whose heap it is.
 PROGRAM = """
 import ctypes, threading
-from thalweg.platform.memory import hand_back_own_heap
+from thalweg.platform.memory import trim_thread_heap
 
 def resident():
     with open("/proc/self/statm") as file:
@@ -25,7 +25,7 @@ def work():
         library.free(piece)
     meeting.wait()
     meeting.wait()
-    hand_back_own_heap()
+    trim_thread_heap()
     meeting.wait()
 
 library, pieces, meeting = ctypes.CDLL(None), (ctypes.c_void_p * 4000)(), threading.Barrier(2)

@@ -30,12 +30,12 @@ def their_names() -> dict[str, Any]:
         for module in pkgutil.iter_modules(their_protos.__path__)
     ]
     modules.append("tensorboard.plugins.projector.projector_config_pb2")
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for module in map(importlib.import_module, modules):
         file = module.DESCRIPTOR
         names = (*file.message_types_by_name, *file.enum_types_by_name)
-        found |= {name: getattr(module, name) for name in names}
-    return found
+        result |= {name: getattr(module, name) for name in names}
+    return result
 
 
 THEIRS = their_names()

@@ -96,8 +96,8 @@ class _Perturbation:
                 continue
             is_equality = self._number == 1 and node.type in ("Equal", "NotEqual")
             found = call(node, self._with_equals(node) if is_equality else values)
-            for place, value in enumerate(found):
-                values.setdefault(node.outputs[place], self._perturb(node, place, value))
+            for index, value in enumerate(found):
+                values.setdefault(node.outputs[index], self._perturb(node, index, value))
         return values
 
     def _with_equals(self, node: Node) -> Values:

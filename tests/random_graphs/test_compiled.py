@@ -90,14 +90,14 @@ def test_gradients_agree_with_the_numpy_kernels(generator: GraphGenerator) -> No
     if not gradients:
         return
     nodes = generator.graph.nodes
-    wanted = interpret(nodes, generator.feeds)
-    if not all(np.isfinite(widened(value)).all() for value in wanted.values()):
+    expected = interpret(nodes, generator.feeds)
+    if not all(np.isfinite(widened(value)).all() for value in expected.values()):
         return  # infinity times the zeros of padding: it matters which zeros are really there
     nearby = perturbed(nodes, generator.feeds)
     with with_redzones(), tf.Session(graph=generator.graph) as session:
         found = session.run(gradients, generator.feeds)
     for value, tensor in zip(found, gradients, strict=True):
-        assert_agree(value, wanted[tensor], [values[tensor] for values in nearby])
+        assert_agree(value, expected[tensor], [values[tensor] for values in nearby])
 
 
 def gradients_of(generator: GraphGenerator) -> list[tf.Tensor]:
@@ -138,9 +138,9 @@ def test_what_is_left_of_a_row_ends_with_its_buffer(dtype: Any, columns: int) ->
     with tf.Graph().as_default(), with_redzones(), tf.Session() as session:
         x = tf.placeholder(dtype, [3, columns])
         y = tf.stack([x, x + x, x], 1)
-        found = session.run([y, tf.equal(y, y)], {x: array})
-    np.testing.assert_array_equal(found[0], np.stack([array, array + array, array], 1))
-    assert found[1].all()
+        actual = session.run([y, tf.equal(y, y)], {x: array})
+    np.testing.assert_array_equal(actual[0], np.stack([array, array + array, array], 1))
+    assert actual[1].all()
 
 
 @pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16])
@@ -156,12 +156,12 @@ def test_short_floats_are_summed_as_long_ones(
     with tf.Graph().as_default(), with_redzones(), tf.Session() as session:
         x, y = (tf.placeholder(dtype, side.shape) for side in (a, b))
         product = tf.matmul(x, y, transpose_a=flips[0], transpose_b=flips[1])
-        found = session.run([product, tf.cast(product, tf.float32)], {x: a, y: b})
+        actual = session.run([product, tf.cast(product, tf.float32)], {x: a, y: b})
     wide = [side.astype(np.float32) for side in (a, b)]
     exact = (wide[0].T if flips[0] else wide[0]) @ (wide[1].T if flips[1] else wide[1])
     step = 2.0 ** -(11 if dtype is tf.float16 else 8)
-    np.testing.assert_allclose(found[0].astype(np.float32), exact, rtol=1.01 * step, atol=1e-3)
-    np.testing.assert_array_equal(found[1], found[0].astype(np.float32))
+    np.testing.assert_allclose(actual[0].astype(np.float32), exact, rtol=1.01 * step, atol=1e-3)
+    np.testing.assert_array_equal(actual[1], actual[0].astype(np.float32))
 
 
 @pytest.mark.parametrize("padding", ["SAME", "VALID"])

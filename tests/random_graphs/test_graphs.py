@@ -77,10 +77,10 @@ def test_any_subset_may_be_fetched_and_any_tensor_fed(generator: GraphGenerator,
     fetches = some(data.draw, generator.tensors)
     fed = some(data.draw, generator.tensors) if data.draw(st.booleans()) else []
     feeds = {**generator.feeds, **{t: other_value(generator.values[t]) for t in fed}}
-    wanted = interpret(generator.graph.nodes, feeds)
+    expected = interpret(generator.graph.nodes, feeds)
     with tf.Session(graph=generator.graph) as session:
         for value, tensor in zip(session.run(fetches, feeds), fetches, strict=True):
-            assert_same(value, wanted[tensor])
+            assert_same(value, expected[tensor])
 
 
 def other_value(value: Array) -> Array:
@@ -134,8 +134,8 @@ def test_a_graph_read_back_gives_the_same(generator: GraphGenerator) -> None:
         fetches = [graph.get_tensor_by_name(tensor.name) for tensor in generator.values]
         feeds = {tensor.name: value for tensor, value in generator.feeds.items()}
         found = session.run(fetches, feeds) if fetches else []
-    for value, wanted in zip(found, generator.values.values(), strict=True):
-        assert_same(value, wanted)
+    for value, expected in zip(found, generator.values.values(), strict=True):
+        assert_same(value, expected)
 
 
 # Gradients
@@ -170,8 +170,8 @@ def test_gradients_agree_with_central_differences(generator: GraphGenerator) -> 
             assert dense.shape.is_compatible_with(slope.shape)
             slope = session.run(dense, generator.feeds)
     nodes = generator.graph.nodes[: y.op.index + 1]
-    wanted = differences(nodes, generator.feeds, x, y)
-    np.testing.assert_allclose(slope, wanted, rtol=1e-4, atol=1e-6)
+    expected = differences(nodes, generator.feeds, x, y)
+    np.testing.assert_allclose(slope, expected, rtol=1e-4, atol=1e-6)
 
 
 def differences(nodes: list[Node], feeds: Values, x: tf.Tensor, y: tf.Tensor) -> Array:

@@ -135,9 +135,9 @@ class Program:
         return x + tf.random_uniform([SIZE], 0, 9, tf.int64, seed=self.lines)
 
     def _host(self, x: Any, y: Any) -> Any:
-        made = tf.py_func(lambda a, b: a - b, [x, y], tf.int64)
-        made.set_shape([SIZE])
-        return made
+        result = tf.py_func(lambda a, b: a - b, [x, y], tf.int64)
+        result.set_shape([SIZE])
+        return result
 
     def _pass(self, x: Any, y: Any) -> Any:
         """Through a queue."""
@@ -161,12 +161,12 @@ def in_any_sequence(seed: int) -> Generator[None]:
     def sequence(nodes: Iterable[Node]) -> list[Node]:
         sorter = TopologicalSorter(step_order(program_order(nodes)))
         sorter.prepare()
-        found, ready = list[Node](), list(sorter.get_ready())
+        result, ready = list[Node](), list(sorter.get_ready())
         while ready:
-            found.append(ready.pop(choice.randrange(len(ready))))
-            sorter.done(found[-1])
+            result.append(ready.pop(choice.randrange(len(ready))))
+            sorter.done(result[-1])
             ready += sorter.get_ready()
-        return found
+        return result
 
     with (
         mock.patch.object(subgraph, "program_order", sequence),

@@ -57,11 +57,11 @@ def test_ops_and_gradients_agree_with_the_numpy_kernels(seed: int, size: int, co
         along = session.run(slopes, generator.feeds)
     for value, tensor in zip(found, fetches, strict=True):
         assert_agree(value, generator.values[tensor], [values[tensor] for values in nearby])
-    wanted = interpret(generator.graph.nodes, generator.feeds)
-    if not all(np.isfinite(widened(value)).all() for value in wanted.values()):
+    expected = interpret(generator.graph.nodes, generator.feeds)
+    if not all(np.isfinite(widened(value)).all() for value in expected.values()):
         return  # infinity times the zeros of padding: it matters which zeros are really there
     for value, tensor in zip(along, slopes, strict=True):
-        assert_agree(value, wanted[tensor], [values[tensor] for values in nearby])
+        assert_agree(value, expected[tensor], [values[tensor] for values in nearby])
 
 
 @examples(20, soak=10_000)
@@ -120,12 +120,12 @@ class Program:
     def trajectory(self, session: Any) -> list[Any]:
         """What three steps give and leave."""
         session.run(tf.global_variables_initializer())
-        found: list[Any] = []
+        result: list[Any] = []
         for step in range(3):
             feeds = {self.x: np.array([0.1, -0.3, 0.2]) * (step + 1)}
-            found += session.run([*self.results, self.after], feeds)[:-1]
-            found += session.run(self._variables)
-        return found
+            result += session.run([*self.results, self.after], feeds)[:-1]
+            result += session.run(self._variables)
+        return result
 
     def _array(self) -> Any:
         return np.array([self._random.uniform(-1, 1) for _ in range(3)])
@@ -175,17 +175,17 @@ class Program:
     def _inside(self, values: list[Any], depth: int) -> Any:
         """The block of a body: its accesses are done when its value is there."""
         before, self._last = self._last, tf.no_op()
-        made = self._block(values, depth - 1)[-1]
+        result = self._block(values, depth - 1)[-1]
         with tf.control_dependencies([self._last]):
-            made = tf.identity(made)
+            result = tf.identity(result)
         self._last = before
-        return made
+        return result
 
     def _after(self, make: Callable[[], Any]) -> Any:
         with tf.control_dependencies([self._last]):
-            made = make()
-        self._last = made
-        return made
+            result = make()
+        self._last = result
+        return result
 
     def _branch(self, values: list[Any], depth: int) -> Any:
         chooses = tf.reduce_sum(self._pick(values)) > self._random.uniform(-1, 1)

@@ -64,11 +64,11 @@ def programs(draw: Any) -> list[Statement]:
 def before(program: list[Statement], position: int) -> set[int]:
     """The earlier statements that a statement must follow: those it conflicts with, its source."""
     here = program[position]
-    found = {position for position in (here.source, here.extra) if position >= 0}
+    result = {position for position in (here.source, here.extra) if position >= 0}
     for index, other in enumerate(program[:position]):
         if other.variable == here.variable and (other.writes or here.writes):
-            found.add(index)
-    return found
+            result.add(index)
+    return result
 
 
 def closure(program: list[Statement], wanted: set[int]) -> list[int]:

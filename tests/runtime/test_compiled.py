@@ -42,8 +42,8 @@ def test_what_both_sides_of_a_choice_read_is_there_when_only_one_is_taken(sessio
     ones = np.ones([64, 10], np.float32)
     feeds = {a: ones, b: ones, table: np.ones([50, 64]), at: np.arange(64) % 50, keep: 0.5}
     for sign, wanted in ((-1, 19.0), (1, 22.0)):
-        found = session.run(total, {**feeds, gate: np.full([64, 64], sign)})
-        np.testing.assert_array_equal(found, np.full([64, 64], wanted))
+        actual = session.run(total, {**feeds, gate: np.full([64, 64], sign)})
+        np.testing.assert_array_equal(actual, np.full([64, 64], wanted))
 
 
 def test_every_set_of_shapes_has_a_program(session: Any) -> None:
@@ -160,8 +160,8 @@ def test_feeds_of_any_layout_are_read_rightly(session: Any) -> None:
     ]
     for _ in range(2):
         for feed in feeds:
-            wanted = np.asarray(feed, np.float32) + 0.5
-            np.testing.assert_array_equal(session.run(y, {x: feed}), wanted)
+            expected = np.asarray(feed, np.float32) + 0.5
+            np.testing.assert_array_equal(session.run(y, {x: feed}), expected)
 
 
 def test_a_result_is_a_fresh_array_every_time(session: Any) -> None:

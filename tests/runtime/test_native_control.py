@@ -180,9 +180,9 @@ def test_sizes_that_vary(processes: Loops, monkeypatch: pytest.MonkeyPatch) -> N
     processes.folder = processes.folder / "other"
     processes.result(sized(5), lowered=1)
     processes.result(sized(5, 7), lowered=1)
-    found = processes.result(sized(5, 7, 9), lowered=1)
+    actual = processes.result(sized(5, 7, 9), lowered=1)
     assert {path.name for path in processes.kernels()} <= kernels
-    assert_equal(found, [np.full(size, 8) for size in (5, 7, 9)])
+    assert_equal(actual, [np.full(size, 8) for size in (5, 7, 9)])
     processes.result(sized(5, 7, 9), lowered=0)
 
 
@@ -397,10 +397,10 @@ def native(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str
 
 
 def _list(rows: Any, dtype: Any = tf.float32, **options: Any) -> ListValue:
-    made = ListValue.of_stacked(np.asarray(rows, dtype.as_numpy_dtype), dtype=dtype)
+    result = ListValue.of_stacked(np.asarray(rows, dtype.as_numpy_dtype), dtype=dtype)
     for option, value in options.items():
-        setattr(made, option, value)
-    return made
+        setattr(result, option, value)
+    return result
 
 
 def _cell(value: Any) -> VariableCell:

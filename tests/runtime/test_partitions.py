@@ -41,10 +41,10 @@ def test_a_region_never_mixes_devices():
         planned = plan_of(opened, x)
         opened.run(x)
     names = [
-        {node.name for node in each.nodes if node.type == "Tanh"}
+        {node.name for node in instruction.nodes if node.type == "Tanh"}
         for part in planned.partitions
-        for each in part.plan.instructions
-        if isinstance(each.call, Executable)
+        for instruction in part.plan.instructions
+        if isinstance(instruction.call, Executable)
     ]
     assert sorted(map(len, filter(None, names))) == [1, 1, 1]
 
@@ -110,10 +110,10 @@ def test_feeds_reach_all_devices_and_fetches_come_from_all():
         with tf.device(f"/cpu:{index}"):
             ys.append(x * float(index))
     with session(4) as opened:
-        found = opened.run({"ys": ys, "x": x, "total": tf.add_n(ys)}, {x: [1.0, 2.0]})
-    np.testing.assert_array_equal(found["ys"], np.outer(range(4), [1.0, 2.0]))
-    np.testing.assert_array_equal(found["total"], [6.0, 12.0])
-    np.testing.assert_array_equal(found["x"], [1.0, 2.0])
+        actual = opened.run({"ys": ys, "x": x, "total": tf.add_n(ys)}, {x: [1.0, 2.0]})
+    np.testing.assert_array_equal(actual["ys"], np.outer(range(4), [1.0, 2.0]))
+    np.testing.assert_array_equal(actual["total"], [6.0, 12.0])
+    np.testing.assert_array_equal(actual["x"], [1.0, 2.0])
 
 
 def failing() -> tuple[tf.Tensor, tf.Tensor]:
@@ -307,7 +307,7 @@ def programs_of(planned: Any) -> list[Any]:
     """The compiled programs of a plan on several devices."""
     calls = [step.call for part in planned.partitions for step in part.plan.instructions]
     executables = [call for call in calls if isinstance(call, Executable)]
-    return [program for each in executables for program in each.programs.values()]
+    return [program for executable in executables for program in executable.programs.values()]
 
 
 def test_a_value_leaves_as_soon_as_it_is_made():

@@ -141,10 +141,10 @@ def test_attributes_constants_and_wiring_make_an_identity() -> None:
         lambda x, y: tf.random_normal([3], seed=1) + tf.reduce_sum(x - y),
         lambda x, y: tf.random_normal([3], seed=2) + tf.reduce_sum(x - y),
     ]
-    found = [of(program) for program in programs]
-    assert None not in found
-    assert len(set(found)) == len(found)
-    assert [of(program) for program in programs] == found
+    actual = [of(program) for program in programs]
+    assert None not in actual
+    assert len(set(actual)) == len(actual)
+    assert [of(program) for program in programs] == actual
 
 
 def test_what_only_this_process_knows_has_no_identity() -> None:
@@ -237,11 +237,11 @@ def test_every_line_of_code_counts(tmp_path: Path) -> None:
         assert (ROOT / "thalweg" / folder).is_dir()
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "a.py").write_text("x = 1\n")
-    found = {code_digest(tmp_path, program_cache.FOLDERS)}
+    actual = {code_digest(tmp_path, program_cache.FOLDERS)}
     for folder in program_cache.FOLDERS:
         (tmp_path / folder / "a.py").write_text("x = 2\n")
-        found.add(code_digest(tmp_path, program_cache.FOLDERS))
-    assert len(found) == len(program_cache.FOLDERS) + 1
+        actual.add(code_digest(tmp_path, program_cache.FOLDERS))
+    assert len(actual) == len(program_cache.FOLDERS) + 1
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "foreign"])
@@ -274,10 +274,10 @@ def test_an_entry_under_another_name_is_not_believed(processes: Processes) -> No
     (other,) = set(processes.files()) - processes.kernels() - mine
     for path in mine:
         path.write_bytes(other.read_bytes())
-    (found,) = processes.run(layer, batch(7))
+    (actual,) = processes.run(layer, batch(7))
     assert processes.lowered == 1
     w = np.linspace(-1, 1, 600, dtype=np.float32).reshape(20, 30)
-    np.testing.assert_allclose(found, np.maximum(batch(7) @ w * 0.5, 0).sum(1), rtol=1e-5)
+    np.testing.assert_allclose(actual, np.maximum(batch(7) @ w * 0.5, 0).sum(1), rtol=1e-5)
 
 
 def test_a_missing_kernel_is_made_again(processes: Processes) -> None:

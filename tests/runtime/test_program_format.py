@@ -20,8 +20,8 @@ from thalweg.runtime.program_format import UNREADABLE, Unwritable, decode, encod
 def region() -> Region:
     with tf.Graph().as_default():
         x = tf.placeholder(tf.float32, [3, 4])
-        (found,) = regions_of(tf.matmul(x, tf.ones([4, 2])) + 1)
-        return found
+        (result,) = regions_of(tf.matmul(x, tf.ones([4, 2])) + 1)
+        return result
 
 
 def again(value: Any) -> Any:
@@ -47,17 +47,17 @@ def again(value: Any) -> Any:
     ids=repr,
 )
 def test_plain_values_come_back(value: Any) -> None:
-    found = again(value)
-    assert found == value and type(found) is type(value)
-    assert repr(found) == repr(value)
+    actual = again(value)
+    assert actual == value and type(actual) is type(value)
+    assert repr(actual) == repr(value)
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.int8, bool, np.complex64, ml_dtypes.bfloat16])
 def test_arrays_and_scalars_come_back(kind: Any) -> None:
     for value in (np.ones((2, 0, 3), kind), np.arange(6).reshape(2, 3).astype(kind).T):
-        found = again(value)
-        np.testing.assert_array_equal(found, value)
-        assert found.dtype == value.dtype and found.flags.writeable
+        actual = again(value)
+        np.testing.assert_array_equal(actual, value)
+        assert actual.dtype == value.dtype and actual.flags.writeable
     scalar = np.ones(1, kind)[0]
     assert again(scalar) == scalar and type(again(scalar)) is type(scalar)
 
@@ -71,11 +71,13 @@ def test_what_is_shared_stays_shared() -> None:
 def test_a_lowering_comes_back_as_it_was() -> None:
     of = region()
     made = lower(of, {tensor: shape(tensor) for tensor in of.inputs}, cpu_device().target)
-    found = decode(encode(made, of), of)
-    assert found.spec.region is of
-    assert [launch.nodes for launch in found.launches] == [launch.nodes for launch in made.launches]
-    assert list(found.buffers) == list(made.buffers)
-    assert encode(found, of) == encode(made, of)
+    actual = decode(encode(made, of), of)
+    assert actual.spec.region is of
+    assert [launch.nodes for launch in actual.launches] == [
+        launch.nodes for launch in made.launches
+    ]
+    assert list(actual.buffers) == list(made.buffers)
+    assert encode(actual, of) == encode(made, of)
 
 
 @pytest.mark.parametrize("thing", [print, lower, Path("a"), region])

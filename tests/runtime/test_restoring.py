@@ -78,10 +78,10 @@ def test_a_plan_lists_the_assignments_with_the_node_that_restores(tmp_path: Path
 def test_a_trace_tells_of_every_assignment(tmp_path: Path) -> None:
     saver, session, _ = saved(tmp_path, (3,) * 4)
     options = tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE)
-    told = tf.RunMetadata()
+    metadata = tf.RunMetadata()
     prefix = {saver.saver_def.filename_tensor_name: str(tmp_path / "m")}
-    session.run(restore_op(saver), prefix, options, told)
-    nodes = [node for device in told.step_stats.dev_stats for node in device.node_stats]
+    session.run(restore_op(saver), prefix, options, metadata)
+    nodes = [node for device in metadata.step_stats.dev_stats for node in device.node_stats]
     assert sum(" = Assign(" in node.timeline_label for node in nodes) == 4
     (restoring,) = [node for node in nodes if " = RestoreV2(" in node.timeline_label]
     assert ("with save/Assign, " in restoring.timeline_label) == engine.COMPILES

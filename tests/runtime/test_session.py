@@ -271,9 +271,9 @@ def test_a_kind_of_device_that_is_not_here_falls_back_with_a_warning(capsys):
         x = tf.constant(1.0) + 1.0
     with tf.Session() as session:
         assert session.run(x) == 2.0
-    told = capsys.readouterr().err
-    assert told.count("GPU:3") == 1
-    assert "test_session.py" in told
+    printed = capsys.readouterr().err
+    assert printed.count("GPU:3") == 1
+    assert "test_session.py" in printed
 
 
 def test_a_step_that_takes_too_long_is_stopped():

@@ -215,19 +215,19 @@ def test_several_threads_fall_back_at_once(processes: Planned) -> None:
     def run(session: Any) -> Any:
         x = tf.placeholder(tf.float32, [None])
         step = session.make_callable(x * 2, [x])
-        found = [step(np.ones(3, np.float32))]
+        actual = [step(np.ones(3, np.float32))]
         start = threading.Barrier(4)
 
         def call(size: int) -> None:
             start.wait()
-            found.extend(step(np.ones(size, np.float32)) for _ in range(20))
+            actual.extend(step(np.ones(size, np.float32)) for _ in range(20))
 
         threads = [threading.Thread(target=call, args=[size]) for size in (3, 4, 5, 6)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        assert len(found) == 81 and all((each == 2).all() for each in found)
+        assert len(actual) == 81 and all((each == 2).all() for each in actual)
 
     for _ in range(2):
         with processes.next() as session:
@@ -300,8 +300,8 @@ def test_large_constants_that_passes_made_are_not_written(
     assert sum(path.stat().st_size for path in processes.files()) < own.nbytes / 4
     monkeypatch.setattr(step_cache, "write_entry", refused)
     for _ in range(2):
-        found = processes.result(folded, planned=1)
-        np.testing.assert_allclose(found, np.sqrt(own) + own + 1, rtol=1e-6)
+        actual = processes.result(folded, planned=1)
+        np.testing.assert_allclose(actual, np.sqrt(own) + own + 1, rtol=1e-6)
 
 
 def power(session: Any) -> Any:
@@ -584,8 +584,8 @@ def test_what_of_a_process_counts(keyed: pytest.MonkeyPatch, what: str) -> None:
     with tf.Graph().as_default(), tf.Session() as session:
         if what in ("target", "caches"):
             {"target": _other_target, "caches": _other_caches}[what](session)
-        found: Any = session._engine.entry(step_cache.Step(*build()))
-    assert found is not None and found.name != name
+        actual: Any = session._engine.entry(step_cache.Step(*build()))
+    assert actual is not None and actual.name != name
 
 
 def test_the_code_of_every_package_below_counts() -> None:

@@ -117,9 +117,9 @@ class TestStraightLine:
     def test_interrupted_again_and_again(self, session: tf.Session, pauses: Pauses) -> None:
         chain = Chain(session)
         chain.run()
-        for place in range(1, 40):
+        for index in range(1, 40):
             before = chain.counts()
-            pauses.interrupt_at(1 + place % 11)
+            pauses.interrupt_at(1 + index % 11)
             with pytest.raises(KeyboardInterrupt):
                 chain.run()
             assert {now - then for now, then in zip(chain.counts(), before, strict=True)} <= {0, 1}

@@ -39,7 +39,7 @@ def rnn(x: Any) -> Any:
 
 @pytest.mark.parametrize("trains", [False, True])
 def test_a_recurrent_model(trains: bool, tmp_path: Path):
-    path, value, wanted = saved(tmp_path, rnn, trains)
+    path, value, expected = saved(tmp_path, rnn, trains)
     model = protos.SavedModel.FromString((path / "saved_model.pb").read_bytes())
     assert not private(model.meta_graphs[0].graph_def)
     assert is_bundle(str(path / "variables" / "variables.index"))
@@ -49,15 +49,17 @@ def test_a_recurrent_model(trains: bool, tmp_path: Path):
     ]
     with tf.Session(graph=tf.Graph()) as session:
         tf.saved_model.load(session, ["serve"], str(path))
-        np.testing.assert_allclose(session.run("y:0", {"x:0": value}), wanted, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(
+            session.run("y:0", {"x:0": value}), expected, rtol=1e-5, atol=1e-6
+        )
         if trains:
             (train, *_) = session.graph.get_collection("train_op")
             session.run(train, {"x:0": value})
-            assert (session.run("y:0", {"x:0": value}) != wanted).any()
+            assert (session.run("y:0", {"x:0": value}) != expected).any()
 
 
 def test_what_only_tensorflow_would_see_gives_the_same_numbers(tmp_path: Path):
-    path, value, wanted = saved(tmp_path, rnn, False)
+    path, value, expected = saved(tmp_path, rnn, False)
     model = protos.SavedModel.FromString((path / "saved_model.pb").read_bytes())
     meta = model.meta_graphs[0]
     for key in [key for key in meta.collection_def if key.startswith("thalweg")]:
@@ -65,7 +67,9 @@ def test_what_only_tensorflow_would_see_gives_the_same_numbers(tmp_path: Path):
     (path / "saved_model.pb").write_bytes(model.SerializeToString())
     with tf.Session(graph=tf.Graph()) as session:
         tf.saved_model.load(session, ["serve"], str(path))
-        np.testing.assert_allclose(session.run("y:0", {"x:0": value}), wanted, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(
+            session.run("y:0", {"x:0": value}), expected, rtol=1e-5, atol=1e-6
+        )
 
 
 def test_a_frozen_graph():
@@ -80,14 +84,16 @@ def test_a_gradient_of_the_users_own(tmp_path: Path):
     def clipped(x: Any) -> Any:
         return 2 * x, lambda dy: tf.clip_by_norm(dy, 1.0)
 
-    path, value, wanted = saved(tmp_path, lambda x: tf.reduce_sum(clipped(x), [1, 2]), False)
+    path, value, expected = saved(tmp_path, lambda x: tf.reduce_sum(clipped(x), [1, 2]), False)
     model = protos.SavedModel.FromString((path / "saved_model.pb").read_bytes())
     graph_def = model.meta_graphs[0].graph_def
     assert not private(graph_def)
     assert "IdentityN" in {node.op for node in graph_def.node}
     with tf.Session(graph=tf.Graph()) as session:
         tf.saved_model.load(session, ["serve"], str(path))
-        np.testing.assert_allclose(session.run("y:0", {"x:0": value}), wanted, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(
+            session.run("y:0", {"x:0": value}), expected, rtol=1e-5, atol=1e-6
+        )
 
 
 def test_an_op_that_cannot_be_written_is_named():

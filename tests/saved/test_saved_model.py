@@ -146,8 +146,8 @@ def test_signatures():
 def test_sparse_tensors_in_signatures():
     sparse = tf.SparseTensor([[0, 1]], [2.0], [2, 2])
     info = tf.saved_model.build_tensor_info(sparse)
-    found = tf.saved_model.get_tensor_from_tensor_info(info)
-    assert found.values is sparse.values
+    actual = tf.saved_model.get_tensor_from_tensor_info(info)
+    assert actual.values is sparse.values
 
 
 # Frozen graphs

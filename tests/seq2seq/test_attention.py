@@ -35,9 +35,9 @@ def softmax_within(scores: Any) -> Any:
 def test_luong_scores_are_products() -> None:
     attention = seq2seq.LuongAttention(3, MEMORY, LENGTHS, scale=True)
     alignments, state = attention(QUERY, attention.initial_state(2, tf.float32))
-    keys, found, kept = run([attention.keys, alignments, state])
-    np.testing.assert_allclose(found, softmax_within(np.einsum("btd,bd->bt", keys, QUERY)), 1e-5)
-    np.testing.assert_array_equal(found, kept)
+    keys, actual, kept = run([attention.keys, alignments, state])
+    np.testing.assert_allclose(actual, softmax_within(np.einsum("btd,bd->bt", keys, QUERY)), 1e-5)
+    np.testing.assert_array_equal(actual, kept)
 
 
 @pytest.mark.parametrize("normalize", [False, True])
@@ -46,13 +46,13 @@ def test_bahdanau_scores_are_a_network(normalize: bool) -> None:
     alignments, _ = attention(QUERY, attention.initial_state(2, tf.float32))
     weights = {v.op.name.rpartition("/")[2]: v for v in tf.global_variables()}
     layers = {v.op.name.split("/")[-2]: v for v in tf.global_variables()}
-    keys, found, v, query_kernel = run(
+    keys, actual, v, query_kernel = run(
         [attention.keys, alignments, weights["attention_v"], layers["query_layer"]]
     )
     if normalize:
         v = v * np.sqrt(1 / 6) / np.linalg.norm(v)
     scores = (v * np.tanh(keys + (QUERY @ query_kernel)[:, None])).sum(2)
-    np.testing.assert_allclose(found, softmax_within(scores), 1e-4)
+    np.testing.assert_allclose(actual, softmax_within(scores), 1e-4)
 
 
 def test_a_memory_without_places_is_an_error() -> None:
@@ -66,16 +66,16 @@ def test_a_memory_without_places_is_an_error() -> None:
 def test_monotonic_attention_never_moves_back(mode: str) -> None:
     stop = R.uniform(0.1, 0.9, size=(2, 6)).astype(np.float32)
     before = np.eye(6, dtype=np.float32)[[0, 3]]
-    found = run(seq2seq.monotonic_attention(stop, before, mode))
+    actual = run(seq2seq.monotonic_attention(stop, before, mode))
     expected = np.zeros((2, 6))
     for row in range(2):
         reached = 0.0
-        for place in range(6):
-            passed = 1 - stop[row, place - 1] if place else 1.0
-            reached = passed * reached + before[row, place]
-            expected[row, place] = stop[row, place] * reached
-    np.testing.assert_allclose(found, expected, 1e-4, 1e-6)
-    assert not found[1, :3].any()
+        for index in range(6):
+            passed = 1 - stop[row, index - 1] if index else 1.0
+            reached = passed * reached + before[row, index]
+            expected[row, index] = stop[row, index] * reached
+    np.testing.assert_allclose(actual, expected, 1e-4, 1e-6)
+    assert not actual[1, :3].any()
 
 
 def test_an_unknown_mode_is_an_error() -> None:
@@ -88,9 +88,9 @@ def test_monotonic_mechanisms_begin_at_the_first_place(kind: str) -> None:
     attention = getattr(seq2seq, kind)(3, MEMORY, mode="hard", score_bias_init=-99.0)
     start = attention.initial_state(2, tf.float32)
     alignments, _ = attention(QUERY, start)
-    first, found = run([start, alignments])
+    first, actual = run([start, alignments])
     np.testing.assert_array_equal(first[:, 0], [1, 1])
-    np.testing.assert_array_equal(found, np.zeros((2, 5)))  # nothing stops the search
+    np.testing.assert_array_equal(actual, np.zeros((2, 5)))  # nothing stops the search
 
 
 def wrapper(**options: Any) -> Any:

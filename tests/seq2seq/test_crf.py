@@ -16,7 +16,7 @@ GIVEN = R.integers(0, TAGS, (len(LENGTHS), TIME))
 
 def score(row, tags):
     """The definition."""
-    potentials = sum(INPUTS[row, place, tag] for place, tag in enumerate(tags))
+    potentials = sum(INPUTS[row, index, tag] for index, tag in enumerate(tags))
     return potentials + sum(TRANSITIONS[pair] for pair in itertools.pairwise(tags))
 
 
@@ -73,15 +73,15 @@ def test_decoding_finds_the_best_sequence(inputs):
 
 
 def test_transitions_are_a_variable_where_none_are_given(inputs):
-    found, transitions = tf.contrib.crf.crf_log_likelihood(inputs, GIVEN, LENGTHS)
+    actual, transitions = tf.contrib.crf.crf_log_likelihood(inputs, GIVEN, LENGTHS)
     assert tf.trainable_variables() == [transitions]
     assert transitions.shape == (TAGS, TAGS)
-    assert evaluate(found).shape == (len(LENGTHS),)
+    assert evaluate(actual).shape == (len(LENGTHS),)
 
 
 def test_sequences_without_places_count_for_nothing(inputs):
-    found, _ = tf.contrib.crf.crf_log_likelihood(inputs, GIVEN, [0] * 4, TRANSITIONS)
-    assert evaluate(found).tolist() == [0] * 4
+    actual, _ = tf.contrib.crf.crf_log_likelihood(inputs, GIVEN, [0] * 4, TRANSITIONS)
+    assert evaluate(actual).tolist() == [0] * 4
 
 
 def test_places_may_have_several_tags(inputs):

@@ -156,8 +156,8 @@ def test_wide_beams_find_the_best_sequences() -> None:
 def test_gather_tree_walks_back_to_the_first_step() -> None:
     ids = np.array([[1, 2, 3], [4, 5, 6], [7, 8, 9]])[:, None]
     parents = np.array([[0, 0, 0], [0, 1, 1], [2, 1, 2]])[:, None]
-    found = run(seq2seq.gather_tree(ids, parents, [3], 10))
-    np.testing.assert_array_equal(found[:, 0], [[2, 2, 2], [6, 5, 6], [7, 8, 9]])
+    actual = run(seq2seq.gather_tree(ids, parents, [3], 10))
+    np.testing.assert_array_equal(actual[:, 0], [[2, 2, 2], [6, 5, 6], [7, 8, 9]])
     short = run(seq2seq.gather_tree(ids, parents, [2], 10))
     np.testing.assert_array_equal(short[2, 0], [10, 10, 10])
 

@@ -67,7 +67,7 @@ def test_buckets_share_their_weights() -> None:
         return legacy.embedding_rnn_seq2seq(encoded, decoded, tf.nn.rnn_cell.GRUCell(3), 5, 5, 2)
 
     outputs, losses = legacy.model_with_buckets(ids, ids, ids, ones, [(2, 2), (4, 4)], model)
-    assert [len(each) for each in outputs] == [2, 4] and len(losses) == 2
+    assert [len(output) for output in outputs] == [2, 4] and len(losses) == 2
     once = len(tf.trainable_variables())
     with tf.Graph().as_default():
         same = [tf.constant([1, 2])] * 2
@@ -105,6 +105,6 @@ def test_attention_of_decoder_functions(option: str) -> None:
     )
     with tf.Session() as session:
         session.run(tf.global_variables_initializer())
-        found, last = session.run([outputs, final])
-    assert found.shape == (2, 3, 4) and last.shape == (2, 4)
-    np.testing.assert_array_equal(found[1, 2], np.zeros(4))
+        actual, last = session.run([outputs, final])
+    assert actual.shape == (2, 3, 4) and last.shape == (2, 4)
+    np.testing.assert_array_equal(actual[1, 2], np.zeros(4))

@@ -59,12 +59,12 @@ def training(folder):
 def saved(folder):
     """Each readable checkpoint of a folder: its step and its weights."""
     prefixes = [str(path.with_suffix("")) for path in folder.glob("*.index")]
-    found = {}
+    result = {}
     for prefix in prefixes:
-        found[int(tf.train.load_variable(prefix, "global_step"))] = np.unique(
+        result[int(tf.train.load_variable(prefix, "global_step"))] = np.unique(
             tf.train.load_variable(prefix, "weights")
         ).tolist()
-    return found
+    return result
 
 
 def errors_of(caplog):

@@ -50,13 +50,13 @@ def killed(folder: Path, rng: random.Random) -> list[tuple[str, int]]:
 
 def checkpoints(folder: Path) -> dict[int, dict[str, Any]]:
     """All variables of all checkpoints of a folder, by step."""
-    found: dict[int, dict[str, Any]] = {}
+    result: dict[int, dict[str, Any]] = {}
     for index in folder.glob("*.index"):
         reader = tf.train.load_checkpoint(str(index.with_suffix("")))
         names = reader.get_variable_to_shape_map()
         values = {name: np.asarray(reader.get_tensor(name)) for name in names}
-        found[int(values["global_step"])] = values
-    return found
+        result[int(values["global_step"])] = values
+    return result
 
 
 def weights(folder: Path) -> dict[str, Any]:
@@ -82,8 +82,8 @@ def test_a_job_survives_kills(tmp_path: Path) -> None:
     assert resumed >= KILLS // 2 and max(checkpoints(hunted)) < STEPS
     assert started(hunted).wait() == 0
     assert undisturbed.wait() == 0
-    expected, found = weights(calm), weights(hunted)
-    assert expected.keys() == found.keys() and len(found) > 10
+    expected, actual = weights(calm), weights(hunted)
+    assert expected.keys() == actual.keys() and len(actual) > 10
     for name, value in expected.items():
-        np.testing.assert_array_equal(found[name], value, err_msg=name, strict=True)
+        np.testing.assert_array_equal(actual[name], value, err_msg=name, strict=True)
     assert not list(hunted.glob("*.partial-*"))

@@ -31,11 +31,11 @@ def test_steps_on_one_graph_at_once_are_right() -> None:
             mine = np.random.default_rng(seed)
             for _ in range(rounds(20, 500)):
                 array = mine.integers(-4, 5, (mine.integers(1, 200), 48)).astype(np.float32)
-                wanted = array @ weights
-                found = session.run(fetches, {x: array})
-                np.testing.assert_array_equal(found[0], wanted)
-                np.testing.assert_array_equal(found[1], wanted.sum())
-                np.testing.assert_array_equal(found[2], np.maximum(wanted, 0) * 2)
+                expected = array @ weights
+                actual = session.run(fetches, {x: array})
+                np.testing.assert_array_equal(actual[0], expected)
+                np.testing.assert_array_equal(actual[1], expected.sum())
+                np.testing.assert_array_equal(actual[2], np.maximum(expected, 0) * 2)
 
         for done in [pool.submit(work, seed) for seed in range(THREADS)]:
             done.result()
@@ -56,9 +56,9 @@ def test_reads_of_a_shared_variable_see_whole_values() -> None:
 
         def reader() -> None:
             for _ in range(rounds(50, 2000)):
-                found = session.run(read)
-                assert found.shape == (4096,)
-                assert np.all(found == np.floor(found))
+                actual = session.run(read)
+                assert actual.shape == (4096,)
+                assert np.all(actual == np.floor(actual))
 
         jobs = [pool.submit(writer, 0)] + [pool.submit(reader) for _ in range(THREADS - 1)]
         for done in jobs:

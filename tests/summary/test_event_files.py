@@ -25,12 +25,12 @@ def files(folder: Path) -> list[Path]:
 
 def read(folder: Path) -> list[Any]:
     """The events of all files of a folder but the first of each, which tells the version."""
-    found: list[Any] = []
+    result: list[Any] = []
     for path in files(folder):
         first, *rest = tf.train.summary_iterator(str(path))
         assert first.file_version == "brain.Event:2"
-        found += rest
-    return found
+        result += rest
+    return result
 
 
 def scalar(tag: str, value: float = 1.0) -> Any:
@@ -456,12 +456,12 @@ def test_cache(tmp_path: Path) -> None:
 
 @pytest.fixture
 def logged(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    found: list[Any] = []
-    monkeypatch.setattr(tf_logging, "log", lambda *arguments: found.append(arguments))
+    result: list[Any] = []
+    monkeypatch.setattr(tf_logging, "log", lambda *arguments: result.append(arguments))
     monkeypatch.setattr(tensorboard_logging._Settings, "verbosity", tensorboard_logging.WARN)  # pyright: ignore[reportPrivateUsage] - put back afterwards
     monkeypatch.setattr(tensorboard_logging._Settings, "is_set", False)  # pyright: ignore[reportPrivateUsage] - put back afterwards
     monkeypatch.setattr(tensorboard_logging._Settings, "writer", None)  # pyright: ignore[reportPrivateUsage] - put back afterwards
-    return found
+    return result
 
 
 def test_messages_go_to_the_log_and_the_file(tmp_path: Path, logged: list[Any]) -> None:

@@ -63,8 +63,8 @@ def test_tags(run: tuple[Any, tf.Graph]) -> None:
 
 
 def test_scalars(run: tuple[Any, tf.Graph]) -> None:
-    found = [(event.step, event.value) for event in run[0].Scalars("layer/mean_1")]
-    assert found == [(step, 1.5 + step) for step in range(STEPS)]
+    actual = [(event.step, event.value) for event in run[0].Scalars("layer/mean_1")]
+    assert actual == [(step, 1.5 + step) for step in range(STEPS)]
 
 
 def test_histograms(run: tuple[Any, tf.Graph]) -> None:

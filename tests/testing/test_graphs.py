@@ -63,8 +63,8 @@ def test_only_graph_defs_are_compared():
 def test_ops_in_a_graph():
     with tf.Graph().as_default() as graph:
         tf.no_op(name="a")
-        found = tf.test.assert_ops_in_graph({"a": "NoOp"}, graph)
-        assert found["a"].op == "NoOp"
+        actual = tf.test.assert_ops_in_graph({"a": "NoOp"}, graph)
+        assert actual["a"].op == "NoOp"
         with pytest.raises(ValueError, match="'b'"):
             tf.test.assert_ops_in_graph({"b": "NoOp"}, graph)
         with pytest.raises(ValueError, match="different"):

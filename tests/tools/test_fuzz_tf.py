@@ -215,10 +215,10 @@ def test_the_cases_of_a_run_are_those_of_its_seed() -> None:
 def test_thalwegs_worker_answers_values_gradients_and_errors(mode: str) -> None:
     side = Thalweg()
     asked = case(np.float32([1, 2]), mode=mode, gradient=(0,), code=("tf.square(x0)",))
-    told = execute(side, asked.message())
-    assert told["arrays"][0].tolist() == [1, 4]
+    report = execute(side, asked.message())
+    assert report["arrays"][0].tolist() == [1, 4]
     weights = np.cos(np.arange(2) * 1.7) + 0.3
-    np.testing.assert_allclose(told["arrays"][1], 2 * np.array([1, 2]) * weights, rtol=1e-6)
+    np.testing.assert_allclose(report["arrays"][1], 2 * np.array([1, 2]) * weights, rtol=1e-6)
     wrong = execute(
         side, case(np.float32([1, 2]), code=("tf.reshape(x0, [3])",), mode=mode).message()
     )
@@ -227,5 +227,5 @@ def test_thalwegs_worker_answers_values_gradients_and_errors(mode: str) -> None:
 
 def test_steps_run_before_the_results_are_fetched() -> None:
     code = ("v = tf.Variable(1.0)", "steps = [tf.assign_add(v, 2.0)] * 3", "v")
-    told = execute(Thalweg(), case(code=code).message())
-    assert told["arrays"][0] == 7.0
+    report = execute(Thalweg(), case(code=code).message())
+    assert report["arrays"][0] == 7.0

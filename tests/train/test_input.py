@@ -241,7 +241,7 @@ def dense(value):
 
 
 def expected(counters):
-    return [[k if place == k % 4 else 0 for place in range(4)] for k in counters]
+    return [[k if index == k % 4 else 0 for index in range(4)] for k in counters]
 
 
 def test_batches_of_sparse_tensors(session):

@@ -135,8 +135,8 @@ def test_fetches_keep_their_form(form):
     x = tf.constant(3, name="x")
     hook = Hook(tf.train.SessionRunArgs([x]))
     with tf.Session() as session:
-        found = HookedSession(session, [hook]).run(form(x))
-        assert found == session.run(form(x)) and type(found) is type(session.run(form(x)))
+        actual = HookedSession(session, [hook]).run(form(x))
+        assert actual == session.run(form(x)) and type(actual) is type(session.run(form(x)))
         assert hook.values[0].results == [3]
 
 
@@ -232,10 +232,10 @@ class Creator(tf.train.SessionCreator):
         self.sessions = list(sessions)
 
     def create_session(self):
-        made = self.sessions.pop(0)
-        if isinstance(made, Exception):
-            raise made
-        return made
+        result = self.sessions.pop(0)
+        if isinstance(result, Exception):
+            raise result
+        return result
 
 
 def test_recoverable_session_is_made_anew():
@@ -391,12 +391,12 @@ def test_training_writes_summaries(counting, tmp_path):
         for _ in range(3):
             session.run(move)
     (file,) = (tmp_path / "board").glob("events*")
-    found = [
+    actual = [
         (event.step, value.tag)
         for event in tf.train.summary_iterator(str(file))
         for value in event.summary.value
     ]
-    assert found == [(1, "twice"), (3, "global_step/sec"), (3, "twice")]
+    assert actual == [(1, "twice"), (3, "global_step/sec"), (3, "twice")]
 
 
 def test_training_without_checkpoints(counting, tmp_path):

@@ -151,10 +151,10 @@ def test_wait_for_a_session_that_is_ready():
 
 def test_ready_op_that_gives_no_names():
     v = tf.Variable(1, name="v")
-    made = tf.train.SessionManager(ready_op=tf.assert_variables_initialized())
-    assert made.prepare_session("", init_op=v.initializer).run(v) == 1
+    session_manager = tf.train.SessionManager(ready_op=tf.assert_variables_initialized())
+    assert session_manager.prepare_session("", init_op=v.initializer).run(v) == 1
     with pytest.raises(RuntimeError, match=r"Model not ready.*uninitialized value v"):
-        made.prepare_session("", init_fn=lambda session: None)
+        session_manager.prepare_session("", init_fn=lambda session: None)
 
 
 def test_ready_op_that_fails_otherwise():
@@ -163,6 +163,6 @@ def test_ready_op_that_fails_otherwise():
     def fail(*_):
         raise tf.errors.FailedPreconditionError(None, None, "the moon is full")
 
-    made = tf.train.SessionManager(ready_op=tf.py_func(fail, [v], tf.int32))
+    session_manager = tf.train.SessionManager(ready_op=tf.py_func(fail, [v], tf.int32))
     with pytest.raises(tf.errors.OpError, match="the moon is full"):
-        made.prepare_session("", init_op=v.initializer)
+        session_manager.prepare_session("", init_op=v.initializer)

@@ -180,12 +180,12 @@ def embedding_column(
 
 def make_parse_example_spec(feature_columns: Iterable[FeatureColumn]) -> dict[str, Any]:
     """What `tf.parse_example` must read for some columns."""
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for column in feature_columns:
         for key, spec in column.parse_example_spec.items():
-            if found.setdefault(key, spec) != spec:
+            if result.setdefault(key, spec) != spec:
                 raise ValueError(f"feature_columns contain different parse_spec for key {key}.")
-    return found
+    return result
 
 
 make_parse_example_spec_v2 = make_parse_example_spec

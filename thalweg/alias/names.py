@@ -66,10 +66,10 @@ def resolve(target: str) -> Any:
 
 def namespace(path: str) -> Any:
     """The public namespace at a dotted path below `tf.`, None where there is none."""
-    found: Any = root()
+    result: Any = root()
     for part in filter(None, path.split(".")):
-        found = getattr(found, part, None)
-    return found
+        result = getattr(result, part, None)
+    return result
 
 
 def message_or_type(name: str) -> Any:

@@ -122,11 +122,11 @@ def _is_list(value: ast.expr) -> bool:
 
 def _after_future(tree: ast.Module) -> int:
     """Where a statement may come first: after the docstring and imports from the future."""
-    for place, statement in enumerate(tree.body):
-        is_docstring = place == 0 and ast.get_docstring(tree) is not None
+    for index, statement in enumerate(tree.body):
+        is_docstring = index == 0 and ast.get_docstring(tree) is not None
         is_future = isinstance(statement, ast.ImportFrom) and statement.module == "__future__"
         if not is_docstring and not is_future:
-            return place
+            return index
     return len(tree.body)
 
 

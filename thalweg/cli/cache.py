@@ -77,8 +77,8 @@ def _permissions(path: str) -> dict[str, Any]:
     return {"permissions": f"{stat.filemode(status.st_mode)}, owned by {owner}"}
 
 
-def _info(given: argparse.Namespace) -> int:
-    show(cache_report(), given.json)
+def _info(args: argparse.Namespace) -> int:
+    show(cache_report(), args.json)
     return 0
 
 
@@ -90,11 +90,11 @@ def _clear(_: argparse.Namespace) -> int:
     return 0
 
 
-def _limit(given: argparse.Namespace) -> int:
+def _limit(args: argparse.Namespace) -> int:
     disk = _usable()
-    if given.size is not None:
+    if args.size is not None:
         with named(str(disk.root)):
-            disk.keep_limit(given.size)
+            disk.keep_limit(args.size)
     override = " (THALWEG_CACHE_LIMIT)" if os.environ.get("THALWEG_CACHE_LIMIT") else ""
     print(f"{disk.root}: at most {size(disk.limit)}{override}")
     return 0

@@ -55,12 +55,12 @@ def add(commands: Subparsers) -> None:
     command.set_defaults(run=run)
 
 
-def run(given: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     """Run the command."""
     is_well, tried = _self_test()
     report = Report("thalweg", __version__, _system(), {"packages": list(_packages())})
     report.parts = [_processor(host()), cache_report(), tried]
-    show(report, given.json)
+    show(report, args.json)
     return 0 if is_well and cache_problem() is None else 1
 
 

@@ -41,13 +41,13 @@ def add(commands: Subparsers) -> None:
     command.set_defaults(run=run)
 
 
-def run(given: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     """Run the command."""
-    script = Path(given.script)
-    out = given.out or Path(script.with_suffix(".html").name)
-    prepare(script, given.replace)
+    script = Path(args.script)
+    out = args.out or Path(script.with_suffix(".html").name)
+    prepare(script, args.replace)
     with Recorder() as recorder:
-        status = run_program(script, given.arguments)
+        status = run_program(script, args.arguments)
     if not recorder.plans:
         raise Problem(f"{script}: no session ran a step that is compiled")
     out.write_text(page(script.name, recorder.plans.values()), "utf-8")

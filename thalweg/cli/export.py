@@ -27,9 +27,9 @@ def add(commands: Subparsers) -> None:
     command.set_defaults(run=run)
 
 
-def run(given: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     """Run the command."""
-    with named(given.path):
-        written = export_tensorflow_checkpoint(given.path.removesuffix(".index"), given.target)
-    print(f"{given.target}: {len(written)} tensors for TensorFlow")
+    with named(args.path):
+        written = export_tensorflow_checkpoint(args.path.removesuffix(".index"), args.target)
+    print(f"{args.target}: {len(written)} tensors for TensorFlow")
     return 0

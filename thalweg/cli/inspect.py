@@ -60,24 +60,24 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def run(given: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     """Run the command."""
-    if given.tensor is not None:
-        return _one_tensor(given)
-    if given.output is not None or given.record is not None:
-        raise Problem(f"{given.path}: --output and --record say more about a --tensor NAME")
-    with named(given.path):
-        report = recognise(given.path).report(given.verify)
-    show(report, given.json)
+    if args.tensor is not None:
+        return _one_tensor(args)
+    if args.output is not None or args.record is not None:
+        raise Problem(f"{args.path}: --output and --record say more about a --tensor NAME")
+    with named(args.path):
+        report = recognise(args.path).report(args.verify)
+    show(report, args.json)
     return 0
 
 
-def _one_tensor(given: argparse.Namespace) -> int:
-    with named(given.path):
-        tensor = recognise(given.path).tensor(given.tensor, given.record)
-    if given.output is None:
-        print_tensor(given.path, tensor, given.json)
+def _one_tensor(args: argparse.Namespace) -> int:
+    with named(args.path):
+        tensor = recognise(args.path).tensor(args.tensor, args.record)
+    if args.output is None:
+        print_tensor(args.path, tensor, args.json)
         return 0
-    save_tensor(given.output, tensor)
-    print(f"{given.output}: {tensor.dtype}{list(tensor.array.shape)}")
+    save_tensor(args.output, tensor)
+    print(f"{args.output}: {tensor.dtype}{list(tensor.array.shape)}")
     return 0

@@ -68,18 +68,18 @@ def add(commands: Subparsers) -> None:
     command.set_defaults(run=run)
 
 
-def run(given: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     """Run the command."""
-    script = _script(given.script)
-    jobs = {"ps": given.ps, "worker": given.workers}
+    script = _script(args.script)
+    jobs = {"ps": args.ps, "worker": args.workers}
     jobs = {job: count for job, count in jobs.items() if count}
-    words = [*given.arguments, *(FLAGS if given.flags else ())]
-    site = _site(given.ray, script, words, jobs)
+    words = [*args.arguments, *(FLAGS if args.flags else ())]
+    site = _site(args.ray, script, words, jobs)
     try:
         with display() as shown:
-            return asyncio.run(Launch(site, given.restarts, shown).run())
+            return asyncio.run(Launch(site, args.restarts, shown).run())
     except TaskFailed as failure:
-        raise Problem(f"{given.script}: {failure}") from None
+        raise Problem(f"{args.script}: {failure}") from None
     finally:
         site.close()
 
@@ -144,7 +144,7 @@ class Launch:
 
     async def _show(self) -> None:
         while True:
-            self._watch.ask()
+            self._watch.poll()
             await asyncio.sleep(_INTERVAL)
             self._shown.table([self._row(task) for task in self._supervisor.tasks])
 

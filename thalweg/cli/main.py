@@ -43,13 +43,13 @@ examples:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line."""
     parser = _parser()
-    given = parser.parse_args(arguments)
-    if given.command is None:
+    args = parser.parse_args(arguments)
+    if args.command is None:
         parser.print_help()
         return _USAGE
     try:
         _tolerate_any_text()
-        status = given.run(given)
+        status = args.run(args)
         sys.stdout.flush()  # here, where a closed pipe can still be caught
     except BrokenPipeError:  # the reader has seen enough
         _discard_output()
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:  # of a file nobody can foresee: one line for all that can go wrong
         if os.environ.get("THALWEG_FULL_TRACEBACK", "0") not in ("", "0"):
             raise
-        print(f"thalweg {given.command}: {_sentence(error)}", file=sys.stderr)
+        print(f"thalweg {args.command}: {_sentence(error)}", file=sys.stderr)
         return 1
     return status
 

@@ -64,17 +64,17 @@ def add(commands: Subparsers) -> None:
     command.set_defaults(run=run)
 
 
-def run(given: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     """Run the command."""
     check = Check()
-    for path in given.paths:
+    for path in args.paths:
         with named(path):
             for file in sources.files(path):
                 check.file(file)
-    if given.json:
+    if args.json:
         show(check.report(), as_json=True)
     else:
-        _print(check, given.all)
+        _print(check, args.all)
     return 1 if check.missing or check.unreadable else 0
 
 

@@ -14,7 +14,7 @@ def advice(name: str) -> str:
     """What to use instead of a name that is not here; empty if nobody knows."""
     if name in INSTEAD:
         return INSTEAD[name]
-    other = public.elsewhere(name.rpartition(".")[2])
+    other = public.similar_public_name(name.rpartition(".")[2])
     if other is not None:
         return f"use tf.{other}"
     row = row_of(name)

@@ -50,11 +50,11 @@ def add(commands: Subparsers) -> None:
     command.set_defaults(run=run)
 
 
-def run(given: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     """Run the command."""
-    script = Path(given.script)
-    prepare(script, given.replace, given.tensorflow)
-    return run_program(script, given.arguments)
+    script = Path(args.script)
+    prepare(script, args.replace, args.tensorflow)
+    return run_program(script, args.arguments)
 
 
 def prepare(script: Path, replace: bool, version: str = alias.VERSIONS[-1]) -> None:

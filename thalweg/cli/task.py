@@ -47,15 +47,15 @@ def add(commands: Subparsers) -> None:
     command.set_defaults(run=run)
 
 
-def run(given: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     """Run the command."""
-    if given.key is not None:
-        _use_key(given.key)
+    if args.key is not None:
+        _use_key(args.key)
     with suppress(_Ended), _ended_by(signal.SIGTERM):
-        server = _server(given.cluster, given.job, given.index)
+        server = _server(args.cluster, args.job, args.index)
         try:
             address = server.target.rpartition("/")[2]
-            print(f"/job:{given.job}/task:{given.index} listens at {address}", flush=True)
+            print(f"/job:{args.job}/task:{args.index} listens at {address}", flush=True)
             server.join()
         finally:
             server.stop()

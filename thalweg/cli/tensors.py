@@ -36,14 +36,14 @@ class NamedArray:
 
     def facts(self) -> dict[str, Any]:
         """Dtype and shape, and where its values lie if they are numbers."""
-        found: dict[str, Any] = {"dtype": self.dtype, "shape": list(self.array.shape)}
+        result: dict[str, Any] = {"dtype": self.dtype, "shape": list(self.array.shape)}
         if not is_float(self.array.dtype) or not self.array.size:
-            return found
+            return result
         wide = widened(self.array)
         lost = int(wide.size - np.isfinite(wide).sum())
-        found |= {"min": float(wide.min()), "max": float(wide.max())}
-        found["mean"] = float(wide.mean(dtype=float))
-        return found | ({"not finite": lost} if lost else {})
+        result |= {"min": float(wide.min()), "max": float(wide.max())}
+        result["mean"] = float(wide.mean(dtype=float))
+        return result | ({"not finite": lost} if lost else {})
 
 
 def print_tensor(path: str, tensor: NamedArray, as_json: bool) -> None:

@@ -29,7 +29,7 @@ from thalweg.cluster.tasks import task_of
 from thalweg.cluster.traffic import size_of
 from thalweg.cluster.transport.endpoint import Peer
 from thalweg.cluster.transport.loop import Waiter
-from thalweg.cluster.values import Held, Keyed, by_place
+from thalweg.cluster.values import Keyed, PiggybackBuffer, by_index
 from thalweg.cluster.wire import FixedFields, Kind, Message, new_tuple
 from thalweg.cluster.worker import TaskSession
 from thalweg.device.cpu.device import cpu_device
@@ -58,7 +58,7 @@ from thalweg.runtime.resources import Resources
 _MAX_HOLD = 500e-6  # seconds that a RUN message may wait for values to be piggybacked
 
 
-class Course:
+class RunHistory:
     """What the last runs of a plan showed; it steers the next one."""
 
     has_long_calls = False  # in the part of this process, after all parts were started
@@ -83,7 +83,7 @@ class ClusterPlan(Plan):
 
     handle: int = 0
     tasks: tuple[TaskPart, ...] = ()
-    course: Course = field(default_factory=Course, compare=False)
+    history: RunHistory = field(default_factory=RunHistory, compare=False)
 
     @cached_property
     def others(self) -> Sequence[TaskPart]:
@@ -294,7 +294,7 @@ class Master(Engine):
             if step.uses(address):
                 step.fail(error)
 
-    def parted(self, tasks: Set[str], error: errors.OpError) -> None:
+    def disconnected(self, tasks: Set[str], error: errors.OpError) -> None:
         """Tasks have lost their connection to each other: fail the steps that use all of them."""
         with self._lock:
             running = [*self._running.values()]
@@ -327,7 +327,7 @@ class RunningStep:
         self._lock = threading.Lock()
         self._error: errors.OpError | None = None
         self._interrupt: BaseException | None = None
-        self._found: dict[int, Any] = {}
+        self._fetched: dict[int, Any] = {}
         self._started = time.perf_counter_ns()
         self._has_made_call = False  # a long one
 
@@ -351,12 +351,12 @@ class RunningStep:
             raise self._interrupt
         if self._error is not None:
             raise self._error
-        return [self._found[place] for place in range(len(self._found))]
+        return [self._fetched[index] for index in range(len(self._fetched))]
 
     def _run_long_calls(self) -> None:
         """Run long calls until the step ends. If the plan's last run had any, this thread does not
         take over the I/O loop while it waits: the I/O thread keeps reading messages."""
-        history = self._plan.course
+        history = self._plan.history
         get = self._work.get_elsewhere if history.has_long_calls else self._work.get
         history.has_long_calls = False
         while (call := get()) is not None:
@@ -370,17 +370,17 @@ class RunningStep:
     def _start_own_and_fed(self, feeds: Sequence[Any]) -> None:
         """Start the own part, then the parts it feeds, with the values that it sent to them so far
         piggybacked on their RUN messages: a message costs more than a small value."""
-        held = Held(self._plan.fed_tasks) if self._plan.fed else None
+        piggyback = PiggybackBuffer(self._plan.fed_tasks) if self._plan.fed else None
         try:
             for part in self._plan.own:
-                never_blocks = self._start_own(part, feeds, held)
-                if held is not None and never_blocks and self._plan.course.has_brief_call:
+                never_blocks = self._start_own(part, feeds, piggyback)
+                if piggyback is not None and never_blocks and self._plan.history.has_brief_call:
                     self._make_call_if_ready()
         finally:  # even after an interrupt: `_drain` waits for a reply from every task
-            if held is not None:
-                held.close()
+            if piggyback is not None:
+                piggyback.close()
                 for part in self._plan.fed:
-                    self._start(part, feeds, held.of(part.task))
+                    self._start(part, feeds, piggyback.values_for(part.task))
 
     def _make_call_if_ready(self) -> None:
         """Make the first long call now, if there is one, so that the values that it sends travel
@@ -394,7 +394,7 @@ class RunningStep:
 
     def _make_first_call(self, call: Callable[[], None]) -> None:
         self._has_made_call = True
-        self._plan.course.time_first_call(call)
+        self._plan.history.time_first_call(call)
 
     def _drain(self) -> None:
         """Finish an interrupted step on another thread: run its long calls until it ends."""
@@ -420,13 +420,13 @@ class RunningStep:
         """Handle a task's reply to RUN, on the thread that received it."""
         try:
             if spans.is_on():
-                spans.note(f"run on {part.task}", part.partitions[0].nodes[0], self._started)
+                spans.record_span(f"run on {part.task}", part.partitions[0].nodes[0], self._started)
             if message is None:
                 raise error or errors.UnavailableError(None, None, "A task did not answer")
             if message.kind is Kind.FAILED:
                 raise failures.decode(message.fields, self._graph)
             if places := message.fields["places"]:
-                self._found.update(by_place(places, message))
+                self._fetched.update(by_index(places, message))
             if (keys := message.fields["keys"]) and self._member.worker is not None:
                 values = message.values[-len(keys) :]
                 self._member.worker.receive(self._number, keys, values)
@@ -440,7 +440,9 @@ class RunningStep:
         if next(self._ended) == len(self._plan.tasks):
             self._work.put(None)
 
-    def _start_own(self, part: TaskPart, feeds: Sequence[Any], held: Held | None) -> bool:
+    def _start_own(
+        self, part: TaskPart, feeds: Sequence[Any], piggyback: PiggybackBuffer | None
+    ) -> bool:
         """Start the part of this process; returns whether its long calls never wait."""
         part_feeds = {place: feeds[place] for place in part.feeds}
         try:
@@ -451,14 +453,14 @@ class RunningStep:
                 part_feeds,
                 self._on_own_done,
                 self._work.put,
-                held,
+                piggyback,
             )
         except errors.OpError as error:
             self._on_own_done({}, error)
             return False
 
     def _on_own_done(self, fetched: Mapping[int, Any], error: BaseException | None) -> None:
-        self._found.update(fetched)
+        self._fetched.update(fetched)
         if isinstance(error, errors.OpError):
             self.fail(error)
         elif error is not None:

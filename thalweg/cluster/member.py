@@ -17,7 +17,7 @@ from thalweg.cluster import failures
 from thalweg.cluster.spec import ClusterSpec
 from thalweg.cluster.tasks import TaskInfo, all_tasks, passes
 from thalweg.cluster.transport.endpoint import Endpoint, Peer
-from thalweg.cluster.values import Held
+from thalweg.cluster.values import PiggybackBuffer
 from thalweg.cluster.wire import Kind, Message
 from thalweg.cluster.worker import Done, Worker
 from thalweg.platform import tf_logging
@@ -26,7 +26,7 @@ from thalweg.runtime.config import SessionOptions
 _PATIENCE = 10.0  # seconds between warnings about tasks that do not reply
 
 
-class Losing(Protocol):
+class LossListener(Protocol):
     """A listener for lost tasks."""
 
     def lost(self, address: str, error: errors.OpError) -> None:
@@ -51,7 +51,7 @@ class Member:
         if message.kind is Kind.LOST:
             error, pair = failures.decode(message.fields), set(message.fields["tasks"])
             for master in list(self._masters):
-                master.parted(pair, error)
+                master.disconnected(pair, error)
 
     def lost(self, peer: Peer, error: errors.OpError) -> None:
         """A peer is lost: notify the masters."""
@@ -68,7 +68,9 @@ class Member:
 
     # Sessions
 
-    def open(self, session: str, master: Losing, options: SessionOptions) -> dict[str, TaskInfo]:
+    def open(
+        self, session: str, master: LossListener, options: SessionOptions
+    ) -> dict[str, TaskInfo]:
         """Open a session on all tasks that its device filters select; the own task comes first."""
         self._masters.add(master)
         tasks = dict(all_tasks(self._cluster(options)))
@@ -100,8 +102,8 @@ class Member:
         number: int,
         feeds: Mapping[int, Any],
         done: Done,
-        later: Callable[[Callable[[], None]], None],
-        held: Held | None = None,
+        submit_long: Callable[[Callable[[], None]], None],
+        piggyback: PiggybackBuffer | None = None,
     ) -> bool:
         """Start the part of a step that runs in this process, as `Worker.start` does."""
         raise NotImplementedError

@@ -33,7 +33,7 @@ from thalweg.ops.core.context import VariableCell
 from thalweg.ops.state.state import VariableV2
 from thalweg.partition.cut import Partition, Slot
 from thalweg.place.placer import Placement, with_inner
-from thalweg.runtime.compiled import Elsewhere
+from thalweg.runtime.compiled import RemoteDevice
 from thalweg.runtime.kernels import Call, ForeignCell
 
 Unit = Node | Region | ControlRegion
@@ -49,9 +49,9 @@ class RemoteCalls:
         # in the lower half; bit 31 keeps these numbers apart from them.
         self._numbers = itertools.count(int(session, 16) | 1 << 31 | secrets.randbits(30))
 
-    def elsewhere(self, device: str, placement: Placement) -> Elsewhere:
+    def remote_device(self, device: str, placement: Placement) -> RemoteDevice:
         """A device of another task, as the planner sees it: calls to it are remote."""
-        return Elsewhere(device, lambda unit: self._call(unit, device, placement))
+        return RemoteDevice(device, lambda unit: self._call(unit, device, placement))
 
     def _call(self, unit: Unit, device: str, placement: Placement) -> Call:
         if isinstance(unit, Node) and isinstance(unit.op, VariableV2):
@@ -74,7 +74,7 @@ class RemoteCalls:
         handle = self.number()
         fields, graph = encode(part)
         body = {"session": self.session, "handle": handle, "partitions": [fields]}
-        self.ask(part.device, Message(Kind.REGISTER, 0, body, [graph]))
+        self.request(part.device, Message(Kind.REGISTER, 0, body, [graph]))
         return handle
 
     def run(self, handle: int, values: Sequence[Any]) -> Message:
@@ -84,7 +84,7 @@ class RemoteCalls:
         fields = {**identity, "feeds": places, "keys": (), "task": ""}
         return packed(Message(Kind.RUN, self.number(), fields, values))
 
-    def ask(self, device: str, message: Message) -> Message:
+    def request(self, device: str, message: Message) -> Message:
         """Send a request and block until the reply."""
         replies = SimpleQueue[tuple[Message | None, Exception | None]]()
         self.peer(device).request(message, lambda reply, error: replies.put((reply, error)))
@@ -102,7 +102,7 @@ class RemoteCell(ForeignCell):
         """Fetch the current value; blocks."""
         if self._handle is None:
             self._handle = self._calls.register(self._partition())
-        return self._calls.ask(self.device, self._calls.run(self._handle, ())).values[0]
+        return self._calls.request(self.device, self._calls.run(self._handle, ())).values[0]
 
     def local(self) -> VariableCell:
         """A copy of the variable in this process, with the current value."""
@@ -215,14 +215,14 @@ class RemoteUnit:
             graph,
             tuple(predecessors),
             predecessors,
-            tuple(Slot(place, tensor) for place, tensor in enumerate(feeds)),
-            tuple(Slot(place, rewriter.tensors[t]) for place, t in enumerate(fetches)),
+            tuple(Slot(index, tensor) for index, tensor in enumerate(feeds)),
+            tuple(Slot(index, rewriter.tensors[t]) for index, t in enumerate(fetches)),
             tuple(rewriter.mapped(targets)),
             placement,
         )
 
 
-def stays_here(node: Node) -> bool:
+def runs_on_control_device(node: Node) -> bool:
     """Whether a node in a control node's body must run on the control node's device, regardless of
     its placement: lists (variants) cannot leave their process."""
     return any(tensor.dtype is variant for tensor in (*node.inputs, *node.outputs))

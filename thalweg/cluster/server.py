@@ -24,9 +24,17 @@ from thalweg.cluster.spec import ClusterLike, ClusterSpec, server_def
 from thalweg.cluster.tasks import TaskInfo, all_tasks, task_name, task_of
 from thalweg.cluster.traffic import size_of
 from thalweg.cluster.transport.endpoint import Peer
-from thalweg.cluster.values import Held, Keyed, by_key, by_place, key_of, packed, values_of
+from thalweg.cluster.values import (
+    Keyed,
+    PiggybackBuffer,
+    by_index,
+    by_key,
+    key_of,
+    packed,
+    values_of,
+)
 from thalweg.cluster.wire import FixedFields, Kind, Message, new_tuple
-from thalweg.cluster.worker import Done, OpeningPart, Values, Worker
+from thalweg.cluster.worker import CachedPrologue, Done, Values, Worker
 from thalweg.device.cpu.pool import default_threads
 from thalweg.device.local import local_devices
 from thalweg.device.workers import WORKERS
@@ -35,7 +43,7 @@ from thalweg.platform.caches import Bounded, memoized
 from thalweg.platform.described import described
 from thalweg.public import public
 from thalweg.runtime.config import SessionOptions, session_options
-from thalweg.runtime.dataflow.opening import Opening
+from thalweg.runtime.dataflow.prologue import Prologue
 from thalweg.runtime.dataflow.straight import StraightGraph
 
 SCHEME = "thalweg://"
@@ -67,7 +75,7 @@ class TaskServer(Member):
         self._routes = Bounded[Key, tuple[Peer | None, FixedFields]](
             "keys of sent values", _MAX_KEPT
         )
-        self._acts: dict[Kind, Callable[[Peer, Message], None]] = {
+        self._handlers: dict[Kind, Callable[[Peer, Message], None]] = {
             Kind.TENSOR: self._on_tensor,
             Kind.RUN: self._on_run,
             Kind.ABORT: self._on_abort,
@@ -81,14 +89,14 @@ class TaskServer(Member):
             Kind.LOST: super().received,
         }
         self._job, self._index = job, index
-        self._made, self._is_made = threading.Event(), False
+        self._created, self._is_created = threading.Event(), False
         try:
             super().__init__(bindable(self._by_task[self.task]))
             self._worker.lender = self.endpoint.lender
             self.update(cluster)
         finally:
-            self._is_made = True
-            self._made.set()
+            self._is_created = True
+            self._created.set()
         _servers[self.endpoint.address] = self
 
     def update(self, cluster: ClusterSpec) -> None:
@@ -119,21 +127,23 @@ class TaskServer(Member):
         number: int,
         feeds: Mapping[int, Any],
         done: Done,
-        later: Callable[[Callable[[], None]], None],
-        held: Held | None = None,
+        submit_long: Callable[[Callable[[], None]], None],
+        piggyback: PiggybackBuffer | None = None,
     ) -> bool:
         """Start this task's part of a step for a session in the same process."""
         step_id = session, handle, number
-        return self._worker.start(*step_id, feeds, self._call_on_io_thread, done, later, held=held)
+        return self._worker.start(
+            *step_id, feeds, self._call_on_io_thread, done, submit_long, piggyback=piggyback
+        )
 
     # As a task
 
     def received(self, peer: Peer, message: Message) -> None:
         """Dispatch a message: short handlers run on this thread, long ones on a worker thread.
         Messages may arrive while the constructor still runs; they wait for it."""
-        if not self._is_made:
-            self._made.wait()
-        handler = self._acts.get(message.kind)
+        if not self._is_created:
+            self._created.wait()
+        handler = self._handlers.get(message.kind)
         if handler is not None:
             handler(peer, message)
 
@@ -173,9 +183,9 @@ class TaskServer(Member):
             if values:
                 size = size_of(values)
                 self._worker.traffic.bytes_received += size
-            found = self._worker.openings.get(id(fields))
-            part = self._worker.find_opening(fields) if found is None else found[1]
-            prologue = part.opening
+            found = self._worker.prologues.get(id(fields))
+            part = self._worker.find_prologue(fields) if found is None else found[1]
+            prologue = part.prologue
             if prologue is None or self._worker.has_step(number) or not prologue.is_short:
                 self._start_part(peer, message)
             else:
@@ -186,7 +196,7 @@ class TaskServer(Member):
     def _start_part(self, peer: Peer, message: Message) -> None:
         """Start all of a part."""
         keys, places = message.fields["keys"], message.fields["feeds"]
-        feeds = by_place(places, message) if places else _NO_FEEDS
+        feeds = by_index(places, message) if places else _NO_FEEDS
         received = by_key(keys, message) if keys else ()
         self._start_rest(peer, message, feeds, received)
 
@@ -204,7 +214,7 @@ class TaskServer(Member):
         self._worker.start(*step_id, feeds, soon, done, received=received, rest=rest)
 
     def _run_prologue(
-        self, peer: Peer, message: Message, part: OpeningPart, prologue: Opening
+        self, peer: Peer, message: Message, part: CachedPrologue, prologue: Prologue
     ) -> None:
         """Run the prologue of a part, then start the rest of it. If there is no rest and all values
         go to the master's task, they are piggybacked on the reply; otherwise they are pushed and
@@ -254,9 +264,9 @@ class TaskServer(Member):
         """Send the messages that this thread has buffered."""
         self.endpoint.loop.flush()
 
-    def do_together(self, work: Callable[[], None]) -> None:
+    def run_batched(self, work: Callable[[], None]) -> None:
         """Call a function and batch what it sends to each task into one packet."""
-        self.endpoint.loop.do_together(work)
+        self.endpoint.loop.run_batched(work)
 
     def _call_on_io_thread(self, function: Callable[[], None]) -> None:
         """Call a function on the I/O thread; directly, if this is that thread."""
@@ -316,7 +326,7 @@ class TaskServer(Member):
         for session in self._sessions.pop(peer, ()):
             self._end_session(session, error)
         for task, address in self._by_task.items():
-            if address == peer.address and self.endpoint.has_made(peer):
+            if address == peer.address and self.endpoint.initiated(peer):
                 self._notify_lost(task, error)
 
     def _notify_lost(self, task: str, error: errors.OpError) -> None:

@@ -22,14 +22,14 @@ Keyed = Sequence[tuple[Key, Any]]
 
 #: Memoized, as the same keys recur in every step.
 key_of = memoized(4096)(Key)
-_MAX_HELD = 32 << 10  # bytes of a value that is piggybacked
+_MAX_PIGGYBACK = 32 << 10  # bytes of a value that is piggybacked
 _ARRAYS: Any = (np.ndarray, np.generic)
 _ABSENT = "absent"  # the field with the indices of values that are None
 
 
 def packed(message: Message) -> Message:
     """The message with None values removed and their indices recorded in a field."""
-    absent = [place for place, value in enumerate(message.values) if value is None]
+    absent = [index for index, value in enumerate(message.values) if value is None]
     if not absent:
         return message
     fields = {**message.fields, _ABSENT: absent}
@@ -47,7 +47,7 @@ def values_of(message: Message) -> Sequence[Any]:
     return values
 
 
-def by_place(places: Sequence[int], message: Message) -> Mapping[int, Any]:
+def by_index(places: Sequence[int], message: Message) -> Mapping[int, Any]:
     """The values of a message by feed or fetch index; they precede piggybacked ones."""
     return dict(zip(places, values_of(message), strict=False))
 
@@ -58,28 +58,28 @@ def by_key(keys: Sequence[Sequence[str]], message: Message) -> list[tuple[Key, A
     return [(key_of(*key), value) for key, value in zip(keys, values, strict=True)]
 
 
-class Held:
+class PiggybackBuffer:
     """Values that one thread sends to some tasks, held back until `close` to be piggybacked."""
 
     def __init__(self, tasks: Collection[str]) -> None:
-        self._tasks, self._kept = tasks, dict[str, list[tuple[Key, Any]]]()
+        self._tasks, self._by_task = tasks, dict[str, list[tuple[Key, Any]]]()
         self._thread: int | None = get_ident()  # None once closed
 
-    def keep(self, key: Key, value: Any) -> bool:
+    def add(self, key: Key, value: Any) -> bool:
         """Hold a value back; False if the caller has to send it: it is not a small array, is for
         none of the tasks, or this is another thread."""
-        if not isinstance(value, _ARRAYS) or value.nbytes > _MAX_HELD:
+        if not isinstance(value, _ARRAYS) or value.nbytes > _MAX_PIGGYBACK:
             return False
         task = task_of(key.destination)
         if task not in self._tasks or get_ident() != self._thread:
             return False
-        self._kept.setdefault(task, []).append((key, value))
+        self._by_task.setdefault(task, []).append((key, value))
         return True
 
     def close(self) -> None:
         """Hold back no more values. Called on the same thread."""
         self._thread = None
 
-    def of(self, task: str) -> Keyed:
-        """The held values for a task."""
-        return self._kept.get(task, ())
+    def values_for(self, task: str) -> Keyed:
+        """The values held back for a task."""
+        return self._by_task.get(task, ())

@@ -174,7 +174,7 @@ class Message(NamedTuple):
     request: int = 0  # of a received message: the number to answer; 0 for none
 
 
-class Place(IntEnum):
+class ValueLocation(IntEnum):
     """Where the content of a value is."""
 
     INLINE = 0
@@ -186,7 +186,7 @@ class Place(IntEnum):
 class ValueHeader(NamedTuple):
     """The type and shape of a value, and the location of its content."""
 
-    place: Place
+    location: ValueLocation
     code: int  # element type; BYTES for bytes
     shape: tuple[int, ...]
     nbytes: int
@@ -199,7 +199,7 @@ class ValueHeader(NamedTuple):
         return self.code not in (BYTES, _STRING)
 
 
-class Letter(NamedTuple):
+class DecodedMessage(NamedTuple):
     """A decoded frame. A value that is not inline is represented by its ValueHeader."""
 
     kind: Kind
@@ -251,7 +251,7 @@ _PLAIN_CODES: dict[Dtype, int] = {
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 _decode = json.JSONDecoder().decode
 _MAX_KEPT, _MAX_KEPT_BYTES = 4096, 4096  # entries in the cache of layouts, and bytes of each
-_PLACES = {int(place): place for place in Place}
+_LOCATIONS = {int(location): location for location in ValueLocation}
 
 
 # Encoding
@@ -428,8 +428,8 @@ def _shape_struct(rank: int) -> Struct:
 
 
 def _write_header(frame: bytearray, header: ValueHeader) -> None:
-    place, code, shape, nbytes, number, offset = header
-    frame += _VALUE.pack(place, code, len(shape), nbytes, number, offset)
+    location, code, shape, nbytes, number, offset = header
+    frame += _VALUE.pack(location, code, len(shape), nbytes, number, offset)
     if shape:
         frame += _shape_struct(len(shape)).pack(*shape)
 
@@ -475,7 +475,7 @@ def frames_of(packet: bytes) -> list[bytes]:
     return frames
 
 
-def read(frame: bytes) -> Letter:
+def read(frame: bytes) -> DecodedMessage:
     """Decode a frame; raises WireError if it is invalid, VersionError for another version."""
     length = len(frame)
     if length < _HEAD_SIZE:
@@ -488,24 +488,25 @@ def read(frame: bytes) -> Letter:
         end = _end_of_headers(frame, end, count)
     layout_bytes = frame[:STAMP_OFFSET] + frame[_FLAGS_OFFSET:end]
     parse = _parse_layout_cached if end <= _MAX_KEPT_BYTES else _parse_layout
-    kind, is_answer, fields, places, is_complete, size = parse(layout_bytes)
+    kind, is_answer, fields, layouts, is_complete, size = parse(layout_bytes)
     if length != size:
         raise WireError(f"{length} bytes where the values end at {size}")
     values: Sequence[Any] = ()
-    if len(places) == 1 and places[0][1] is not None:  # the common case
-        header, dtype, start = places[0]
+    if len(layouts) == 1 and layouts[0][1] is not None:  # the common case
+        header, dtype, start = layouts[0]
         values = [_array(header.shape, dtype, frame, start)]
-    elif places:
+    elif layouts:
         values = [
             _array(header.shape, dtype, frame, start)
             if dtype is not None
             else value_of(header, frame, start)
             if start
             else header
-            for header, dtype, start in places
+            for header, dtype, start in layouts
         ]
     return new_tuple(
-        Letter, (kind, session, sequence, step, request, is_answer, fields, values, is_complete)
+        DecodedMessage,
+        (kind, session, sequence, step, request, is_answer, fields, values, is_complete),
     )
 
 
@@ -527,7 +528,7 @@ class _Layout(NamedTuple):
     fields: Mapping[str, Any]
     #: For each value its header, its dtype if it is an inline array, and the offset of its content
     #: in the frame; 0 if it is not inline.
-    places: Sequence[tuple[ValueHeader, Dtype | None, int]]
+    layouts: Sequence[tuple[ValueHeader, Dtype | None, int]]
     is_complete: bool
     size: int  # bytes of the frame
 
@@ -544,16 +545,16 @@ def _parse_layout(layout_bytes: bytes) -> _Layout:
         raise WireError(f"fields of {field_bytes} bytes, {count} values")
     fields = _read_fields(layout_bytes[_FORM.size : end]) if field_bytes else _NO_FIELDS
     headers = _read_headers(layout_bytes, end, count)
-    start, places = len(layout_bytes) + skipped, list[tuple[ValueHeader, Dtype | None, int]]()
+    start, layouts = len(layout_bytes) + skipped, list[tuple[ValueHeader, Dtype | None, int]]()
     for header in headers:
-        if header.place is not Place.INLINE:
-            places.append((header, None, 0))
+        if header.location is not ValueLocation.INLINE:
+            layouts.append((header, None, 0))
             continue
         start += -start % _ALIGNMENT
-        places.append((header, _STORAGE[header.code] if header.is_view else None, start))
+        layouts.append((header, _STORAGE[header.code] if header.is_view else None, start))
         start += header.nbytes
-    is_complete = all(header.place is Place.INLINE for header in headers)
-    return _Layout(kind, flags != 0, fields, places, is_complete, start)
+    is_complete = all(header.location is ValueLocation.INLINE for header in headers)
+    return _Layout(kind, flags != 0, fields, layouts, is_complete, start)
 
 
 def _read_headers(layout_bytes: bytes, start: int, count: int) -> list[ValueHeader]:
@@ -595,11 +596,11 @@ def _read_fields(encoded_fields: bytes) -> Mapping[str, Any]:
 
 
 def _read_header(data: bytes) -> ValueHeader:
-    place, code, rank, nbytes, number, offset = _VALUE.unpack_from(data)
-    if place not in _PLACES or rank > MAX_RANK or len(data) != _VALUE.size + rank * 8:
-        raise WireError(f"a value of rank {rank} in place {place}")
+    location, code, rank, nbytes, number, offset = _VALUE.unpack_from(data)
+    if location not in _LOCATIONS or rank > MAX_RANK or len(data) != _VALUE.size + rank * 8:
+        raise WireError(f"a value of rank {rank} in place {location}")
     shape = _shape_struct(rank).unpack_from(data, _VALUE.size)
-    header = ValueHeader(_PLACES[place], code, shape, nbytes, number, offset)
+    header = ValueHeader(_LOCATIONS[location], code, shape, nbytes, number, offset)
     _check_size(header)
     return header
 

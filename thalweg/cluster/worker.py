@@ -17,12 +17,12 @@ import numpy as np
 
 from thalweg import errors
 from thalweg.cluster.partition_def import Fields, decode
-from thalweg.cluster.remote_calls import RemoteCalls, stays_here
+from thalweg.cluster.remote_calls import RemoteCalls, runs_on_control_device
 from thalweg.cluster.tasks import task_of
 from thalweg.cluster.traffic import Traffic
 from thalweg.cluster.transport.endpoint import Peer
 from thalweg.cluster.transport.lending import Lender
-from thalweg.cluster.values import Held, Keyed, key_of
+from thalweg.cluster.values import Keyed, PiggybackBuffer, key_of
 from thalweg.cluster.wire import FixedFields
 from thalweg.device.device import Device
 from thalweg.device.workers import WORKERS
@@ -31,7 +31,7 @@ from thalweg.partition.cut import Partition
 from thalweg.partition.rendezvous import Key, Rendezvous
 from thalweg.platform.caches import Bounded
 from thalweg.runtime.cancellation import Cancellation
-from thalweg.runtime.dataflow.scheduler import Soon
+from thalweg.runtime.dataflow.scheduler import Submit
 from thalweg.runtime.dataflow.straight import StraightGraph
 from thalweg.runtime.engine import COMPILES
 from thalweg.runtime.executor import StartablePartitions, run_partitions
@@ -50,13 +50,13 @@ class Outgoing(Protocol):
         """Send the messages that this thread has buffered."""
         ...
 
-    def do_together(self, work: Callable[[], None]) -> None:
+    def run_batched(self, work: Callable[[], None]) -> None:
         """Call a function and batch what it sends to each task into one packet."""
         ...
 
 
 _MAX_ENDED = 10_000  # ended steps remembered, so that their late values are dropped
-_MAX_OPENINGS = 512  # cached prologues
+_MAX_PROLOGUES = 512  # cached prologues
 _MAX_KEYS = 16  # of a prologue: the fields of messages with many more are not shared
 
 
@@ -81,7 +81,9 @@ class Worker:
         self._steps: dict[int, TaskStep] = {}
         #: The prologues of parts, by the identity of the fields of RUN, which equal messages share;
         #: these are kept so that no others can have their identity. Empty after a part is dropped.
-        self.openings = Bounded[int, tuple[Any, OpeningPart]]("prologues of parts", _MAX_OPENINGS)
+        self.prologues = Bounded[int, tuple[Any, CachedPrologue]](
+            "prologues of parts", _MAX_PROLOGUES
+        )
         #: number -> whether that step runs, or values or an error arrived for it
         self.has_step = self._steps.__contains__
         self._ended = Bounded[int, None]("ended steps of a task", _MAX_ENDED)
@@ -112,7 +114,7 @@ class Worker:
         """Drop a master's registered partitions and abort its steps."""
         with self._lock:
             task_session = self._sessions.pop(session, None)
-            self.openings.clear()
+            self.prologues.clear()
             steps = [step for step in self._steps.values() if step.session == session]
         for step in steps:
             self.abort(step.number, error)
@@ -124,7 +126,7 @@ class Worker:
         task_session = self._sessions.get(session)
         if task_session is not None:
             task_session.deregister(handle)
-            self.openings.clear()
+            self.prologues.clear()
 
     def reset(self, containers: Sequence[str] | None) -> None:
         """Clear the given containers, or all of them, and close all sessions."""
@@ -143,22 +145,23 @@ class Worker:
         handle: int,
         number: int,
         feeds: Mapping[int, Any],
-        soon: Soon,
+        submit_short: Submit,
         done: Done,
-        later: Callable[[Callable[[], None]], None] = WORKERS.start,
+        submit_long: Callable[[Callable[[], None]], None] = WORKERS.start,
         received: Keyed = (),
-        held: Held | None = None,
+        piggyback: PiggybackBuffer | None = None,
         rest: StraightGraph | None = None,
     ) -> bool:
         """Start this task's partitions of a step; does not block. Returns whether calls passed to
         `later` return where they would have to wait for values of other tasks.
 
         Args:
-            soon: runs a continuation on a thread that must not block. Used while calls are short.
+            submit_short: runs a continuation on a thread that must not block. Used while calls are
+                short.
             done: is called once with the fetched values by fetch index, or with an error.
-            later: runs the remaining calls from the first long one on.
+            submit_long: runs the remaining calls from the first long one on.
             received: values that arrived with the RUN message.
-            held: collects values sent until it is closed, to be piggybacked on messages.
+            piggyback: collects values sent until it is closed, to be piggybacked on messages.
             rest: the graph that remains after the prologue; all of it if None.
         """
         task_session = self._sessions.get(session) or self.session(session)
@@ -168,24 +171,26 @@ class Worker:
             self.deliver(number, key, value)
         on_done = partial(self._on_partitions_done, step, done)
         if isinstance(plan, StartablePartitions):
-            step.held = held
-            return plan.start(feeds, step.cancellation, step, soon, later, on_done, rest)
+            step.piggyback = piggyback
+            return plan.start(
+                feeds, step.cancellation, step, submit_short, submit_long, on_done, rest
+            )
         # It blocks on replies, so it must not run on the thread that reads them.
         run_state = task_session.resources, step.cancellation, step
-        later(lambda: _run_blocking(plan, feeds, *run_state, on_done))
+        submit_long(lambda: _run_blocking(plan, feeds, *run_state, on_done))
         return False
 
-    def find_opening(self, fields: Mapping[str, Any]) -> OpeningPart:
+    def find_prologue(self, fields: Mapping[str, Any]) -> CachedPrologue:
         """The prologue of a registered part, by the fields of its RUN message."""
         session = fields["session"]
         task_session = self.session(session)
         plan, keys = task_session.plans[fields["handle"]], [Key(*key) for key in fields["keys"]]
         if len(keys) > _MAX_KEYS:
-            return OpeningPart((), keys, "")
-        part = OpeningPart(plan, keys, fields["task"])
-        self.openings[id(fields)] = fields, part
+            return CachedPrologue((), keys, "")
+        part = CachedPrologue(plan, keys, fields["task"])
+        self.prologues[id(fields)] = fields, part
         if self._sessions.get(session) is not task_session:  # closed meanwhile
-            self.openings.clear()
+            self.prologues.clear()
         return part
 
     def end(self, number: int) -> None:
@@ -288,11 +293,11 @@ class TaskSession:
 
     def _plan_partition(self, part: Partition) -> PartitionPlan:
         placement = {
-            node: part.device if stays_here(node) else device
+            node: part.device if runs_on_control_device(node) else device
             for node, device in part.placement.items()
         }
         part = replace(part, placement=placement)
-        remote = partial(self._calls.elsewhere, placement=placement)
+        remote = partial(self._calls.remote_device, placement=placement)
         return plan_partition(part, self._devices, COMPILES, remote)
 
     def decoded(self, parts: Sequence[tuple[Fields, bytes]]) -> list[Partition]:
@@ -303,7 +308,7 @@ class TaskSession:
         return self._originals.setdefault(node.name, node)
 
 
-class OpeningPart:
+class CachedPrologue:
     """The prologue of a step's part: the calls that run at once with the values piggybacked on RUN
     under some keys, in this order."""
 
@@ -314,10 +319,10 @@ class OpeningPart:
         master: str,
     ) -> None:
         #: None if all of the part has to be started.
-        self.opening = plan.opening(keys) if isinstance(plan, StartablePartitions) else None
-        sends = self.opening.sends if self.opening else ()
+        self.prologue = plan.prologue(keys) if isinstance(plan, StartablePartitions) else None
+        sends = self.prologue.sends if self.prologue else ()
         rest, tasks = (
-            self.opening and self.opening.rest,
+            self.prologue and self.prologue.rest,
             {task_of(key.destination) for key in sends},
         )
         #: Whether the prologue is the whole part, and all values go to the master's task.
@@ -333,7 +338,7 @@ class TaskStep(Rendezvous):
         self.number, self.session = number, ""
         self._prefix, self._outgoing = prefix, outgoing  # prefix of this task's device names
         self.cancellation = Cancellation()
-        self.held: Held | None = None  # values to be piggybacked on another message
+        self.piggyback: PiggybackBuffer | None = None  # values to be piggybacked on another message
 
     def send(self, key: Key, value: Any) -> None:
         """Send a value to its receiver, on this task or another."""
@@ -341,16 +346,16 @@ class TaskStep(Rendezvous):
             super().send(key, value)
         elif self.error is not None:
             raise self.error
-        elif self.held is None or not self.held.keep(key, value):
+        elif self.piggyback is None or not self.piggyback.add(key, value):
             self._outgoing.push(self.number, key, value)
 
     def flush(self) -> None:
         """Send the messages that this thread has buffered."""
         self._outgoing.flush()
 
-    def do_together(self, work: Callable[[], None]) -> None:
+    def run_batched(self, work: Callable[[], None]) -> None:
         """Call a function and batch what it sends to each task into one packet."""
-        self._outgoing.do_together(work)
+        self._outgoing.run_batched(work)
 
     def cancel(self, error: errors.OpError) -> None:
         """Abort the step: pending receives and cancellable calls get the error."""

@@ -32,7 +32,7 @@ from thalweg.codegen.progress import progress
 from thalweg.platform import tf_logging
 from thalweg.platform.caches import Bounded
 from thalweg.platform.disk_cache import Disk, disk_of_environment
-from thalweg.platform.memory import hand_back_own_heap
+from thalweg.platform.memory import trim_thread_heap
 
 _MAX_WORKERS = 3  # a third of the work holds the GIL: more workers would starve
 _SWITCH_INTERVAL = 0.0005  # seconds
@@ -130,7 +130,7 @@ class _CompileQueue:
     def _run_worker(self) -> None:
         while result := self._compile_next():
             self._results.put(result)
-        hand_back_own_heap()
+        trim_thread_heap()
 
     def _compile_next(self) -> CompileResult | None:
         """Compile the next emitted module; None if there is none."""
@@ -244,23 +244,23 @@ class Kernels:
         """The requested kernels. Concurrent requests for one key compile it once."""
         keys = [name_of(request, target) for request in requests]
         wanted = dict(zip(keys, requests, strict=True))
-        futures, mine = self._claim(wanted)
+        futures, own_requests = self._claim_requests(wanted)
         try:
-            self._fulfil(mine, futures, target)
+            self._fulfil(own_requests, futures, target)
         except BaseException as error:
-            self._fail(mine, futures, error)
+            self._fail(own_requests, futures, error)
             raise
         return [futures[key].result() for key in keys]
 
     def find(self, names: Sequence[str], target: CpuTarget) -> list[Loaded] | None:
         """The kernels of these names; None if any would have to be compiled."""
-        found: list[Loaded] = []
+        result: list[Loaded] = []
         for name in names:
             kernel = self._find_one(name, target)
             if kernel is None:
                 return None
-            found.append(kernel)
-        return found
+            result.append(kernel)
+        return result
 
     def _find_one(self, name: str, target: CpuTarget) -> Loaded | None:
         future = self._futures.get(name)
@@ -281,24 +281,27 @@ class Kernels:
         for key in [key for key, future in self._futures.items() if not future.done()]:
             del self._futures[key]
 
-    def _claim(
+    def _claim_requests(
         self, wanted: dict[str, Request]
     ) -> tuple[dict[str, Future[Loaded]], dict[str, Request]]:
         """The futures of all wanted keys, and the requests that this thread must fulfil."""
         with self._lock:
             known = {key: self._futures[key] for key in wanted if key in self._futures}
-            mine = {key: request for key, request in wanted.items() if key not in known}
-            claimed = {key: Future[Loaded]() for key in mine}
+            own_requests = {key: request for key, request in wanted.items() if key not in known}
+            claimed = {key: Future[Loaded]() for key in own_requests}
             self._futures.update(claimed)
         futures = known | claimed
-        self.count(memory_hits=len(wanted) - len(mine))
-        return futures, mine
+        self.count(memory_hits=len(wanted) - len(own_requests))
+        return futures, own_requests
 
     def _fulfil(
-        self, mine: dict[str, Request], futures: dict[str, Future[Loaded]], target: CpuTarget
+        self,
+        own_requests: dict[str, Request],
+        futures: dict[str, Future[Loaded]],
+        target: CpuTarget,
     ) -> None:
         missing: dict[str, Request] = {}
-        for key, request in mine.items():
+        for key, request in own_requests.items():
             found = self._from_disk(key, target)
             if found is None:
                 missing[key] = request
@@ -308,10 +311,10 @@ class Kernels:
             futures[key].set_result(kernel)
 
     def _fail(
-        self, mine: Iterable[str], futures: dict[str, Future[Loaded]], error: BaseException
+        self, own_requests: Iterable[str], futures: dict[str, Future[Loaded]], error: BaseException
     ) -> None:
         """Raise the error in threads that wait for unfinished keys; a later request retries."""
-        for key in (key for key in mine if not futures[key].done()):
+        for key in (key for key in own_requests if not futures[key].done()):
             with self._lock:
                 self._futures.pop(key, None)
             futures[key].set_exception(error)

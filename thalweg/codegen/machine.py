@@ -129,7 +129,7 @@ def named(name: str) -> CpuTarget:
     raise ValueError(f"There is no target {name!r} (THALWEG_TARGET); the targets are {known}.")
 
 
-def runs_here(target: CpuTarget) -> bool:
+def host_supports(target: CpuTarget) -> bool:
     """Whether the host has every extension of the target."""
     here = named("native")
     if target.architecture != here.architecture:
@@ -150,12 +150,12 @@ def _native() -> CpuTarget:
 
 def _host_features(binding: Any) -> str:
     try:
-        found = binding.get_host_cpu_features().flatten()
+        result = binding.get_host_cpu_features().flatten()
     except RuntimeError:  # LLVM cannot ask this system
         return ""
-    if "amx-tile" in _extensions(found) and not _request_amx_tiles():
-        return found.replace("+amx-", "-amx-")
-    return found
+    if "amx-tile" in _extensions(result) and not _request_amx_tiles():
+        return result.replace("+amx-", "-amx-")
+    return result
 
 
 def _shared_features(model: str) -> str:
@@ -191,15 +191,15 @@ def _level(extensions: frozenset[str]) -> str:
 
 
 def _x86(name: str, triple: str, cpu: str, features: str) -> CpuTarget:
-    made = CpuTarget(name=name, triple=triple, cpu=cpu, features=features, **_sizes())
-    level = _level(made.extensions)
+    cpu_target = CpuTarget(name=name, triple=triple, cpu=cpu, features=features, **_sizes())
+    level = _level(cpu_target.extensions)
     if level == "x86-64-v4":
         # LLVM avoids 512-bit vectors on the first AVX-512 processors unless told otherwise.
         wide = f"{features},-prefer-256-bit"
-        return replace(made, features=wide, vector_bytes=64, registers=32)
+        return replace(cpu_target, features=wide, vector_bytes=64, registers=32)
     if level == "x86-64-v3":
-        return replace(made, vector_bytes=32)
-    return made
+        return replace(cpu_target, vector_bytes=32)
+    return cpu_target
 
 
 def _aarch64(name: str, triple: str, cpu: str, features: str) -> CpuTarget:

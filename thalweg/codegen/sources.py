@@ -46,11 +46,11 @@ def own_digest(folders: Sequence[str]) -> str:
 def _own_digest(folders: tuple[str, ...]) -> str:
     known = _kept_digests()
     before = dict(known)
-    found = _digest(_PACKAGE, folders, known)
+    result = _digest(_PACKAGE, folders, known)
     disk = shared_disk()
     if known != before and disk is not None:
         disk.write(_table_name(), json.dumps(known, separators=(",", ":")).encode())
-    return found
+    return result
 
 
 @cache

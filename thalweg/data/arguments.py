@@ -26,7 +26,7 @@ def long(value: Any) -> Tensor:
     return number(value, int64)
 
 
-def truth(value: Any) -> Tensor:
+def as_bool(value: Any) -> Tensor:
     """An argument as a bool."""
     return convert_to_tensor(value, boolean)
 

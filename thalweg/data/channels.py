@@ -42,32 +42,32 @@ def attempt(pull: Callable[[], Element | None]) -> Item:
         return Failure(error)
 
 
-class _Desk:
+class _ChannelState:
     """The state shared by producer and consumer; it holds no reference to the channel."""
 
     def __init__(
-        self, pull: Callable[[], Element | None], maker: Puller | None, node: Node
+        self, pull: Callable[[], Element | None], producer: Puller | None, node: Node
     ) -> None:
         self.pull = pull
         self.node = node  # the stage of the channel
-        self.maker = maker
+        self.producer = producer
         self.items: SimpleQueue[Any] = SimpleQueue()
-        self.room: SimpleQueue[None] = SimpleQueue()
-        self.making = threading.Lock()  # held while an item is computed; snapshots acquire it
+        self.free_slots: SimpleQueue[None] = SimpleQueue()
+        self.producing = threading.Lock()  # held while an item is computed; snapshots acquire it
         self.is_closed = False
 
     def close(self) -> None:
-        """Let the maker stop."""
+        """Let the producer stop."""
         self.is_closed = True
-        self.room.put(None)
-        if self.maker is not None:
-            self.maker.interrupt(_CLOSED)
+        self.free_slots.put(None)
+        if self.producer is not None:
+            self.producer.interrupt(_CLOSED)
 
 
 class Channel:
     """A thread that computes items, at most `room` ahead of the consumer.
 
-    It ends with the channel, which interrupts the puller `maker`, if any. With that puller, a
+    It ends with the channel, which interrupts the puller `producer`, if any. With that puller, a
     consumer that finds the queue empty and no item in progress computes the item itself.
     """
 
@@ -76,85 +76,89 @@ class Channel:
         node: Node,
         pull: Callable[[], Element | None],
         end: Callable[[], None],
-        room: int,
-        made: Sequence[Item] = (),
-        maker: Puller | None = None,
+        capacity: int,
+        items: Sequence[Item] = (),
+        producer: Puller | None = None,
     ) -> None:
-        desk = self._desk = _Desk(pull, maker, node)
-        for item in made:
-            desk.items.put(item)
-        for _ in range(room - len(made)):
-            desk.room.put(None)
-        self._finalize = weakref.finalize(self, desk.close)
+        state = self._state = _ChannelState(pull, producer, node)
+        for item in items:
+            state.items.put(item)
+        for _ in range(capacity - len(items)):
+            state.free_slots.put(None)
+        self._finalize = weakref.finalize(self, state.close)
         self._finalize.atexit = False
-        if None not in made:
-            args, name = (desk, end), f"thalweg-data {node.name}"
-            threading.Thread(target=_make, args=args, name=name, daemon=True).start()
+        if None not in items:
+            args, name = (state, end), f"thalweg-data {node.name}"
+            threading.Thread(target=_produce, args=args, name=name, daemon=True).start()
 
     @property
-    def making(self) -> threading.Lock:
+    def producing(self) -> threading.Lock:
         """The lock that is held while an item is computed."""
-        return self._desk.making
+        return self._state.producing
 
     def take(self, puller: Puller) -> Item:
         """Remove and return the next item; blocks until there is one."""
-        desk = self._desk
-        if desk.maker is not None and desk.items.empty() and desk.making.acquire(blocking=False):
+        state = self._state
+        if (
+            state.producer is not None
+            and state.items.empty()
+            and state.producing.acquire(blocking=False)
+        ):
             try:
-                if desk.items.empty():
-                    with puller.in_place_of(desk.maker):
-                        return attempt(desk.pull)
+                if state.items.empty():
+                    with puller.in_place_of(state.producer):
+                        return attempt(state.pull)
             finally:
-                desk.making.release()
-        item = puller.get(desk.items, desk.node)
-        desk.room.put(None)
+                state.producing.release()
+        item = puller.get(state.items, state.node)
+        state.free_slots.put(None)
         return item
 
-    def made(self) -> list[Item]:
-        """The queued items. The caller holds `making`, and nobody calls `take` meanwhile."""
-        found: list[Item] = []
-        items = self._desk.items
+    def pending_items(self) -> list[Item]:
+        """The queued items. The caller holds `producing`, and nobody calls `take` meanwhile."""
+        result: list[Item] = []
+        items = self._state.items
         while True:
             try:
-                found.append(items.get_nowait())
+                result.append(items.get_nowait())
             except Empty:
                 break
-        for item in found:
+        for item in result:
             items.put(item)
-        return found
+        return result
 
     def close(self) -> None:
-        """Let the maker stop."""
+        """Let the producer stop."""
         self._finalize()
 
 
-def _make(desk: _Desk, end: Callable[[], None]) -> None:
+def _produce(state: _ChannelState, end: Callable[[], None]) -> None:
     """Compute items whenever there is a free slot, until the last one."""
     with np.errstate(all="ignore"):
         try:
-            while _make_one(desk):
+            while _produce_one(state):
                 pass
         finally:
             end()
 
 
-def _make_one(desk: _Desk) -> bool:
-    with spans.Lasting("waits for room", desk.node):
-        desk.room.get()
-    with desk.making, spans.Lasting("makes an element", desk.node):
-        while not desk.is_closed:
+def _produce_one(state: _ChannelState) -> bool:
+    with spans.BlockSpan("waits for room", state.node):
+        state.free_slots.get()
+    with state.producing, spans.BlockSpan("makes an element", state.node):
+        while not state.is_closed:
             try:
-                item = attempt(desk.pull)
+                item = attempt(state.pull)
             except Interrupted:
-                _go_on(desk)
+                _resume(state)
                 continue
-            desk.items.put(item)
+            state.items.put(item)
             return item is not None
     return False
 
 
-def _go_on(desk: _Desk) -> None:
+def _resume(state: _ChannelState) -> None:
     """Clear an interrupt that was meant for a consumer pulling in this thread's place. The caller
     detects one by `close` from `is_closed`."""
-    if desk.maker is not None:
-        desk.maker.go_on()
+    if state.producer is not None:
+        state.producer.resume()

@@ -120,8 +120,8 @@ def padded(values: Sequence[Any], wanted: Sequence[int], filling: Any) -> Array:
     batch = np.empty((len(arrays), *sizes), arrays[0].dtype)
     if any(array.shape != tuple(sizes) for array in arrays):
         batch[...] = filling
-    for place, array in enumerate(arrays):
-        batch[(place, *(slice(size) for size in array.shape))] = array
+    for index, array in enumerate(arrays):
+        batch[(index, *(slice(size) for size in array.shape))] = array
     return batch
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from thalweg.data import arguments, structure
 from thalweg.data.eager_iterator import EagerIterator
-from thalweg.data.functions import Traced, sparse_leaves
+from thalweg.data.functions import TracedFunction, sparse_leaves
 from thalweg.data.iterator import Described, Iterator, initializable, leaves, one_shot
 from thalweg.data.iterator_ops import ReduceDataset
 from thalweg.data.sources import (
@@ -231,14 +231,14 @@ class Dataset(Described):
             >>> sess.run(data.map(lambda x, y: x + y).make_one_shot_iterator().get_next())
             np.int32(11)
         """
-        traced = Traced(map_func, "the function of Dataset.map", self._spec)
+        traced = TracedFunction(map_func, "the function of Dataset.map", self._spec)
         kind = MapDataset if num_parallel_calls is None else ParallelMapDataset
         rest = () if num_parallel_calls is None else (arguments.number(num_parallel_calls, int32),)
         return self._mapped(kind, traced, traced.spec, *rest)
 
     map_with_legacy_function = map
 
-    def _mapped(self, kind: Any, traced: Traced, spec: Any, *rest: Any) -> Dataset:
+    def _mapped(self, kind: Any, traced: TracedFunction, spec: Any, *rest: Any) -> Dataset:
         op = kind(f=traced.function, **leaves(spec))
         made = op(self.variant, traced.captured, *rest, name=op.type_name)
         return Dataset(made, spec)
@@ -249,7 +249,7 @@ class Dataset(Described):
         Args:
             predicate: a function of the parts of an element that returns a scalar bool tensor.
         """
-        traced = Traced(predicate, "the predicate of Dataset.filter", self._spec)
+        traced = TracedFunction(predicate, "the predicate of Dataset.filter", self._spec)
         given = traced.spec
         is_scalar = isinstance(given, TensorSpec) and given.shape.is_compatible_with([])
         if not is_scalar or given.dtype is not boolean:
@@ -264,7 +264,7 @@ class Dataset(Described):
         Args:
             map_func: a function of the parts of an element that returns a dataset.
         """
-        traced = Traced(map_func, "the function of Dataset.flat_map", self._spec)
+        traced = TracedFunction(map_func, "the function of Dataset.flat_map", self._spec)
         return self._mapped(FlatMapDataset, traced, _inner(traced))
 
     def interleave(
@@ -282,7 +282,7 @@ class Dataset(Described):
             block_length: how many elements are taken from one before the next.
             num_parallel_calls: how many datasets are read side by side.
         """
-        traced = Traced(map_func, "the function of Dataset.interleave", self._spec)
+        traced = TracedFunction(map_func, "the function of Dataset.interleave", self._spec)
         rest = [arguments.long(cycle_length), arguments.long(block_length)]
         if num_parallel_calls is None:
             return self._mapped(InterleaveDataset, traced, _inner(traced), *rest)
@@ -306,10 +306,12 @@ class Dataset(Described):
         """
         state = structure.converted(initial_state)
         spec = structure.mapped(structure.spec_of, state)
-        traced = Traced(reduce_func, "the function of Dataset.reduce", spec, self._spec)
-        widened = structure.agree(spec, traced.spec)
+        traced = TracedFunction(reduce_func, "the function of Dataset.reduce", spec, self._spec)
+        widened = structure.common_spec(spec, traced.spec)
         if widened != spec:  # the state changes shape: say so from the start
-            traced = Traced(reduce_func, "the function of Dataset.reduce", widened, self._spec)
+            traced = TracedFunction(
+                reduce_func, "the function of Dataset.reduce", widened, self._spec
+            )
         kinds = structure.all_kinds(widened)
         op = ReduceDataset(
             f=traced.function,
@@ -322,10 +324,10 @@ class Dataset(Described):
 
     def apply(self, transformation_func: Callable[[Dataset], Dataset]) -> Dataset:
         """A function of this dataset: `dataset.apply(tf.data.experimental.unbatch())`."""
-        made = transformation_func(self)
-        if not isinstance(made, Dataset):  # pyright: ignore[reportUnnecessaryIsInstance] - user input
-            raise TypeError(f"`transformation_func` must return a Dataset, got {made!r}")
-        return made
+        result = transformation_func(self)
+        if not isinstance(result, Dataset):  # pyright: ignore[reportUnnecessaryIsInstance] - user input
+            raise TypeError(f"`transformation_func` must return a Dataset, got {result!r}")
+        return result
 
     # Order
 
@@ -335,7 +337,7 @@ class Dataset(Described):
         Args:
             dataset: the other one, with elements of the same structure and dtypes.
         """
-        spec = structure.agree(self._spec, dataset.element_spec)
+        spec = structure.common_spec(self._spec, dataset.element_spec)
         return self._staged(ConcatenateDataset, dataset.variant, spec=spec)
 
     def repeat(self, count: Any = None) -> Dataset:
@@ -413,10 +415,12 @@ class Dataset(Described):
             [[0, 1], [2, 3], [4]]
         """
         size = (
-            arguments.known(batch_size) if constant_value(arguments.truth(drop_remainder)) else None
+            arguments.known(batch_size)
+            if constant_value(arguments.as_bool(drop_remainder))
+            else None
         )
         spec = structure.batched(self._spec, size)
-        rest = (arguments.long(batch_size), arguments.truth(drop_remainder))
+        rest = (arguments.long(batch_size), arguments.as_bool(drop_remainder))
         return self._staged(BatchDatasetV2, *rest, spec=spec)
 
     def padded_batch(
@@ -450,12 +454,14 @@ class Dataset(Described):
         fillings = structure.spread(padding_values, self._spec)
         values = [arguments.filling(v, leaf) for v, leaf in zip(fillings, flat, strict=True)]
         count = (
-            arguments.known(batch_size) if constant_value(arguments.truth(drop_remainder)) else None
+            arguments.known(batch_size)
+            if constant_value(arguments.as_bool(drop_remainder))
+            else None
         )
         known = [TensorShape([count]).concatenate(constant_value_as_shape(s)) for s in sizes]
         pairs = zip(flat, known, strict=True)
         spec = structure.pack(self._spec, [TensorSpec(shape, leaf.dtype) for leaf, shape in pairs])
-        rest = (arguments.long(batch_size), sizes, values, arguments.truth(drop_remainder))
+        rest = (arguments.long(batch_size), sizes, values, arguments.as_bool(drop_remainder))
         return self._staged(PaddedBatchDatasetV2, *rest, spec=spec)
 
     def unbatch(self) -> Dataset:
@@ -479,7 +485,7 @@ class Dataset(Described):
             arguments.long(size),
             arguments.long(step),
             arguments.long(stride),
-            arguments.truth(drop_remainder),
+            arguments.as_bool(drop_remainder),
         )
         return self._staged(WindowDataset, *rest, spec=spec)
 
@@ -537,9 +543,9 @@ class Dataset(Described):
 
     def with_options(self, options: Any) -> Dataset:
         """The same with options."""
-        made = Dataset(self.variant, self._spec)
-        made._options = options
-        return made
+        result = Dataset(self.variant, self._spec)
+        result._options = options
+        return result
 
 
 DatasetSpec.dataset = Dataset
@@ -567,10 +573,10 @@ def _sliced(spec: Any) -> Any:
 
 def _yielded(generator: Callable[..., Any], spec: Any, *args: Any) -> Any:
     """What a generator yields, taken apart."""
-    return map(partial(structure.taken_apart, spec), iter(generator(*args)))
+    return map(partial(structure.flatten_generated, spec), iter(generator(*args)))
 
 
-def _inner(traced: Traced) -> Any:
+def _inner(traced: TracedFunction) -> Any:
     if not isinstance(traced.spec, DatasetSpec):
         raise TypeError(f"`map_func` must return a `Dataset` object, not {traced.spec!r}.")
     return traced.spec.element_spec

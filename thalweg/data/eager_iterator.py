@@ -10,7 +10,7 @@ from thalweg.data.columns import as_array
 from thalweg.data.flow import Pipeline
 from thalweg.data.functions import Function, tensors_of
 from thalweg.data.iterator import Described
-from thalweg.data.iterator_state import Never, SessionIterator
+from thalweg.data.iterator_state import NeverCancelled, SessionIterator
 from thalweg.functions.devices import resources
 from thalweg.functions.eager import EAGER
 from thalweg.functions.tensors import known
@@ -35,7 +35,7 @@ class EagerIterator(Described):
         self._iterator = SessionIterator("eager iterator")
         pipeline: Pipeline = cast("Any", dataset.variant).held()
         self._has_variables = _reads_variables(pipeline)
-        self._iterator.initialize(pipeline, resources, Never())
+        self._iterator.initialize(pipeline, resources, NeverCancelled())
 
     def __iter__(self) -> EagerIterator:
         return self
@@ -52,18 +52,18 @@ class EagerIterator(Described):
         """The next element; an OutOfRangeError after the last."""
         if self._has_variables:
             EAGER.flush()  # what is recorded may change them
-        values = tensors_of(self._iterator.next(Never()))
+        values = tensors_of(self._iterator.next(NeverCancelled()))
         pairs = zip(values, self._kinds, strict=True)
         made: list[Tensor] = [_tensor(value, dtype) for value, (dtype, _) in pairs]
         return structure.structure_of(self._spec, made)
 
     def save_state(self) -> bytes:
         """Where it is, as bytes."""
-        return self._iterator.save(Never())
+        return self._iterator.save(NeverCancelled())
 
     def restore_state(self, state: bytes) -> None:
         """Go on from where `state` says."""
-        self._iterator.restore(state, resources, Never())
+        self._iterator.restore(state, resources, NeverCancelled())
 
 
 def _reads_variables(pipeline: Pipeline) -> bool:

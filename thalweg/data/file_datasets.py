@@ -42,11 +42,11 @@ def _of_files(
     def read(name: Tensor) -> Dataset:
         return Dataset(*opened(name))
 
-    made = names.flat_map(read) if parallel is None else _in_turn(names, read, parallel)
+    made = names.flat_map(read) if parallel is None else _interleaved(names, read, parallel)
     return made.variant, made.element_spec
 
 
-def _in_turn(names: Dataset, read: Callable[[Tensor], Dataset], parallel: Any) -> Dataset:
+def _interleaved(names: Dataset, read: Callable[[Tensor], Dataset], parallel: Any) -> Dataset:
     return names.interleave(read, cycle_length=parallel, num_parallel_calls=parallel)
 
 

@@ -28,7 +28,7 @@ class FileFlow(Flow):
             raise self.failed(invalid(f"Unsupported compression_type: {self.compression!r}"))
         self._file = 0  # the number of the file
         self._offset: int = 0  # of the current block in the file
-        self._given = 0  # records of the block that were produced
+        self._position = 0  # records of the block that were produced
         self._blocks: Iterator[tuple[int, list[bytes]]] | None = None
         self._block: list[bytes] = []
 
@@ -41,17 +41,17 @@ class FileFlow(Flow):
         raise TypeError(f"{type(self).__name__} must define blocks")
 
     def next(self) -> Element | None:
-        if self._given >= len(self._block) and not self._advance():
+        if self._position >= len(self._block) and not self._advance():
             return None
-        self._given += 1
-        return (self._block[self._given - 1],)
+        self._position += 1
+        return (self._block[self._position - 1],)
 
     def rows(self, most: int) -> Rows | None:
-        if self._given >= len(self._block) and not self._advance():
+        if self._position >= len(self._block) and not self._advance():
             return None
-        start = self._given
-        self._given = min(start + most, len(self._block))
-        return (text.text_of(self._block[start : self._given]),)
+        start = self._position
+        self._position = min(start + most, len(self._block))
+        return (text.text_of(self._block[start : self._position]),)
 
     def _advance(self) -> bool:
         """Read the next block with records; returns False at the end of all files."""
@@ -60,7 +60,7 @@ class FileFlow(Flow):
                 if self._blocks is None:
                     self._blocks = self.blocks(self._names[self._file], self._offset)
                 for offset, block in self._blocks:
-                    self._offset, self._block, self._given = offset, block, 0
+                    self._offset, self._block, self._position = offset, block, 0
                     if block:
                         return True
             except Exception as error:
@@ -71,18 +71,18 @@ class FileFlow(Flow):
 
     def _next_file(self) -> None:
         self._file += 1
-        self._offset = self._given = 0
+        self._offset = self._position = 0
         self._blocks, self._block = None, []
 
     def save(self) -> Any:
-        return {"file": self._file, "offset": self._offset, "given": self._given}
+        return {"file": self._file, "offset": self._offset, "given": self._position}
 
     def load(self, state: Any) -> None:
         self._file, self._offset = int(state["file"]), int(state["offset"])
-        self._blocks, self._block, self._given = None, [], 0
+        self._blocks, self._block, self._position = None, [], 0
         given = int(state["given"])
         if given and self._advance():
-            self._given = given
+            self._position = given
 
     def close(self) -> None:
         self._blocks = None

@@ -14,7 +14,7 @@ from queue import SimpleQueue
 from typing import Any, ClassVar, cast
 
 from thalweg import errors
-from thalweg.data.watching import enlist
+from thalweg.data.watching import register_flow
 from thalweg.graph.dtypes import DType, variant
 from thalweg.graph.node import Node
 from thalweg.graph.op import Op
@@ -45,7 +45,7 @@ class Run:
     """The state that all flows of one iterator share: the random streams of their functions."""
 
     def __init__(self, resources: Resources) -> None:
-        self.resources = OwnStates(resources)
+        self.resources = IteratorResources(resources)
         self.holds = ExitStack()  # the locks that a snapshot holds until it is complete
 
     def save(self) -> Any:
@@ -53,7 +53,7 @@ class Run:
         return self.resources.save()
 
 
-class OwnStates(Resources):
+class IteratorResources(Resources):
     """The resources of a session, with random streams that belong to one iterator."""
 
     def __init__(self, session: Resources) -> None:
@@ -84,12 +84,12 @@ class OwnStates(Resources):
 
     def save(self) -> dict[str, list[str]]:
         """The positions of the streams, by node name."""
-        found = dict(self._saved)
+        result = dict(self._saved)
         for node, state in self._states.items():
             if isinstance(state, Stream):
                 place = state.reserve(0)
-                found[node.name] = [str(place.key), str(place.counter)]
-        return found
+                result[node.name] = [str(place.key), str(place.counter)]
+        return result
 
     def load(self, saved: dict[str, list[str]]) -> None:
         """Start streams at saved positions."""
@@ -110,7 +110,7 @@ class Puller:
         self.run = run
         self._asleep_on: SimpleQueue[Any] | None = None
         self._error: errors.OpError | None = None
-        self._stands_in_for: Puller | None = None
+        self._delegate: Puller | None = None
 
     def get(self, queue: SimpleQueue[Any], node: Node) -> Any:
         """Block until a queue has an item and return it; `node` is the stage that waits."""
@@ -130,32 +130,32 @@ class Puller:
     @contextmanager
     def in_place_of(self, other: Puller) -> Generator[None]:
         """Inside the block, this thread pulls on behalf of another: interrupts apply to both."""
-        self._stands_in_for = other
+        self._delegate = other
         try:
             self.check()
             yield
         except Interrupted:
-            other.go_on()
+            other.resume()
             raise
         finally:
-            self._stands_in_for = None
+            self._delegate = None
 
     def interrupt(self, error: errors.OpError) -> None:
         """Wake the thread; from now on its waits raise."""
         self._error = error
-        if self._stands_in_for is not None:
-            self._stands_in_for.interrupt(error)
+        if self._delegate is not None:
+            self._delegate.interrupt(error)
         queue = self._asleep_on
         if queue is not None:
             queue.put(_WAKE)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Clear the interrupt: waits block again."""
         self._error = None
 
 
 def _waited(queue: SimpleQueue[Any], node: Node) -> Any:
-    with spans.Lasting("waits for an element", node):
+    with spans.BlockSpan("waits for an element", node):
         return queue.get()
 
 
@@ -206,7 +206,7 @@ class Flow:
         self.pipeline = pipeline
         self.puller = puller
         self.open(*pipeline.inputs)
-        enlist(self)
+        register_flow(self)
 
     def open(self, *inputs: Any) -> None:
         """Initialize the flow from the values of the op's inputs."""
@@ -236,34 +236,34 @@ class Flow:
         if isinstance(error, Interrupted):
             return error
         node = self.pipeline.node
-        found = located(error, node)
-        if found.op is node:
-            return found
+        result = located(error, node)
+        if result.op is node:
+            return result
         stage = f"in stage {node.name!r} ({node.type}), created at {node.origin}"
-        if stage in found.message:
-            return found
-        return type(found)(None, found.op, f"{found.message}\n  {stage}")
+        if stage in result.message:
+            return result
+        return type(result)(None, result.op, f"{result.message}\n  {stage}")
 
 
-class Counted(Flow):
+class CountedFlow(Flow):
     """A flow whose only state is the number of elements it has produced."""
 
-    _given = 0
+    _position = 0
     count: int
 
     def next(self) -> Element | None:
-        place = self._given
+        place = self._position
         if place >= self.count:
             return None
-        self._given = place + 1
+        self._position = place + 1
         return self.element(place)
 
     def rows(self, most: int) -> Rows | None:
-        start = self._given
+        start = self._position
         if start >= self.count:
             return None
-        self._given = min(start + most, self.count)
-        return self.part(start, self._given)
+        self._position = min(start + most, self.count)
+        return self.part(start, self._position)
 
     def element(self, place: int) -> Element:
         """The element at an index."""
@@ -274,13 +274,13 @@ class Counted(Flow):
         raise TypeError(f"{type(self).__name__} must define part")
 
     def save(self) -> Any:
-        return {"given": self._given}
+        return {"given": self._position}
 
     def load(self, state: Any) -> None:
-        self._given = int(state["given"])
+        self._position = int(state["given"])
 
 
-class KeptFlow(Counted):
+class InMemoryFlow(CountedFlow):
     """A flow over elements in memory."""
 
     def open(self, *elements: Any) -> None:
@@ -291,20 +291,20 @@ class KeptFlow(Counted):
         return self._elements[place]
 
 
-class Kept(Pipeline):
+class InMemoryPipeline(Pipeline):
     """A dataset of elements in memory: a window or a group."""
 
     def __init__(self, elements: Sequence[Element]) -> None:
         self.inputs = tuple(elements)
 
     def start(self, puller: Puller) -> Flow:
-        return KeptFlow(self, puller)
+        return InMemoryFlow(self, puller)
 
     def fresh(self) -> Pipeline:
         return self
 
 
-class Staged(Flow):
+class UnaryFlow(Flow):
     """A flow with one source."""
 
     source: Flow
@@ -313,17 +313,17 @@ class Staged(Flow):
         self.source.close()
 
     def save(self) -> Any:
-        return {"source": self.source.save(), **self.own()}
+        return {"source": self.source.save(), **self.own_state()}
 
     def load(self, state: Any) -> None:
         self.source.load(state["source"])
-        self.set_own(state)
+        self.set_own_state(state)
 
-    def own(self) -> dict[str, Any]:
+    def own_state(self) -> dict[str, Any]:
         """The state that this flow saves in addition to its source's."""
         return {}
 
-    def set_own(self, state: Any) -> None:
+    def set_own_state(self, state: Any) -> None:
         """Restore the state that this flow saved."""
 
 

@@ -38,7 +38,7 @@ from thalweg.runtime.plan import Plan, Step, plan
 _THREADS = 1
 
 
-class Traced:
+class TracedFunction:
     """A user's function as a body, and the spec of its results."""
 
     def __init__(self, function: Callable[..., Any], holder: str, *specs: Any) -> None:
@@ -195,8 +195,8 @@ class Call:
         return [every[place] for place in self._outputs]
 
     @property
-    def goes_by_rows(self) -> bool:
-        """Whether `by_rows` is supported: a call depends only on the element and constants."""
+    def supports_rows(self) -> bool:
+        """Whether `run_rows` is supported: a call depends only on the element and constants."""
         count = len(self._plan.feeds)
         of_captured = range(count - len(self._captured), count)
         return (
@@ -205,7 +205,7 @@ class Call:
             and not any(place in of_captured for place in self._outputs)
         )
 
-    def by_rows(self, *columns: Any) -> Element:
+    def run_rows(self, *columns: Any) -> Element:
         """Call the function for each row of the columns and stack the results; raises if a row
         needs the reference kernels."""
         values, path = [*columns, *self._captured], cast("FastPath", self._path)
@@ -269,6 +269,6 @@ def _bodies(node: Node) -> list[Body]:
     return [*node.op.bodies, *inner]
 
 
-def truth(value: Any) -> bool:
+def as_bool(value: Any) -> bool:
     """A predicate's result."""
     return bool(np.asarray(value))

@@ -40,7 +40,7 @@ class IteratorHandle(IteratorOp, abstract=True):
     def shape(self, *_: Tensor) -> TensorShape:
         return scalar()
 
-    def found(self, context: Context) -> SessionIterator:
+    def get_or_create(self, context: Context) -> SessionIterator:
         """The iterator, made on first use."""
         name = self.shared_name or context.node.name
         kinds = self.output_types, self.output_shapes
@@ -51,7 +51,7 @@ class IteratorV2(IteratorHandle):
     """A handle of an iterator that an initializer starts."""
 
     def kernel(self, context: Context) -> SessionIterator:
-        return self.found(context)
+        return self.get_or_create(context)
 
 
 class OneShotIterator(IteratorHandle):
@@ -61,14 +61,14 @@ class OneShotIterator(IteratorHandle):
 
     def kernel(self, context: Context) -> SessionIterator:
         name = self.shared_name or context.node.name
-        return context.resource(name, self.container, lambda: self._made(name, context))
+        return context.resource(name, self.container, lambda: self._create(name, context))
 
-    def _made(self, name: str, context: Context) -> SessionIterator:
-        made = SessionIterator(name, (self.output_types, self.output_shapes))
+    def _create(self, name: str, context: Context) -> SessionIterator:
+        session_iterator = SessionIterator(name, (self.output_types, self.output_shapes))
         run = Run(context.resources)
         (pipeline,) = Function(self.dataset_factory, ()).bound(run, context.node).flat()
-        made.initialize(pipeline, context.resources, context.cancellation)
-        return made
+        session_iterator.initialize(pipeline, context.resources, context.cancellation)
+        return session_iterator
 
 
 class MakeIterator(IteratorOp):
@@ -85,7 +85,7 @@ class MakeIterator(IteratorOp):
         return ()
 
 
-class Giving(IteratorOp, abstract=True):
+class ElementOp(IteratorOp, abstract=True):
     """What ops that give elements have in common."""
 
     blocking = True
@@ -96,7 +96,7 @@ class Giving(IteratorOp, abstract=True):
         return list(self.output_shapes)
 
 
-class IteratorGetNext(Giving):
+class IteratorGetNext(ElementOp):
     """The next element."""
 
     signature = "iterator: resource -> components: [output_types]"
@@ -141,9 +141,9 @@ class IteratorFromStringHandleV2(IteratorOp):
         def missing() -> SessionIterator:
             raise invalid(f"{key!r} is no handle of an iterator of this session")
 
-        found = context.resource(key, _HANDLES, missing)
-        self._check(found)
-        return found
+        result = context.resource(key, _HANDLES, missing)
+        self._check(result)
+        return result
 
     def _check(self, iterator: SessionIterator) -> None:
         types, shapes = iterator.kinds
@@ -190,7 +190,7 @@ class IteratorRestoreState(IteratorOp):
 # A whole dataset in one step
 
 
-class Pass:
+class DatasetPass:
     """One pass over a dataset, in one step."""
 
     def __init__(self, dataset: Pipeline, context: Context) -> None:
@@ -203,7 +203,7 @@ class Pass:
         """The next element; None at the end."""
         return self.flow.next()
 
-    def __enter__(self) -> Pass:
+    def __enter__(self) -> DatasetPass:
         stop = errors.CancelledError(None, None, "the step was cancelled")
         cancellation = self._context.cancellation
         self._forget = cancellation.on_cancel(lambda: self._puller.interrupt(stop))
@@ -216,7 +216,7 @@ class Pass:
             self._context.cancellation.check()
 
 
-class ReduceDataset(Giving):
+class ReduceDataset(ElementOp):
     """A function of the state so far and an element, for all elements: the last state."""
 
     signature = (
@@ -235,21 +235,21 @@ class ReduceDataset(Giving):
     ) -> list[Any]:
         captured = captured_values(context, 1 + len(initial_state), other_arguments)
         state: Sequence[Any] = initial_state
-        with Pass(input_dataset, context) as all_elements:
+        with DatasetPass(input_dataset, context) as all_elements:
             call = Function(self.f, captured).bound(all_elements.run, context.node)
             while (element := all_elements.next()) is not None:
                 state = call.flat(*state, *element)
         return [list(state)]
 
 
-class DatasetToSingleElement(Giving):
+class DatasetToSingleElement(ElementOp):
     """The only element of a dataset."""
 
     signature = "dataset: variant -> components: [output_types]"
     effects = ()  # its pass over the dataset is its own
 
     def kernel(self, context: Context, dataset: Pipeline) -> list[Any]:
-        with Pass(dataset, context) as all_elements:
+        with DatasetPass(dataset, context) as all_elements:
             element = all_elements.next()
             if element is None:
                 raise invalid("Dataset was empty.")

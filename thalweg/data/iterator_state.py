@@ -28,54 +28,54 @@ class FairLock:
     def __init__(self) -> None:
         self._lock = threading.Lock()  # guards the fields; never held while waiting
         self._is_taken = False
-        self._line: deque[SimpleQueue[bool]] = deque()
+        self._waiters: deque[SimpleQueue[bool]] = deque()
 
     @contextmanager
-    def taken(self, cancellation: Cancellation) -> Generator[None]:
+    def acquired(self, cancellation: Cancellation) -> Generator[None]:
         """Hold the lock inside the block."""
-        self._take(cancellation)
+        self._acquire(cancellation)
         try:
             yield
         finally:
-            self.give()
+            self.release()
 
-    def _take(self, cancellation: Cancellation) -> None:
+    def _acquire(self, cancellation: Cancellation) -> None:
         with self._lock:
             if not self._is_taken:
                 self._is_taken = True
                 return
             ticket: SimpleQueue[bool] = SimpleQueue()
-            self._line.append(ticket)
+            self._waiters.append(ticket)
         forget = cancellation.on_cancel(lambda: ticket.put(False))
         try:
-            is_mine = ticket.get()
+            is_granted = ticket.get()
         except BaseException:  # an interrupt: remove the ticket
-            self._leave(ticket)
+            self._abandon(ticket)
             raise
         finally:
             forget()
-        if not is_mine:
-            self._leave(ticket)
+        if not is_granted:
+            self._abandon(ticket)
             cancellation.check()
             raise _CANCELLED
 
-    def _leave(self, ticket: SimpleQueue[bool]) -> None:
+    def _abandon(self, ticket: SimpleQueue[bool]) -> None:
         with self._lock:
-            if ticket in self._line:
-                self._line.remove(ticket)
+            if ticket in self._waiters:
+                self._waiters.remove(ticket)
                 return
-        self.give()  # the lock was granted meanwhile
+        self.release()  # the lock was granted meanwhile
 
-    def give(self) -> None:
+    def release(self) -> None:
         """Release the lock to the first waiting caller."""
         with self._lock:
-            if self._line:
-                self._line.popleft().put(True)
+            if self._waiters:
+                self._waiters.popleft().put(True)
             else:
                 self._is_taken = False
 
 
-class Never:
+class NeverCancelled:
     """The cancellation of callers that are never cancelled."""
 
     def on_cancel(self, wake: Callable[[], None]) -> Callable[[], None]:
@@ -102,7 +102,7 @@ class SessionIterator:
         self, pipeline: Pipeline, resources: Resources, cancellation: Cancellation
     ) -> None:
         """Begin at the first element, or where a state that was restored before says."""
-        with self._lock.taken(cancellation):
+        with self._lock.acquired(cancellation):
             state, self._waiting = self._waiting, None
             self._start(pipeline, Run(resources), state)
 
@@ -117,7 +117,7 @@ class SessionIterator:
 
     def next(self, cancellation: Cancellation) -> Element:
         """The next element."""
-        with self._lock.taken(cancellation):
+        with self._lock.acquired(cancellation):
             element = self._pulled(cancellation)
         if element is None:
             raise errors.OutOfRangeError(None, None, "End of sequence")
@@ -140,7 +140,7 @@ class SessionIterator:
                     return flow.next()
                 except Interrupted as stop:
                     cancellation.check()
-                    puller.go_on()  # it was meant for a caller before
+                    puller.resume()  # it was meant for a caller before
                     del stop
         finally:
             forget()
@@ -149,7 +149,7 @@ class SessionIterator:
 
     def save(self, cancellation: Cancellation) -> bytes:
         """Where the iterator is, as bytes."""
-        with self._lock.taken(cancellation):
+        with self._lock.acquired(cancellation):
             if self._flow is None or self._puller is None or self._pipeline is None:
                 return encode(self._waiting)
             run = self._puller.run
@@ -162,7 +162,7 @@ class SessionIterator:
     def restore(self, state: bytes, resources: Resources, cancellation: Cancellation) -> None:
         """Go to where an iterator was: at once, or when this one is initialized."""
         tree = decode(state)
-        with self._lock.taken(cancellation):
+        with self._lock.acquired(cancellation):
             if self._pipeline is None:
                 self._waiting = tree
             elif tree is not None:

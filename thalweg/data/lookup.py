@@ -96,14 +96,14 @@ class _HandleTable(LookupInterface):
     ) -> Tensor | SparseTensor:
         """The values of keys, the default where a key is missing; of sparse keys, sparse."""
         if isinstance(keys, SparseTensor):
-            found = self.lookup(keys.values, name)
-            return SparseTensor(keys.indices, found, keys.dense_shape)
+            result = self.lookup(keys.values, name)
+            return SparseTensor(keys.indices, result, keys.dense_shape)
         tensor = self._keys(keys)
         with name_scope(name, f"{self.name}_Lookup", [self._handle, tensor]) as scope:
             find = lookup.LookupTableFindV2()
-            found = find(self._handle, tensor, self._default_value, name=scope)
-        found.set_shape(self._found_shape(tensor))
-        return found
+            result = find(self._handle, tensor, self._default_value, name=scope)
+        result.set_shape(self._found_shape(tensor))
+        return result
 
     def _found_shape(self, keys: Tensor) -> TensorShape:
         return keys.shape.concatenate(self._default_value.shape)
@@ -119,10 +119,10 @@ class _HandleTable(LookupInterface):
         """All keys and their values."""
         with name_scope(name, f"{self.name}_Export", [self._handle]) as scope:
             export = lookup.LookupTableExportV2(Tkeys=self._key_dtype, Tvalues=self._value_dtype)
-            keys, values = found = export(self._handle, name=scope)
+            keys, values = result = export(self._handle, name=scope)
         keys.set_shape(self._exported_keys())
         values.set_shape(TensorShape([None]).concatenate(self._default_value.shape))
-        return found
+        return result
 
     def _exported_keys(self) -> TensorShape:
         return TensorShape([None])
@@ -164,10 +164,10 @@ class TableInitializerBase:
             its = getattr(table, what)
             if its is not mine:
                 raise TypeError(f"Invalid {what}: the table has {its.name}, not {mine.name}.")
-        made = self._fill(table.resource_handle)
+        result = self._fill(table.resource_handle)
         if not executing_eagerly():
-            get_default_graph().add_to_collection(GraphKeys.TABLE_INITIALIZERS, made)
-        return made
+            get_default_graph().add_to_collection(GraphKeys.TABLE_INITIALIZERS, result)
+        return result
 
     def _fill(self, handle: Tensor) -> Node:
         raise TypeError(f"{type(self).__name__} must define _fill")

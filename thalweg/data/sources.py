@@ -11,7 +11,7 @@ import numpy as np
 from thalweg import errors
 from thalweg.data.channels import Channel, Failure
 from thalweg.data.columns import invalid, row, row_count
-from thalweg.data.flow import Counted, Element, Flow, Rows, Stage
+from thalweg.data.flow import CountedFlow, Element, Flow, Rows, Stage
 from thalweg.graph.composite import SparseTensorValue
 from thalweg.graph.dtypes import DType, as_dtype, string
 from thalweg.graph.shapes import TensorShape
@@ -22,17 +22,17 @@ from thalweg.platform.compat import as_bytes
 
 def leaves(stage: Stage, values: list[Any]) -> list[Any]:
     """One value per leaf of the tensors of an element: three are a sparse one."""
-    found: list[Any] = []
+    result: list[Any] = []
     rest = iter(values)
     for is_sparse in getattr(stage, "sparse", ()):
         if is_sparse:
-            found.append(SparseTensorValue(next(rest), next(rest), next(rest)))
+            result.append(SparseTensorValue(next(rest), next(rest), next(rest)))
         else:
-            found.append(next(rest))
-    return found
+            result.append(next(rest))
+    return result
 
 
-class TensorFlow(Counted):
+class TensorFlow(CountedFlow):
     """One element."""
 
     count = 1
@@ -52,7 +52,7 @@ class TensorDataset(Stage):
     sparse: tuple[bool, ...]  # which leaves are three tensors of a sparse one
 
 
-class SliceFlow(Counted):
+class SliceFlow(CountedFlow):
     """The rows of values."""
 
     def open(self, components: list[Any]) -> None:
@@ -78,7 +78,7 @@ class TensorSliceDataset(Stage):
     sparse: tuple[bool, ...]  # which leaves are three tensors of a sparse one
 
 
-class RangeFlow(Counted):
+class RangeFlow(CountedFlow):
     """Numbers at equal distances."""
 
     gives_rows = True
@@ -112,7 +112,7 @@ class GeneratorFlow(Flow):
 
     def open(self, arguments: list[Any]) -> None:
         self._arguments = [np.array(value) for value in arguments]
-        self._given = 0
+        self._position = 0
         self._channel: Channel | None = None
         self._is_over = False
 
@@ -120,7 +120,7 @@ class GeneratorFlow(Flow):
         stage: GeneratorDataset = self.pipeline.stage  # pyright: ignore[reportAssignmentType] - its flow
         function = functions.find(stage.token)
         arguments = self._arguments
-        iterator = _Yielded(stage, lambda: iter(function(*arguments)), self._given)
+        iterator = _GeneratorElements(stage, lambda: iter(function(*arguments)), self._position)
         node = self.pipeline.node
         self._channel = Channel(node, iterator.pull, iterator.close, stage.ahead)
         return self._channel
@@ -131,17 +131,17 @@ class GeneratorFlow(Flow):
         channel = self._channel or self._started()
         item = channel.take(self.puller)
         self._is_over = item is None
-        self._given += not self._is_over
+        self._position += not self._is_over
         if isinstance(item, Failure):
             raise self.failed(item.error) from item.error.__cause__
         return item
 
     def save(self) -> Any:
-        return {"given": self._given, "over": self._is_over}
+        return {"given": self._position, "over": self._is_over}
 
     def load(self, state: Any) -> None:
         self.close()
-        self._given, self._is_over = int(state["given"]), bool(state["over"])
+        self._position, self._is_over = int(state["given"]), bool(state["over"])
 
     def close(self) -> None:
         if self._channel is not None:
@@ -149,7 +149,7 @@ class GeneratorFlow(Flow):
             self._channel = None
 
 
-class _Yielded:
+class _GeneratorElements:
     """The elements of a generator as arrays of the promised dtypes and shapes."""
 
     def __init__(self, stage: GeneratorDataset, start: Any, skipped: int) -> None:

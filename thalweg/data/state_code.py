@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg import errors
-from thalweg.data.flow import Kept
+from thalweg.data.flow import InMemoryPipeline
 from thalweg.graph.composite import SparseTensorValue
 from thalweg.graph.dtypes import as_dtype
 from thalweg.ops.text import text
@@ -62,7 +62,7 @@ class _Packer:
             return {"map": {key: self.packed(part) for key, part in parts.items()}}
         if isinstance(tree, SparseTensorValue):
             return {"sparse": [self.packed(part) for part in tree]}
-        if isinstance(tree, Kept):
+        if isinstance(tree, InMemoryPipeline):
             return {"kept": self.packed(packed_elements(tree.inputs))}
         if isinstance(tree, bytes):
             return {"bytes": self._placed(tree)}
@@ -103,7 +103,7 @@ def _unpacked(tree: Any, data: memoryview) -> Any:
         case "sparse":
             return SparseTensorValue(*(_unpacked(part, data) for part in content))
         case "kept":
-            return Kept(unpacked_elements(_unpacked(content, data)))
+            return InMemoryPipeline(unpacked_elements(_unpacked(content, data)))
         case "bytes":
             return bytes(_part(data, content))
         case "texts":
@@ -163,4 +163,4 @@ def _values(column: Any, count: int) -> list[Any]:
     if not isinstance(column, dict):
         return column
     rows = cast("dict[str, Array]", column)["rows"]
-    return [rows[place] for place in range(count)]
+    return [rows[index] for index in range(count)]

@@ -130,7 +130,7 @@ def spread(structure: Any, over: Any) -> list[Any]:
     return [leaf for part, whole in pairs for leaf in spread(part, whole)]
 
 
-def taken_apart(structure: Any, value: Any) -> list[Any]:
+def flatten_generated(structure: Any, value: Any) -> list[Any]:
     """The leaves of what a user's generator gave, as a structure says; lists will do for tuples."""
     if not is_nested(structure):
         return [value]
@@ -144,7 +144,7 @@ def taken_apart(structure: Any, value: Any) -> list[Any]:
                 f"expected structure was {structure!r}, but the yielded element was {value!r}."
             )
         pairs = list(zip(cast("Sequence[Any]", structure), parts, strict=True))
-    return [leaf for part, whole in pairs for leaf in taken_apart(part, whole)]
+    return [leaf for part, whole in pairs for leaf in flatten_generated(part, whole)]
 
 
 def converted(structure: Any) -> Any:
@@ -295,7 +295,7 @@ def unbatched(spec: Any) -> Any:
     return mapped(row, spec)
 
 
-def agree(first: Any, second: Any) -> Any:
+def common_spec(first: Any, second: Any) -> Any:
     """What holds for elements of two specs; a TypeError where they are of different kinds."""
 
     def both(a: Spec, b: Spec) -> Spec:

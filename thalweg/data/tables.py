@@ -66,14 +66,14 @@ class CsvDataset(Dataset):
         na_value: str = "",
         select_cols: Sequence[int] | None = None,
     ) -> None:
-        defaults = [_default(each) for each in record_defaults]
+        defaults = [_default(record_default) for record_default in record_defaults]
 
         def lines(name: Any) -> Dataset:
-            found = TextLineDataset(name, compression_type, buffer_size)
-            return found.skip(1) if header else found
+            result = TextLineDataset(name, compression_type, buffer_size)
+            return result.skip(1) if header else result
 
         def fields(line: Tensor) -> tuple[Tensor, ...]:
-            found = decoding.decode_csv(
+            result = decoding.decode_csv(
                 line,
                 defaults,
                 field_delim,
@@ -81,7 +81,7 @@ class CsvDataset(Dataset):
                 na_value=na_value,
                 select_cols=select_cols,
             )
-            return tuple(found)
+            return tuple(result)
 
         names = filenames if isinstance(filenames, Dataset) else _each(filenames)
         made = names.flat_map(lines).map(fields)
@@ -213,13 +213,13 @@ def _shuffled(rows: Dataset, shuffle: bool, size: Any, seed: Any, epochs: Any) -
 
 def _files(pattern: Any) -> list[str]:
     patterns: Any = [pattern] if isinstance(pattern, str | bytes) else pattern
-    found: list[str] = []
+    result: list[str] = []
     for each in patterns:
         matching = sorted(gfile.Glob(each))
         if not matching:
             raise ValueError(f"No files match {each}.")
-        found += matching
-    return found
+        result += matching
+    return result
 
 
 def _chosen(names: Sequence[str], selected: Sequence[Any] | None) -> list[int]:

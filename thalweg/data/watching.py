@@ -17,7 +17,7 @@ _COVERED = ("next", "rows")
 _live: set[weakref.ref[Any]] = set()
 
 
-def enlist(flow: Any) -> None:
+def register_flow(flow: Any) -> None:
     """Register a flow: its calls are timed during recordings."""
     _live.add(weakref.ref(flow, _live.discard))
     if spans.is_on():
@@ -49,7 +49,7 @@ def _timed(pull: Callable[..., Any], node: spans.Subject) -> Callable[..., Any]:
         try:
             return pull(*most)
         finally:
-            spans.note(node.type, node, start)
+            spans.record_span(node.type, node, start)
 
     return timed
 

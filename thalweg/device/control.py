@@ -19,10 +19,10 @@ from thalweg.control.lists import ListValue
 from thalweg.device.control_inputs import list_levels
 from thalweg.lower.control.program import (
     LISTS,
+    Binding,
     BufferView,
     ControlInterface,
     Drawing,
-    Given,
     ListBuffer,
     Storage,
 )
@@ -205,7 +205,7 @@ class ControlStep(ABC, Generic[InvocationT]):
         return [self._output(output, results, lists) for output in self.interface.outputs]
 
     def _output(
-        self, output: Given, results: Results, lists: Mapping[ListBuffer, ListValue]
+        self, output: Binding, results: Results, lists: Mapping[ListBuffer, ListValue]
     ) -> Any:
         if isinstance(output, BufferView):
             return results[output]

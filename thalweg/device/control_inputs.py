@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.control.lists import ListValue
-from thalweg.lower.control.program import BufferView, Capacity, Given, ListBuffer, Storage
+from thalweg.lower.control.program import Binding, BufferView, Capacity, ListBuffer, Storage
 from thalweg.lower.fingerprint import text_of
 from thalweg.ops.core.buffer import Buffer
 from thalweg.ops.core.context import VariableCell
@@ -76,7 +76,7 @@ def _uniform_value(value: ListValue) -> Array | None:
     return rows[0] if rows is not None and len(rows) > 1 and rows.strides[0] == 0 else None
 
 
-def input_buffer(number: int, value: Any) -> Given | None:
+def input_buffer(number: int, value: Any) -> Binding | None:
     """What an input is bound to, or None if native code cannot take it."""
     if isinstance(value, VariableCell):
         buffer = value.buffer
@@ -89,10 +89,10 @@ def input_buffer(number: int, value: Any) -> Given | None:
     return BufferView(Storage.INPUT, array.dtype, array.shape, number)
 
 
-def buffer_text(buffer: Given) -> str:
+def buffer_text(buffer: Binding) -> str:
     """All that lowering depends on of the buffer of an input."""
     parts = [getattr(buffer, field.name) for field in fields(buffer)]
-    texts = [buffer_text(each) if isinstance(each, Given) else text_of(each) for each in parts]
+    texts = [buffer_text(part) if isinstance(part, Binding) else text_of(part) for part in parts]
     return f"{type(buffer).__name__}({','.join(texts)})"
 
 

@@ -127,7 +127,7 @@ class DeviceProgram(ABC, Generic[InvocationT, CallT]):
         """
 
     @abstractmethod
-    def by_rows(
+    def run_rows(
         self, values: Sequence[Any], is_row: Sequence[bool], count: int
     ) -> list[NDArray[Any]] | None:
         """Run once per row of the values with `is_row`; the outputs, stacked. None where a call

@@ -34,7 +34,7 @@ class Subject:
         return self.specialized.kernel
 
 
-class Summarized(Protocol):
+class AnySchedule(Protocol):
     """A schedule of any device."""
 
     @property
@@ -51,12 +51,12 @@ class Tuned:
     iterations: str
     likely: float  # seconds with the schedule that the cost model chose
     best: float  # seconds with `schedule`
-    schedule: Summarized
+    schedule: AnySchedule
     tried: int
 
 
 SubjectT = TypeVar("SubjectT", bound=Subject)
-ScheduleT = TypeVar("ScheduleT", bound=Summarized)
+ScheduleT = TypeVar("ScheduleT", bound=AnySchedule)
 
 
 def winner(

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from thalweg.distributions.base import FULLY_REPARAMETERIZED
 from thalweg.distributions.divergence import RegisterKL
-from thalweg.distributions.parameters import after, defined, floats, new_seed, together
+from thalweg.distributions.parameters import after, broadcast_all, defined, floats, new_seed
 from thalweg.distributions.scalar import ScalarDistribution
 from thalweg.graph.likes import TensorLike
 from thalweg.graph.node import Node, Tensor
@@ -85,7 +85,7 @@ class Beta(ScalarDistribution):
 
     def _cdf(self, value: Tensor) -> Tensor:
         x = after(_inside(value), value) if self.validate_args else value
-        one, zero, x = together(self._concentration1, self._concentration0, x)
+        one, zero, x = broadcast_all(self._concentration1, self._concentration0, x)
         return betainc(one, zero, x)
 
     def _entropy(self) -> Tensor:

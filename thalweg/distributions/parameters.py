@@ -86,7 +86,7 @@ def choose(condition: Tensor, x: Tensor, y: Any) -> Tensor:
     return choosing.where_v2(condition, x, convert_to_tensor(y, x.dtype.base_dtype))
 
 
-def together(*tensors: Tensor) -> list[Tensor]:
+def broadcast_all(*tensors: Tensor) -> list[Tensor]:
     """The tensors, broadcast to one shape."""
     zeros = sum(filling.zeros_like(tensor) for tensor in tensors)
     return [tensor + zeros for tensor in tensors]

@@ -6,7 +6,7 @@ import math
 from typing import ClassVar
 
 from thalweg.distributions.base import FULLY_REPARAMETERIZED
-from thalweg.distributions.parameters import after, choose, defined, floats, new_seed, together
+from thalweg.distributions.parameters import after, broadcast_all, choose, defined, floats, new_seed
 from thalweg.distributions.scalar import ScalarDistribution
 from thalweg.graph.likes import TensorLike
 from thalweg.graph.node import Tensor
@@ -83,7 +83,7 @@ class StudentT(ScalarDistribution):
 
     def _cdf(self, value: Tensor) -> Tensor:
         y = (value - self._loc) / arithmetic.absolute(self._scale)
-        df, x = together(self._df, self._df / (arithmetic.square(y) + self._df))
+        df, x = broadcast_all(self._df, self._df / (arithmetic.square(y) + self._df))
         tail = 0.5 * betainc(0.5 * df, 0.5, x)
         return choose(y < 0, tail, 1 - tail)
 

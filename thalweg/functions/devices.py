@@ -46,7 +46,7 @@ class EagerDevices:
         self._by_name = dict(zip(self.names, self.all, strict=True))
         self._resources = resources.with_others(self.all) if self.has_gpus else [resources]
         self._copies: dict[int, tuple[weakref.ref[Array], Buffer]] = {}
-        self._relieving: set[Device] = set()  # drop the copies when out of memory
+        self._releasing: set[Device] = set()  # drop the copies when out of memory
 
     def __getitem__(self, name: str) -> Device:
         return self._by_name[name]
@@ -78,8 +78,8 @@ class EagerDevices:
         cached = self._copies.get(key)
         if cached is not None and cached[0]() is array and cached[1].device == device.name:
             return cached[1]
-        if device not in self._relieving:
-            self._relieving.add(device)
+        if device not in self._releasing:
+            self._releasing.add(device)
             device.relieve_by(self._copies.clear)
         buffer = device.upload(array)
         buffer.freeze()

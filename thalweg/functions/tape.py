@@ -343,8 +343,8 @@ def _watched_tensors(
     inside: Iterable[Node], watched: Iterable[Tensor], variables: Iterable[Variable]
 ) -> set[Tensor]:
     """The tensors that are watched or computed from watched ones."""
-    found = set(watched) | {variable.gradient_source() for variable in variables}
+    result = set(watched) | {variable.gradient_source() for variable in variables}
     for node in sorted(inside, key=lambda node: node.index):
-        if any(t in found or (_is_read(t.op) and t.op.inputs[0] in found) for t in node.inputs):
-            found.update(node.outputs)
-    return found
+        if any(t in result or (_is_read(t.op) and t.op.inputs[0] in result) for t in node.inputs):
+            result.update(node.outputs)
+    return result

@@ -176,7 +176,7 @@ class SubGraph(Graph):
             return self.outer.as_graph_element(name, allow_tensor, allow_operation)
 
 
-def around(graph: Graph) -> Iterator[Graph]:
+def enclosing_graphs(graph: Graph) -> Iterator[Graph]:
     """A graph, then its outer graphs, from the inside out."""
     yield graph
     while isinstance(graph, SubGraph):
@@ -191,12 +191,12 @@ def is_body(graph: Graph) -> bool:
 
 def depth(graph: Graph) -> int:
     """The number of graphs around a graph."""
-    return len(list(around(graph))) - 1
+    return len(list(enclosing_graphs(graph))) - 1
 
 
 def is_inside(inner: Graph, outer: Graph) -> bool:
     """Whether a graph is nested in another one, at any depth."""
-    return inner is not outer and outer in around(inner)
+    return inner is not outer and outer in enclosing_graphs(inner)
 
 
 def root(graph: Graph) -> Graph:

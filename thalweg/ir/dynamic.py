@@ -40,9 +40,9 @@ class DynamicProduct(Dynamic):
 
 def dynamic(hint: int, word: int) -> Dynamic:
     """The run-time integer in an argument word."""
-    made = Dynamic(hint)
-    made.word = word
-    return made
+    result = Dynamic(hint)
+    result.word = word
+    return result
 
 
 def times(*numbers: int) -> int:
@@ -50,9 +50,9 @@ def times(*numbers: int) -> int:
     product = math.prod(map(int, numbers))
     if all(map(is_static, numbers)):
         return product
-    made = DynamicProduct(product)
-    made.factors = tuple(numbers)
-    return made
+    result = DynamicProduct(product)
+    result.factors = tuple(numbers)
+    return result
 
 
 def factors_of(number: int) -> tuple[int, ...]:

@@ -207,9 +207,9 @@ def with_dynamic(kernel: Kernel, places: Collection[int], first_word: int) -> Ke
         dynamic(number, words[place]) if place in words else number
         for place, number in enumerate(integers(kernel))
     ]
-    made = _ReplaceIntegers(numbers).kernel(kernel)
-    _summaries[made] = _summary(kernel)._replace(integers=tuple(numbers))
-    return made
+    result = _ReplaceIntegers(numbers).kernel(kernel)
+    _summaries[result] = _summary(kernel)._replace(integers=tuple(numbers))
+    return result
 
 
 class _ReplaceIntegers(KernelRewriter):

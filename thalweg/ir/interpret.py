@@ -144,13 +144,13 @@ def _combined(row: Reduction, full: Array, axes: tuple[int, ...]) -> Array:
 
 def _variables(roots: Sequence[Expr]) -> list[Variable]:
     """The variables that expressions bind or use."""
-    found: dict[Variable, None] = {}
+    result: dict[Variable, None] = {}
     for part in postorder(roots):
         if isinstance(part, Index):
-            found[part.variable] = None
+            result[part.variable] = None
         elif isinstance(part, Reduce):
-            found |= dict.fromkeys(part.variables)
-    return list(found)
+            result |= dict.fromkeys(part.variables)
+    return list(result)
 
 
 def _over(value: Any, variables: Sequence[Variable]) -> Array:

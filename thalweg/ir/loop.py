@@ -56,16 +56,16 @@ class IndexTuple(tuple[Expr, ...]):
     def over(cls, shape: Sequence[int], output: int = 0) -> IndexTuple:
         """The index in a loop nest over `shape`."""
         variables = tuple([Variable.fresh(extent) for extent in shape])
-        made = cls.of(tuple(map(Index, variables)), [v.extent for v in variables], output)
-        made.variables = variables
-        return made
+        result = cls.of(tuple(map(Index, variables)), [v.extent for v in variables], output)
+        result.variables = variables
+        return result
 
     @classmethod
     def of(cls, indices: Sequence[Expr], shape: Sequence[int], output: int = 0) -> IndexTuple:
         """An index of arbitrary expressions into an output of this shape."""
-        made = cls(indices)
-        made.variables, made.shape, made.output = (), tuple(shape), output
-        return made
+        result = cls(indices)
+        result.variables, result.shape, result.output = (), tuple(shape), output
+        return result
 
     @property
     def rank(self) -> int:

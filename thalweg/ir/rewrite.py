@@ -25,13 +25,13 @@ def walk(
 
     `inside` gives the parts of an expression to descend into.
     """
-    pending, found = [root for root in roots if root is not None], dict[Expr, None]()
+    pending, result = [root for root in roots if root is not None], dict[Expr, None]()
     while pending:
         part = pending.pop()
-        if part not in found:
-            found[part] = None
+        if part not in result:
+            result[part] = None
             pending += inside(part)
-    return list(found)
+    return list(result)
 
 
 def loads_in(roots: Iterable[Expr | None]) -> list[Load]:
@@ -46,16 +46,16 @@ def postorder(roots: Iterable[Expr | None], known: Container[Expr] = ()) -> list
     """
     pending = [(root, False) for root in roots if root is not None]
     pending.reverse()
-    seen, found = set[Expr](), list[Expr]()
+    seen, result = set[Expr](), list[Expr]()
     while pending:
         expr, ready = pending.pop()
         if ready:
-            found.append(expr)
+            result.append(expr)
         elif expr not in seen and expr not in known:
             seen.add(expr)
             pending.append((expr, True))
             pending += zip(reversed(expr.parts), repeat(False))
-    return found
+    return result
 
 
 class Fold(Generic[T]):
@@ -87,11 +87,11 @@ class Rewriter:
     """
 
     def __init__(self) -> None:
-        self._made: dict[Expr, Expr] = {}
+        self._rewritten: dict[Expr, Expr] = {}
 
     def of(self, root: Expr) -> Expr:
         """The rewritten expression."""
-        made = self._made
+        made = self._rewritten
         if root in made:
             return made[root]
         pending = [root]
@@ -117,7 +117,7 @@ class Rewriter:
 
     def new(self, part: Expr) -> Expr:
         """The rewritten part of an expression."""
-        return self._made[part]
+        return self._rewritten[part]
 
     def early(self, node: Expr) -> Expr | None:
         """A replacement that does not depend on rewritten parts; None to rebuild."""

@@ -363,13 +363,13 @@ def _clipped(values: Tensor, low: Any, high: Any) -> Tensor:
 
 
 def _normal_axes(axes: Sequence[int], rank: int) -> list[int]:
-    found = [axis + rank if axis < 0 else axis for axis in axes]
-    for axis in found:
+    result = [axis + rank if axis < 0 else axis for axis in axes]
+    for axis in result:
         if not 0 <= axis < rank:
             raise ValueError(f"Invalid axis: {axis} for inputs of rank {rank}")
-    if len(set(found)) != len(found):
+    if len(set(result)) != len(result):
         raise ValueError(f"Duplicate axis: {tuple(axes)}")
-    return found
+    return result
 
 
 def _choose(training: Any, batch: _Statistics, moving: _Statistics) -> _Statistics:

@@ -284,9 +284,9 @@ class LinearOperatorToeplitz(LinearOperator):
         places = filling.range(count)
         # Row i has the entries of `values` from count - 1 - i on.
         at = shaping.expand_dims(count - 1 - places, 1) + places
-        made = indexing.gather(values, at, axis=-1)
-        made.set_shape(self.shape)
-        return made
+        result = indexing.gather(values, at, axis=-1)
+        result.set_shape(self.shape)
+        return result
 
     def _matmul(self, x: Tensor, adjoint: bool = False, adjoint_arg: bool = False) -> Any:
         left, right = matrices.broadcast_batches([self._to_dense(), x])

@@ -236,9 +236,9 @@ class LinearOperatorBlockDiag(_OfOperators):
             pads = [[0, 0]] * ((block.shape.rank or 2) - 1) + [[before, total - before - width]]
             rows.append(padding.pad(block, pads))
             before = before + width
-        made = joining.concat(rows, -2)
-        made.set_shape(self.shape)
-        return made
+        result = joining.concat(rows, -2)
+        result.set_shape(self.shape)
+        return result
 
 
 def _merged(operators: Sequence[LinearOperator], hint: str, given: bool | None) -> bool | None:

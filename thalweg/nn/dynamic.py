@@ -527,9 +527,9 @@ def _zero_emission(cell: Any, emitted: Any, batch: Any, state: Any) -> Any:
             sizes = cast("list[int]", tensor.shape.as_list())
             return filling.zeros([batch, *sizes], tensor.dtype.base_dtype)
         sizes = joining.concat([joining.stack([batch]), shaping.shape(tensor)], 0)
-        made = filling.zeros(sizes, tensor.dtype.base_dtype)
+        result = filling.zeros(sizes, tensor.dtype.base_dtype)
         first = batch if isinstance(batch, int) else None
-        made.set_shape(TensorShape([first]).concatenate(tensor.shape))
-        return made
+        result.set_shape(TensorShape([first]).concatenate(tensor.shape))
+        return result
 
     return nest.map_structure(zeros, emitted)

@@ -169,9 +169,9 @@ def zero_states(state_size: Any, batch_size: Any, dtype: Any) -> Any:
         if isinstance(batch_size, int):
             return filling.zeros([batch_size, *sizes], dtype)
         batch = shaping.reshape(casting.cast(batch_size, int32), [1])
-        made = filling.zeros(joining.concat([batch, convert_to_tensor(sizes, int32)], 0), dtype)
-        made.set_shape([None, *sizes])
-        return made
+        result = filling.zeros(joining.concat([batch, convert_to_tensor(sizes, int32)], 0), dtype)
+        result.set_shape([None, *sizes])
+        return result
 
     return nest.map_structure(zeros, state_size)
 

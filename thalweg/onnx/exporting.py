@@ -93,7 +93,7 @@ class ModelWriter:
     def __init__(self, outputs: Sequence[Any], inputs: Sequence[Any] | None, session: Any) -> None:
         self._onnx = library()
         self._session = session
-        self._outputs = [_tensor(each) for each in outputs]
+        self._outputs = [_tensor(output) for output in outputs]
         known = {} if inputs is None else dict.fromkeys(map(_tensor, inputs))
         self._nodes = needed(self._outputs, (), known)
         if inputs is None:
@@ -120,9 +120,9 @@ class ModelWriter:
             self._initializers(ends),
         )
         versions = [helper.make_opsetid("", OPSET)]
-        made = helper.make_model(graph, opset_imports=versions, producer_name="thalweg")
-        made.ir_version, made.producer_version = _IR_VERSION, __version__
-        return made
+        result = helper.make_model(graph, opset_imports=versions, producer_name="thalweg")
+        result.ir_version, result.producer_version = _IR_VERSION, __version__
+        return result
 
     def _initializers(self, ends: Sequence[Any]) -> list[Any]:
         """The constants that some node uses."""

@@ -73,14 +73,14 @@ def _read(model: Any) -> Any:
     shown = "bytes" if isinstance(model, bytes) else os.fsdecode(model)
     try:
         if isinstance(model, bytes):
-            found = onnx.load_model_from_string(model)
+            result = onnx.load_model_from_string(model)
         else:
-            found = onnx.load(os.fsdecode(model))
+            result = onnx.load(os.fsdecode(model))
     except (DecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{shown} is not an ONNX model: {error}") from error
-    if not found.ir_version or not found.HasField("graph") or not found.opset_import:
+    if not result.ir_version or not result.HasField("graph") or not result.opset_import:
         raise ValueError(f"{shown} is not an ONNX model: it lacks a version, or a graph")
-    return found
+    return result
 
 
 class OnnxModel:
@@ -243,8 +243,8 @@ class Scope:
         if name in self._values:
             return self._values[name]
         if name in self._held:
-            found = self._values[name] = basic.constant(_array(self._held[name]))
-            return found
+            result = self._values[name] = basic.constant(_array(self._held[name]))
+            return result
         if self._outer is not None:
             return self._outer._value(name)
         raise ValueError(f"The model uses {name!r}, which nothing in it gives")
@@ -305,15 +305,15 @@ class Scope:
         """A node whose attributes are its own, not those of the function around."""
         if not any(attribute.ref_attr_name for attribute in node.attribute):
             return node
-        made = type(node)()
-        made.CopyFrom(node)
-        del made.attribute[:]
+        result = type(node)()
+        result.CopyFrom(node)
+        del result.attribute[:]
         for attribute in node.attribute:
             found = self._attributes.get(attribute.ref_attr_name, attribute)
             if not found.ref_attr_name:
-                made.attribute.add().CopyFrom(found)
-                made.attribute[-1].name = attribute.name
-        return made
+                result.attribute.add().CopyFrom(found)
+                result.attribute[-1].name = attribute.name
+        return result
 
     def _subgraph(self, graph: Any) -> Subgraph:
         inputs = tuple(info.name for info in graph.input)
@@ -348,12 +348,12 @@ def _dense(tensor: Any) -> Any:
     onnx = library()
     values = onnx.numpy_helper.to_array(tensor.values)
     places = onnx.numpy_helper.to_array(tensor.indices)
-    made: Any = np.zeros([int(size) for size in tensor.dims], values.dtype)
+    array: Any = np.zeros([int(size) for size in tensor.dims], values.dtype)
     if places.ndim == 1:
-        made.reshape(-1)[places] = values
+        array.reshape(-1)[places] = values
     else:
-        made[tuple(places.T)] = values
-    return made
+        array[tuple(places.T)] = values
+    return array
 
 
 def _decode(attribute: Any) -> Any:

@@ -1,5 +1,5 @@
-"""A step while passes change it: its nodes in execution order, its fetches and targets, the takers
-of each tensor.
+"""A step while passes change it: its nodes in execution order, its fetches and targets, the
+consumers of each tensor.
 
 Nodes of the user's graph are immutable. The step has copies of those with inputs, which belong to
 the optimiser and change in place: the cost of a rewrite depends on what it changes, not on the size
@@ -58,12 +58,12 @@ class StepGraph:
         #: how often each rule fired in the current pass, and for which of the user's nodes
         self.fired: Counter[str] = Counter()
         self.fired_for: list[tuple[str, Node]] = []
-        #: nodes that are new, have other inputs, or have lost a taker
+        #: nodes that are new, have other inputs, or have lost a consumer
         self.changes: list[Node] = []
         self.mark: int | None = None  # how many of them the current pass has seen, if it ran before
         self.types: set[str] = set()  # of all nodes that are or were in the step
         self._uses: dict[Tensor, int] = {}
-        self._takers: dict[Tensor, list[Node]] = {}
+        self._consumers: dict[Tensor, list[Node]] = {}
         self._wait_counts: dict[Node, int] = {}
         self._waiters: dict[Node, list[Node]] = {}
         self._inserted: dict[Node, list[Node]] = {}  # by the node that they come right before
@@ -141,9 +141,9 @@ class StepGraph:
         """How often a tensor is taken or fetched."""
         return self._uses.get(tensor, 0)
 
-    def takers(self, tensor: Tensor) -> list[Node]:
+    def consumers(self, tensor: Tensor) -> list[Node]:
         """The nodes that take a tensor, and possibly some that took it before."""
-        return self._alive_only(self._takers.get(tensor, ()))
+        return self._alive_only(self._consumers.get(tensor, ()))
 
     def __contains__(self, node: Node) -> bool:
         return node in self._alive
@@ -165,8 +165,8 @@ class StepGraph:
         )
 
     def is_guarded(self, tensor: Tensor) -> bool:
-        """Whether a tensor comes after an effect, an assertion say. Its takers wait for the effect,
-        and must continue to."""
+        """Whether a tensor comes after an effect, an assertion say. Its consumers wait for the
+        effect, and must continue to."""
         return tensor not in self.feeds and tensor.op.original in self._after_effects
 
     def device(self, node: Node) -> str:
@@ -190,7 +190,7 @@ class StepGraph:
                 after.add(node.original)
                 pending += self._alive_only(self._waiters.get(node, ()))
                 for tensor in node.outputs:
-                    pending += [] if tensor in self.feeds else self.takers(tensor)
+                    pending += [] if tensor in self.feeds else self.consumers(tensor)
         return after
 
     # Changes
@@ -200,7 +200,7 @@ class StepGraph:
     ) -> None:
         """Replace nodes of some types by the outputs that a function returns for them, until it
         returns None for all. It visits all of them in order; if the pass ran before, only those
-        that changed since, and their takers up to a distance of `depth` nodes."""
+        that changed since, and their consumers up to a distance of `depth` nodes."""
         nodes = self._candidates(roots, depth)
         for _ in range(_MAX_REPEATS):
             seen = len(self.changes)
@@ -251,17 +251,17 @@ class StepGraph:
             self._is_sorted = False
 
     def replace(self, old: Tensor, new: Tensor) -> None:
-        """Replace a tensor by another one in all takers and fetches."""
+        """Replace a tensor by another one in all consumers and fetches."""
         new = self._resolved(new)
         if old is new or old in self.feeds:
             return
-        takers = self._move(old, new)
-        for node in takers:
+        consumers = self._move(old, new)
+        for node in consumers:
             if len(node.inputs) > _MAX_INPUTS:
                 self._outdated.add(node)
             else:
                 self.refresh(node)
-        self.changes += takers
+        self.changes += consumers
         self.release(old.op)
 
     def edit(
@@ -322,21 +322,21 @@ class StepGraph:
         self.changes += [tensor.op for tensor in node.inputs]
 
     def _add_edges(self, node: Node) -> None:
-        uses, takers = self._uses, self._takers
+        uses, consumers = self._uses, self._consumers
         self.types.add(node.op.type_name)
         for tensor in node.inputs:
-            if tensor in takers:
+            if tensor in consumers:
                 uses[tensor] += 1
-                takers[tensor].append(node)
+                consumers[tensor].append(node)
             else:
                 uses[tensor] = uses.get(tensor, 0) + 1
-                takers[tensor] = [node]
+                consumers[tensor] = [node]
         for control in node.controls:
             self._wait_counts[control] = self._wait_counts.get(control, 0) + 1
             self._waiters.setdefault(control, []).append(node)
 
     def _remove_edges(self, node: Node) -> None:
-        """Decrement the use counts. The node stays in the lists of takers, which may be
+        """Decrement the use counts. The node stays in the lists of consumers, which may be
         outdated."""
         for tensor in node.inputs:
             self._uses[tensor] -= 1
@@ -353,16 +353,16 @@ class StepGraph:
         return tensor
 
     def _move(self, old: Tensor, new: Tensor) -> list[Node]:
-        """Record the replacement of a tensor. Returns its takers."""
+        """Record the replacement of a tensor. Returns its consumers."""
         self._replacements[old] = new
         self._uses[new] = self._uses.get(new, 0) + self._uses.pop(old, 0)
         for position in self._fetched_at.get(old, ()):
             self._fetches[position] = new
         if old in self._fetched_at:
             self._fetched_at.setdefault(new, []).extend(self._fetched_at.pop(old))
-        takers = self._alive_only(self._takers.pop(old, ()))
-        self._takers.setdefault(new, []).extend(takers)
-        return takers
+        consumers = self._alive_only(self._consumers.pop(old, ()))
+        self._consumers.setdefault(new, []).extend(consumers)
+        return consumers
 
     def refresh(self, node: Node) -> None:
         """Update the inputs of a node; only nodes of many inputs can be outdated."""
@@ -381,17 +381,19 @@ class StepGraph:
     def _candidates(self, roots: Container[str] | None, depth: int) -> Sequence[Node]:
         if self.mark is not None:
             fresh = len(self.changes) - self.mark
-            if fresh * (1 + 8 * depth) < len(self._alive):  # finding takers costs more than a visit
+            if fresh * (1 + 8 * depth) < len(
+                self._alive
+            ):  # finding consumers costs more than a visit
                 return self._changed(self.mark, roots, depth)
         nodes = self.nodes
         return nodes if roots is None else [n for n in nodes if n.op.type_name in roots]
 
     def _changed(self, first: int, roots: Container[str] | None, depth: int) -> list[Node]:
-        """The nodes that changed, and their takers up to a distance of `depth`."""
+        """The nodes that changed, and their consumers up to a distance of `depth`."""
         latest = self._alive_only(self.changes[first:])
         changed = dict.fromkeys(latest)
         for _ in range(depth):
-            latest = [n for each in latest for t in each.outputs for n in self.takers(t)]
+            latest = [n for each in latest for t in each.outputs for n in self.consumers(t)]
             latest = [node for node in dict.fromkeys(latest) if node not in changed]
             changed.update(dict.fromkeys(latest))
         return [node for node in changed if roots is None or node.op.type_name in roots]

@@ -85,7 +85,7 @@ class Rendezvous:
             value = None if error is not None else self._sent.pop(key)
         received(value, error)
 
-    def do_together(self, work: Callable[[], None]) -> None:
+    def run_batched(self, work: Callable[[], None]) -> None:
         """Call a function that does not block. Subclasses may batch the values that it sends until
         it returns or calls `flush`."""
         work()

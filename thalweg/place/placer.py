@@ -156,7 +156,7 @@ class Placer:
         if not _is_source(node) or group.requesting or group.size > 1:
             return
         consumers = node.outputs[0].consumers()
-        devices = {self._placed[each] for each in consumers if each in self._placed}
+        devices = {self._placed[consumer] for consumer in consumers if consumer in self._placed}
         if len(devices) == 1:
             group.device = self._supporting_device(group, *devices)
             self._placed[node] = group.device

@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeVar
 from weakref import WeakSet
 
 
-class Locked(Protocol):
+class LockOwner(Protocol):
     """An object that owns locks."""
 
     def renew_locks(self) -> None:
@@ -17,7 +17,7 @@ class Locked(Protocol):
 
 Lock = TypeVar("Lock")
 
-_holders: WeakSet[Locked] = WeakSet()
+_holders: WeakSet[LockOwner] = WeakSet()
 _locks: WeakSet[Any] = WeakSet()
 
 
@@ -27,7 +27,7 @@ def freed_after_fork(lock: Lock) -> Lock:
     return lock
 
 
-def renewed_after_fork(holder: Locked) -> None:
+def renewed_after_fork(holder: LockOwner) -> None:
     """Register an object to replace its locks in the child of a fork."""
     _holders.add(holder)
 

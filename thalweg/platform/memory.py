@@ -26,7 +26,7 @@ def keep_freed_memory() -> None:
         mallopt(_TRIM_THRESHOLD, _MAX_FREE)
 
 
-def hand_back_own_heap() -> None:
+def trim_thread_heap() -> None:
     """Return the free end of this thread's heap to the system, before the thread ends.
 
     Every thread but the first has a heap of its own, whose end `malloc_trim` does not trim: glibc

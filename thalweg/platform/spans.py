@@ -31,7 +31,7 @@ class Span(NamedTuple):
     """A time interval in which a thread did one thing, `what`, for a node."""
 
     what: str
-    about: Subject
+    subject: Subject
     thread: int
     start: int
     end: int
@@ -55,7 +55,7 @@ class Recorder:
         _switch(lambda: tuple([other for other in _recorders if other is not self]))
         end = time.perf_counter_ns()
         self._names |= {t.ident: t.name for t in threading.enumerate() if t.ident is not None}
-        spans = [*self._recorded, *(open_span.span(end) for open_span in list(_lasting))]
+        spans = [*self._recorded, *(open_span.span(end) for open_span in list(_open_spans))]
         clipped = [span._replace(start=max(span.start, self._start)) for span in spans]
         self.spans = sorted(clipped, key=lambda span: (span.start, -span.end))
 
@@ -71,7 +71,7 @@ class Recorder:
 
 
 _recorders: tuple[Recorder, ...] = ()
-_lasting: dict[Lasting, None] = {}  # open spans that may outlast a recording
+_open_spans: dict[BlockSpan, None] = {}  # open spans that may outlast a recording
 _watchers: list[Callable[[bool], None]] = []
 _lock = threading.Lock()
 
@@ -95,9 +95,9 @@ def _switch(change: Callable[[], tuple[Recorder, ...]]) -> None:
                 watcher(is_on())
 
 
-def note(what: str, about: Subject, start: int) -> None:
+def record_span(what: str, subject: Subject, start: int) -> None:
     """Record a span from `start` to now."""
-    _record(Span(what, about, threading.get_ident(), start, time.perf_counter_ns()))
+    _record(Span(what, subject, threading.get_ident(), start, time.perf_counter_ns()))
 
 
 def _record(span: Span) -> None:
@@ -105,27 +105,27 @@ def _record(span: Span) -> None:
         recorder.add(span)
 
 
-class Lasting:
+class BlockSpan:
     """A span of this thread, the time of the block, which may begin before a recording or end after
     it."""
 
-    __slots__ = ("_about", "_start", "_thread", "_what")
+    __slots__ = ("_start", "_subject", "_thread", "_what")
 
-    def __init__(self, what: str, about: Subject) -> None:
-        self._what, self._about = what, about
+    def __init__(self, what: str, subject: Subject) -> None:
+        self._what, self._subject = what, subject
 
     def __enter__(self) -> None:
         self._thread, self._start = threading.get_ident(), time.perf_counter_ns()
-        _lasting[self] = None
+        _open_spans[self] = None
 
     def __exit__(self, *_: Any) -> None:
-        del _lasting[self]
+        del _open_spans[self]
         if _recorders:
             _record(self.span(time.perf_counter_ns()))
 
     def span(self, end: int) -> Span:
         """The span, ended at `end`."""
-        return Span(self._what, self._about, self._thread, self._start, end)
+        return Span(self._what, self._subject, self._thread, self._start, end)
 
 
-os.register_at_fork(after_in_child=_lasting.clear)  # spans of threads that the child has not
+os.register_at_fork(after_in_child=_open_spans.clear)  # spans of threads that the child has not

@@ -18,8 +18,8 @@ def __getattr__(name: str) -> Any:
     if name.startswith("_"):  # what Python itself looks for in modules
         raise AttributeError(name)
     classes = importlib.import_module("thalweg.protos.classes")  # not before: it imports protobuf
-    globals()[name] = found = classes.find(name)
-    return found
+    globals()[name] = result = classes.find(name)
+    return result
 
 
 def is_message(value: object, kind: Any) -> bool:

@@ -67,14 +67,14 @@ def _load(file: Any) -> None:
 
 def _class(descriptor: Any, outer: str = "") -> Any:
     """The class of a descriptor, under the name that pickles find it by."""
-    made: Any = message_factory.GetMessageClass(descriptor)
-    made.__module__ = __package__
-    made.__qualname__ = f"{outer}{descriptor.name}"
-    made.__doc__ = DOCSTRINGS.get(made.__qualname__) or _summary(descriptor)
-    copyreg.pickle(made, _reduced)  # protobuf looks for nested ones in its default pool
+    result: Any = message_factory.GetMessageClass(descriptor)
+    result.__module__ = __package__
+    result.__qualname__ = f"{outer}{descriptor.name}"
+    result.__doc__ = DOCSTRINGS.get(result.__qualname__) or _summary(descriptor)
+    copyreg.pickle(result, _reduced)  # protobuf looks for nested ones in its default pool
     for inner in descriptor.nested_types:
-        setattr(made, inner.name, _class(inner, f"{made.__qualname__}."))
-    return made
+        setattr(result, inner.name, _class(inner, f"{result.__qualname__}."))
+    return result
 
 
 def _summary(descriptor: Any) -> str:

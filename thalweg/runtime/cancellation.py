@@ -14,7 +14,7 @@ class Cancellation:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.error: errors.OpError | None = None
-        self._wakers: dict[int, Callable[[], None]] = {}
+        self._callbacks: dict[int, Callable[[], None]] = {}
         self._next = 0
 
     def cancel(self, error: errors.OpError) -> None:
@@ -23,7 +23,7 @@ class Cancellation:
             if self.error is not None:
                 return
             self.error = error
-            wakers = list(self._wakers.values())
+            wakers = list(self._callbacks.values())
         for wake in wakers:
             wake()
 
@@ -37,7 +37,7 @@ class Cancellation:
         with self._lock:
             token = self._next
             self._next += 1
-            self._wakers[token] = wake
+            self._callbacks[token] = wake
             cancelled = self.error is not None
         if cancelled:
             wake()
@@ -45,4 +45,4 @@ class Cancellation:
 
     def _unregister(self, token: int) -> None:
         with self._lock:
-            self._wakers.pop(token, None)
+            self._callbacks.pop(token, None)

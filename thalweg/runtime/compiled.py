@@ -42,7 +42,7 @@ Fallback = Callable[[Region, Node | None, Device], Run]
 
 
 @dataclass(frozen=True)
-class Elsewhere:
+class RemoteDevice:
     """A device of another process; nodes inside a conditional or a loop may be placed on it."""
 
     name: str
@@ -57,28 +57,28 @@ class Backend:
     fallback: Fallback
     compiled: bool = True
     #: the device of each node; None if all are on `device`
-    devices: Mapping[Node, Device | Elsewhere] | None = None
+    devices: Mapping[Node, Device | RemoteDevice] | None = None
     has_accelerator: bool = False  # whether values may be in device memory
 
-    def device_of(self, node: Node) -> Device | Elsewhere:
+    def device_of(self, node: Node) -> Device | RemoteDevice:
         """The device that a node is on."""
         return self.device if self.devices is None else self.devices[node]
 
     def reaches_elsewhere(self) -> bool:
         """Whether inputs may be references to variables of other processes."""
         devices = () if self.devices is None else self.devices.values()
-        return any(isinstance(device, Elsewhere) for device in devices)
+        return any(isinstance(device, RemoteDevice) for device in devices)
 
 
 def host_arrays(values: Iterable[Any]) -> list[Any]:
     """The values, with device buffers converted to host arrays."""
-    return [each.lease() if isinstance(each, Buffer) else each for each in values]
+    return [value.lease() if isinstance(value, Buffer) else value for value in values]
 
 
 def host_cells(cells: Iterable[VariableCell]) -> list[VariableCell]:
     """The variables, with host copies of those on other devices. Reading a copy is enough: a region
     that writes a variable runs on the variable's device."""
-    return [each if isinstance(each.buffer, HostBuffer | None) else _copy(each) for each in cells]
+    return [cell if isinstance(cell.buffer, HostBuffer | None) else _copy(cell) for cell in cells]
 
 
 def _copy(cell: VariableCell) -> VariableCell:
@@ -121,7 +121,7 @@ class Executable:
         self.device = device
         self._fallback = fallback
         self._fallbacks: dict[Node, Run] = {}  # by the node that cannot be compiled
-        self._sightings = Bounded[Shapes, int]("runs without a program", _MAX_SIGHTED)
+        self._runs_without_program = Bounded[Shapes, int]("runs without a program", _MAX_SIGHTED)
         self._is_small = True  # until a program is large
         self._varying = Varying()
         self._cache = ProgramCache(region, device)
@@ -168,15 +168,15 @@ class Executable:
         rows looked up in each shard of a table is different in every step."""
         if len(self.programs) < _PROGRAMS_AT_ONCE or not self._is_small:
             return False
-        self._sightings[shapes] = count = self._sightings.get(shapes, 0) + 1
+        self._runs_without_program[shapes] = count = self._runs_without_program.get(shapes, 0) + 1
         return count <= _SIGHTINGS
 
-    def by_rows(self, values: Sequence[Any], is_row: Sequence[bool], count: int) -> Any:
+    def run_rows(self, values: Sequence[Any], is_row: Sequence[bool], count: int) -> Any:
         """The outputs for each row of the inputs with `is_row`; None if native code cannot run."""
         pairs = zip(values, is_row, strict=True)
         shapes = tuple([np.shape(value)[is_row:] for value, is_row in pairs])
         program = self.programs.get(shapes) or self.compile(shapes, ())
-        return None if program is None else program.by_rows(values, is_row, count)
+        return None if program is None else program.run_rows(values, is_row, count)
 
     @property
     def is_inexpensive(self) -> bool:

@@ -65,7 +65,7 @@ class LocalEngine(Engine):
 
     def __init__(self, options: SessionOptions) -> None:
         self.devices = local_devices(options.device_count, options.threads, gpus=options.gpus)
-        self.placer = Placer([each.name for each in self.devices], options.allow_soft_placement)
+        self.placer = Placer([device.name for device in self.devices], options.allow_soft_placement)
         self._switches = options.optimizer
         self._reset_resources()
 

@@ -18,9 +18,9 @@ from thalweg.ops.core.buffer import Buffer, HostBuffer
 from thalweg.ops.core.context import VariableCell
 from thalweg.partition.rendezvous import Key, Rendezvous
 from thalweg.runtime.cancellation import Cancellation
-from thalweg.runtime.dataflow.opening import Opening
+from thalweg.runtime.dataflow.prologue import Prologue
 from thalweg.runtime.dataflow.run import run_all
-from thalweg.runtime.dataflow.scheduler import Soon
+from thalweg.runtime.dataflow.scheduler import Submit
 from thalweg.runtime.dataflow.straight import StraightGraph, StraightRun
 from thalweg.runtime.kernels import Context, raise_at, run
 from thalweg.runtime.plan import PartitionPlan, Plan
@@ -117,40 +117,43 @@ class StartablePartitions:
         self._node = partitions[0].node
         self._own = resources.on(partitions[0].device.name)
 
-    def opening(self, keys: Sequence[Key]) -> Opening | None:
-        """The opening of the partitions, given the values of these rendezvous keys; None if it has
+    def prologue(self, keys: Sequence[Key]) -> Prologue | None:
+        """The prologue of the partitions, given the values of these rendezvous keys; None if it has
         no advantage over a run."""
         if self._straight is None:
             return None
-        opening = Opening(self._straight, keys, Context(self._node, self._own, Cancellation()))
-        has_advantage = opening.is_there and (opening.rest is None or bool(keys))
-        return opening if has_advantage else None
+        prologue = Prologue(self._straight, keys, Context(self._node, self._own, Cancellation()))
+        has_advantage = prologue.is_usable and (prologue.rest is None or bool(keys))
+        return prologue if has_advantage else None
 
     def start(
         self,
         feeds: Mapping[int, Any],
         cancellation: Cancellation,
         rendezvous: Rendezvous,
-        soon: Soon,
-        later: Callable[[Callable[[], None]], None],
+        submit_short: Submit,
+        submit_long: Callable[[Callable[[], None]], None],
         done: Done,
         rest: StraightGraph | None = None,
     ) -> bool:
         """Run like `run_partitions`, but never block. Returns whether calls passed to `later`
         do not block either.
 
-        When a value arrives, `soon` continues the run. From the first long call on, `later` runs
-        the rest on another thread; it runs everything if the graph is not straight or has long
-        calls that are independent. `done` is called exactly once. The caller aborts the rendezvous
-        if it cancels the step. `rest`: the part of the graph that an opening has not run.
+        When a value arrives, `submit_short` continues the run. From the first long call on,
+        `submit_long` runs the rest on another thread; it runs everything if the graph is not
+        straight or has long calls that are independent. `done` is called exactly once. The caller
+        aborts the rendezvous if it cancels the step. `rest`: the part of the graph that a prologue
+        has not run.
         """
         straight = rest or self._straight
         if straight is None or (rest is None and not straight.is_sequential):
-            later(partial(self._run, feeds, cancellation, rendezvous, done))
+            submit_long(partial(self._run, feeds, cancellation, rendezvous, done))
             return False
         fed = self._partitions[0].feeds(feeds) if feeds else ()
         context = Context(self._node, self._own, cancellation, rendezvous)
-        StraightRun(straight, fed, context, soon, later, partial(self._end, done)).begin()
+        StraightRun(
+            straight, fed, context, submit_short, submit_long, partial(self._end, done)
+        ).begin()
         return True
 
     def _run(

@@ -91,7 +91,7 @@ class FastPath(ProgramPath):
 
     def run_rows(self, values: Sequence[Any], is_row: Sequence[bool], count: int) -> Any:
         """The fetched values for each row of the inputs with `is_row`."""
-        results = self.executable.by_rows(values, is_row, count)
+        results = self.executable.run_rows(values, is_row, count)
         return None if results is None else [results[place] for place in self._fetches]
 
     def bind(self, arrays: Sequence[Any]) -> tuple[BoundProgram, list[Shape]] | None:
@@ -143,8 +143,10 @@ _HOST_VALUES = np.ndarray, np.generic  # tested first: isinstance of an ABC is s
 
 def _downloaded(results: Sequence[Any]) -> list[Any]:
     return [
-        each.snapshot() if not isinstance(each, _HOST_VALUES) and isinstance(each, Buffer) else each
-        for each in results
+        result.snapshot()
+        if not isinstance(result, _HOST_VALUES) and isinstance(result, Buffer)
+        else result
+        for result in results
     ]
 
 

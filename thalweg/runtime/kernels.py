@@ -17,7 +17,7 @@ from thalweg.lower.specialise import Region
 from thalweg.ops.core.context import Allocate, VariableCell
 from thalweg.partition.rendezvous import Rendezvous
 from thalweg.runtime.cancellation import Cancellation
-from thalweg.runtime.compiled import Backend, Elsewhere, Executable, host_arrays
+from thalweg.runtime.compiled import Backend, Executable, RemoteDevice, host_arrays
 from thalweg.runtime.resources import Resources
 from thalweg.runtime.sending import SendingExecutable, SendingRegion
 
@@ -66,7 +66,7 @@ class Instruction(NamedTuple):
 def call_of(unit: Node | Region, fed: Collection[Tensor], backend: Backend) -> Call:
     """The call that runs a node on its NumPy kernel, or a region as compiled code."""
     device = backend.device_of(unit if isinstance(unit, Node) else unit.nodes[-1])
-    if isinstance(device, Elsewhere):
+    if isinstance(device, RemoteDevice):
         return device.call(unit)
     converts = backend.has_accelerator and device.is_host
     if isinstance(unit, SendingRegion):
@@ -111,7 +111,7 @@ def _converting(
 
 def local_cells(values: Iterable[Any]) -> list[Any]:
     """The values, with local copies of variables of other processes."""
-    return [each.local() if isinstance(each, ForeignCell) else each for each in values]
+    return [value.local() if isinstance(value, ForeignCell) else value for value in values]
 
 
 def starter_of(call: Call) -> Callable[..., None] | None:

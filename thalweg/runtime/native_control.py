@@ -23,7 +23,7 @@ from thalweg.device.control_inputs import (
     value_key,
 )
 from thalweg.device.device import Device
-from thalweg.lower.control.program import LISTS, Capacity, Given
+from thalweg.lower.control.program import LISTS, Binding, Capacity
 from thalweg.lower.dynamic_shapes import Form, Varying, adapted
 from thalweg.lower.specialise import ControlRegion, NotCompiled
 from thalweg.platform.caches import Bounded
@@ -96,7 +96,7 @@ class NativeControl:
             self.reason = str(failure)
             return None
 
-    def _restore(self, inputs: Sequence[Given], capacity: Capacity) -> AnyControlStep | None:
+    def _restore(self, inputs: Sequence[Binding], capacity: Capacity) -> AnyControlStep | None:
         """The program that an earlier process stored; None if there is none."""
         if not RESTORES or tuning.TUNES:
             return None
@@ -106,7 +106,7 @@ class NativeControl:
         self._not_restored.append(cached.form)
         return self._device.restore_control(cached.template, cached.loaded)
 
-    def _lower_and_load(self, inputs: Sequence[Given], capacity: Capacity) -> AnyControlStep:
+    def _lower_and_load(self, inputs: Sequence[Binding], capacity: Capacity) -> AnyControlStep:
         for form in self._not_restored:
             self._varying.restore(form())
         self._not_restored.clear()

@@ -26,7 +26,7 @@ from thalweg.optimize.options import DEFAULT, OptimizerSwitches
 from thalweg.optimize.pipeline import PassReport, optimize
 from thalweg.partition.cut import Partition, partition
 from thalweg.place.placer import Placement, Placer, is_replicated, with_inner
-from thalweg.runtime.compiled import Backend, Elsewhere, Executable, Run
+from thalweg.runtime.compiled import Backend, Executable, RemoteDevice, Run
 from thalweg.runtime.dataflow.control_region import DataflowStep, control_call
 from thalweg.runtime.dataflow.run import Dataflow
 from thalweg.runtime.dataflow.tokens import of_instructions
@@ -241,16 +241,16 @@ def plan_partition(
     part: Partition,
     devices: Sequence[Device],
     compiled: bool = True,
-    elsewhere: Callable[[str], Elsewhere] | None = None,
+    remote_device: Callable[[str], RemoteDevice] | None = None,
 ) -> PartitionPlan:
-    """Plan a partition for its device; `elsewhere` resolves devices of other processes."""
+    """Plan a partition for its device; `remote_device` resolves devices of other processes."""
     step = Step(
         tuple(slot.tensor for slot in part.fetches),
         part.targets,
         tuple(slot.tensor for slot in part.feeds),
     )
     device = next(device for device in devices if device.name == part.device)
-    backend = backend_of(device, part.placement, devices, compiled, elsewhere)
+    backend = backend_of(device, part.placement, devices, compiled, remote_device)
     partition_plan = _plan_one(step, part.nodes, part.placement, part.order, backend)
     return PartitionPlan(part, partition_plan, device)
 
@@ -260,13 +260,13 @@ def backend_of(
     placement: Placement,
     devices: Sequence[Device],
     compiled: bool = True,
-    elsewhere: Callable[[str], Elsewhere] | None = None,
+    remote_device: Callable[[str], RemoteDevice] | None = None,
 ) -> Backend:
     """The backend of a device; with the device of each node if there are several devices."""
-    by_name: dict[str, Device | Elsewhere] = {device.name: device for device in devices}
-    if elsewhere is not None:
+    by_name: dict[str, Device | RemoteDevice] = {device.name: device for device in devices}
+    if remote_device is not None:
         absent = {*placement.values()} - by_name.keys()
-        by_name.update((name, elsewhere(name)) for name in absent)
+        by_name.update((name, remote_device(name)) for name in absent)
     device_of = (
         {node: by_name[name] for node, name in placement.items()} if len(by_name) > 1 else None
     )

@@ -26,33 +26,33 @@ class Objects:
 
     def __init__(self) -> None:
         self._lock = freed_after_fork(threading.RLock())
-        self._found: dict[tuple[str, str], Any] = {}
+        self._objects: dict[tuple[str, str], Any] = {}
         self.version = 0  # changes at every deletion: earlier lookups may be stale
 
     def get(self, name: str, container: str, make: Callable[[], Resource]) -> Resource:
         """The object with this container and name, created by `make` on first use."""
         key = (container, name)
-        existing = self._found.get(key)
+        existing = self._objects.get(key)
         if existing is not None:
             return cast("Resource", existing)
         with self._lock:
-            if key not in self._found:
-                self._found[key] = make()
-            return cast("Resource", self._found[key])
+            if key not in self._objects:
+                self._objects[key] = make()
+            return cast("Resource", self._objects[key])
 
     def delete(self, name: str, container: str) -> bool:
         """Delete an object; returns whether there was one."""
         with self._lock:
             self.version += 1
-            return self._found.pop((container, name), None) is not None
+            return self._objects.pop((container, name), None) is not None
 
     def clear(self, containers: Iterable[str] | None = None) -> None:
         """Delete all objects, or those of some containers."""
         doomed = None if containers is None else set(containers)
         with self._lock:
             self.version += 1
-            kept = {} if doomed is None else self._found
-            self._found = {k: v for k, v in kept.items() if k[0] not in (doomed or ())}
+            kept = {} if doomed is None else self._objects
+            self._objects = {k: v for k, v in kept.items() if k[0] not in (doomed or ())}
 
 
 class Resources:

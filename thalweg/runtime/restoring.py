@@ -67,8 +67,10 @@ def restorings(
     units: list[Restoring] = []
     for node in restores:
         consumers = [readers.get(tensor, []) for tensor in node.outputs]
-        assigns = tuple(reader for each in consumers for reader in each)
-        is_single = all(len(each) == 1 for each in consumers) and visible.isdisjoint(node.outputs)
+        assigns = tuple(reader for consumer in consumers for reader in consumer)
+        is_single = all(len(consumer) == 1 for consumer in consumers) and visible.isdisjoint(
+            node.outputs
+        )
         # The unit takes the restore node's position: its variables must precede it.
         is_single &= all(positions[assign.inputs[0].op] < positions[node] for assign in assigns)
         if is_single and all(_only_assigns(a, node, order, visible, readers) for a in assigns):

@@ -160,7 +160,7 @@ class BaseSession:
         """The partitions of a step as GraphDefs, one for each device."""
         partitions = self._engine.explained(self._plan(step)).partitions
         if partitions:
-            return [each.partition.graph.as_graph_def() for each in partitions]
+            return [partition.partition.graph.as_graph_def() for partition in partitions]
         wanted = [*(tensor.op.name for tensor in step.fetches), *(n.name for n in step.targets)]
         return [extract_sub_graph(self._graph.as_graph_def(), wanted)]
 
@@ -228,7 +228,7 @@ class BaseSession:
             if timer is not None:
                 timer.cancel()
             if spans.is_on() and step.instructions:  # recorded by a concurrent trace
-                spans.note("step", step.instructions[-1].node, started)
+                spans.record_span("step", step.instructions[-1].node, started)
 
     def _execute_traced(
         self, step: Plan, feeds: Sequence[Any], cancellation: Cancellation, metadata: RunMetadata

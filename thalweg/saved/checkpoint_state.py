@@ -114,7 +114,7 @@ def write_state(
     replace_file(path, (text_format.MessageToString(state) + note).encode())
 
 
-def left_behind(checkpoint_paths: Sequence[str]) -> list[str]:
+def orphaned_checkpoints(checkpoint_paths: Sequence[str]) -> list[str]:
     """Checkpoints that were to be deleted when their program was killed.
 
     The folders' state files name them. One that was written again since then stays.
@@ -178,7 +178,10 @@ def get_checkpoint_state(
         raise ValueError(f"Invalid checkpoint state loaded from {folder}")
     # An absolute path stays: os.path.join starts again there.
     state.model_checkpoint_path = os.path.join(folder, state.model_checkpoint_path)
-    paths = [os.path.join(folder, each) for each in state.all_model_checkpoint_paths]
+    paths = [
+        os.path.join(folder, all_model_checkpoint_path)
+        for all_model_checkpoint_path in state.all_model_checkpoint_paths
+    ]
     state.all_model_checkpoint_paths[:] = paths
     return state
 
@@ -242,12 +245,12 @@ def checkpoint_exists(checkpoint_prefix: str) -> bool:
 @public("train.get_checkpoint_mtimes")
 def get_checkpoint_mtimes(checkpoint_prefixes: Sequence[str]) -> list[float]:
     """When the checkpoints that exist were written, in seconds."""
-    found: list[float] = []
+    result: list[float] = []
     for prefix in checkpoint_prefixes:
         index = checkpoint_files.index_path(prefix)
         names = [index] if os.path.exists(index) else gfile.Glob(prefix)
-        found += [os.stat(name).st_mtime_ns / 1e9 for name in names[:1]]
-    return found
+        result += [os.stat(name).st_mtime_ns / 1e9 for name in names[:1]]
+    return result
 
 
 @public("train.remove_checkpoint")

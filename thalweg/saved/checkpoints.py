@@ -180,7 +180,7 @@ def _assignments(
         raise ValueError(f"The scope {key} must be mapped to a scope, not to {value!r}")
     inside = "" if key == "/" else key
     scope = value.rstrip("/")
-    found: list[tuple[str, Any]] = []
+    result: list[tuple[str, Any]] = []
     for name, variable in sorted(_store().items()):
         if scope and not name.startswith(f"{scope}/"):
             continue
@@ -189,20 +189,20 @@ def _assignments(
             raise ValueError(
                 f"Tensor {stored} ({name} in the scope {scope!r}) is not found in {path} checkpoint"
             )
-        found.append((stored, variable))
-    return found
+        result.append((stored, variable))
+    return result
 
 
 def _store() -> dict[str, Any]:
     """The variables of the graph by name; the parts of a partitioned one together."""
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for variable in get_default_graph().get_collection("variables"):
         info = variable.save_slice_info
         if info is None:
-            found[variable.op.name] = variable
+            result[variable.op.name] = variable
         else:
-            found.setdefault(info.full_name, []).append(variable)
-    return found
+            result.setdefault(info.full_name, []).append(variable)
+    return result
 
 
 def _variable(value: Any) -> Any:

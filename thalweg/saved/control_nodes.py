@@ -2,8 +2,9 @@
 
 A GraphDef represents them by Switch, Merge and the like: every system runs these, but they can be
 neither differentiated nor compiled. A MetaGraphDef therefore records, in a separate collection,
-which nodes represent which conditional or loop. `described` writes the records. `put_together`
-makes a GraphDef with one node for each, unless other nodes use nodes inside it.
+which nodes represent which conditional or loop. `described` writes the records.
+`rebuild_control_nodes` makes a GraphDef with one node for each, unless other nodes use nodes inside
+it.
 """
 
 from __future__ import annotations
@@ -56,23 +57,25 @@ def _description(node: Node, part: Iterable[Node]) -> Any:
     return proto
 
 
-def put_together(graph_def: Any, descriptions: Iterable[bytes], named: Collection[str]) -> Any:
+def rebuild_control_nodes(
+    graph_def: Any, descriptions: Iterable[bytes], named: Collection[str]
+) -> Any:
     """A GraphDef with conditionals and loops as nodes, except those with nodes in `named`."""
     parts = [part for content in descriptions if (part := _parsed(content)) is not None]
     changed = set(_changed(graph_def, parts, named))
     whole = [part for part in parts if part.node[0].name not in changed]
     if not whole:
         return graph_def
-    made = type(graph_def)()
-    made.versions.CopyFrom(graph_def.versions)
-    made.library.CopyFrom(graph_def.library)
+    result = type(graph_def)()
+    result.versions.CopyFrom(graph_def.versions)
+    result.library.CopyFrom(graph_def.library)
     gone = {inner.name for part in whole for inner in part.node[1:]}
     heads = {part.node[0].name: part.node[0] for part in whole}
     for node in graph_def.node:
         if node.name not in gone:
-            made.node.append(_with_device(heads[node.name], node) if node.name in heads else node)
-    _add_functions(made.library, whole)
-    return made
+            result.node.append(_with_device(heads[node.name], node) if node.name in heads else node)
+    _add_functions(result.library, whole)
+    return result
 
 
 def _parsed(content: bytes) -> Any:

@@ -532,7 +532,7 @@ def _with_control_nodes(proto: Any, named: Iterable[str]) -> Any:
         return proto.graph_def
     described = proto.collection_def[control_nodes.COLLECTION].bytes_list.value
     names = {as_str(name).removeprefix("^").partition(":")[0] for name in named}
-    return control_nodes.put_together(proto.graph_def, described, names)
+    return control_nodes.rebuild_control_nodes(proto.graph_def, described, names)
 
 
 def _all_nodes(graph_def: Any) -> Iterator[Any]:

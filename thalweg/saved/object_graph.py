@@ -54,7 +54,7 @@ def _checkpoint_keys(objects: Any, prefix: str) -> dict[int, str]:
         return {}
     content: Any = reader.get_tensor(_OBJECTS_KEY)
     stored = protos.TrackableObjectGraph.FromString(bytes(content))
-    found: dict[int, str] = {}
+    result: dict[int, str] = {}
     pending, seen = [(0, 0)], {(0, 0)}
     while pending:
         place, other = pending.pop()
@@ -62,11 +62,11 @@ def _checkpoint_keys(objects: Any, prefix: str) -> dict[int, str]:
             continue
         for attribute in stored.nodes[other].attributes:
             if attribute.name == _VALUE:
-                found[place] = attribute.checkpoint_key
+                result[place] = attribute.checkpoint_key
         children = {child.local_name: child.node_id for child in stored.nodes[other].children}
         for child in objects.nodes[place].children:
             pair = child.node_id, children.get(child.local_name, -1)
             if pair[1] >= 0 and pair not in seen:
                 seen.add(pair)
                 pending.append(pair)
-    return found
+    return result

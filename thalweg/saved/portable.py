@@ -91,14 +91,14 @@ def whole(meta: Any) -> Any:
         )
     except DecodeError:
         return meta
-    made = protos.MetaGraphDef()
-    made.CopyFrom(meta)
-    del made.collection_def[COLLECTION]
-    del made.graph_def.node[:]
-    made.graph_def.node.extend(kept.graph_def.node)
+    meta_graph_def = protos.MetaGraphDef()
+    meta_graph_def.CopyFrom(meta)
+    del meta_graph_def.collection_def[COLLECTION]
+    del meta_graph_def.graph_def.node[:]
+    meta_graph_def.graph_def.node.extend(kept.graph_def.node)
     for key in kept.collection_def:
-        made.collection_def[key].CopyFrom(kept.collection_def[key])
-    return made
+        meta_graph_def.collection_def[key].CopyFrom(kept.collection_def[key])
+    return meta_graph_def
 
 
 def _is_private(op: str) -> bool:
@@ -148,19 +148,19 @@ def _node_name(source: str) -> str:
 
 
 def _reached(starts: set[str], edges: Mapping[str, list[str]]) -> set[str]:
-    found, pending = set(starts), list(starts)
+    result, pending = set(starts), list(starts)
     while pending:
         for name in edges.get(pending.pop(), ()):
-            if name not in found:
-                found.add(name)
+            if name not in result:
+                result.add(name)
                 pending.append(name)
-    return found
+    return result
 
 
 # Lists
 
 
-class _Beside:
+class _AuxiliaryNodes:
     """Constants that a rewritten node needs, in the frame of the node's first input."""
 
     def __init__(self, node: Any) -> None:
@@ -188,26 +188,26 @@ class _Beside:
 
     def node(self, name: str, op: str, inputs: list[str], **attrs: Any) -> Any:
         """A node in the place of the list's."""
-        made = protos.NodeDef(name=name, op=op, device=self._node.device)
+        node_def = protos.NodeDef(name=name, op=op, device=self._node.device)
         controls = [source for source in self._node.input if source.startswith("^")]
-        made.input.extend([*inputs, *controls])
+        node_def.input.extend([*inputs, *controls])
         for key in ("_class", "_output_shapes"):
             if key in self._node.attr and name == self._node.name:
-                made.attr[key].CopyFrom(self._node.attr[key])
+                node_def.attr[key].CopyFrom(self._node.attr[key])
         if op != "TensorListLength":
-            made.attr["element_dtype"].CopyFrom(self._node.attr["dtype"])
+            node_def.attr["element_dtype"].CopyFrom(self._node.attr["dtype"])
         for key, value in attrs.items():
-            made.attr[key].CopyFrom(attributes.encode(value))
-        self.made.append(made)
-        return made
+            node_def.attr[key].CopyFrom(attributes.encode(value))
+        self.made.append(node_def)
+        return node_def
 
 
-def _new(node: Any, beside: _Beside) -> None:
+def _new(node: Any, beside: _AuxiliaryNodes) -> None:
     inputs = [beside.shape(), node.input[0]]
     beside.node(node.name, "TensorListReserve", inputs, shape_type=int32)
 
 
-def _write(node: Any, beside: _Beside) -> None:
+def _write(node: Any, beside: _AuxiliaryNodes) -> None:
     beside.node(
         node.name,
         "TensorListSetItem",
@@ -216,49 +216,49 @@ def _write(node: Any, beside: _Beside) -> None:
     )
 
 
-def _read(node: Any, beside: _Beside) -> None:
+def _read(node: Any, beside: _AuxiliaryNodes) -> None:
     beside.node(node.name, "TensorListGetItem", [*node.input[:2], beside.shape()])
 
 
-def _gather(node: Any, beside: _Beside) -> None:
+def _gather(node: Any, beside: _AuxiliaryNodes) -> None:
     beside.node(node.name, "TensorListGather", [*node.input[:2], beside.shape()])
 
 
-def _scatter(node: Any, beside: _Beside) -> None:
+def _scatter(node: Any, beside: _AuxiliaryNodes) -> None:
     entries, indices, value = node.input[:3]
     beside.node(node.name, "TensorListScatterIntoExistingList", [entries, value, indices])
 
 
-def _stack(node: Any, beside: _Beside) -> None:
+def _stack(node: Any, beside: _AuxiliaryNodes) -> None:
     cut = protos.NodeDef(name=f"{node.name}/first", op="TensorListResize", device=node.device)
     cut.input.extend(node.input[:2])
     beside.made.append(cut)
     beside.node(node.name, "TensorListStack", [cut.name, beside.shape()], num_elements=-1)
 
 
-def _unstack(node: Any, beside: _Beside) -> None:
+def _unstack(node: Any, beside: _AuxiliaryNodes) -> None:
     inputs = [node.input[1], beside.constant("element_shape", np.int32(-1))]
     beside.node(node.name, "TensorListFromTensor", inputs, shape_type=int32)
 
 
-def _concat(node: Any, beside: _Beside) -> None:
+def _concat(node: Any, beside: _AuxiliaryNodes) -> None:
     lengths = beside.constant("leading_dims", np.zeros(0, np.int64))
     beside.node(
         node.name, "TensorListConcatV2", [node.input[0], beside.shape(), lengths], shape_type=int32
     )
 
 
-def _split(node: Any, beside: _Beside) -> None:
+def _split(node: Any, beside: _AuxiliaryNodes) -> None:
     shape = beside.constant("element_shape", np.int32(-1))
     inputs = [node.input[1], shape, node.input[2]]
     beside.node(node.name, "TensorListSplit", inputs, shape_type=int32)
 
 
-def _size(node: Any, beside: _Beside) -> None:
+def _size(node: Any, beside: _AuxiliaryNodes) -> None:
     beside.node(node.name, "TensorListLength", [node.input[0]])
 
 
-_LISTS: dict[str, Callable[[Any, _Beside], None]] = {
+_LISTS: dict[str, Callable[[Any, _AuxiliaryNodes], None]] = {
     "TensorArrayNew": _new,
     "TensorArrayWrite": _write,
     "TensorArrayRead": _read,
@@ -276,6 +276,6 @@ def _rewritten(node: Any) -> list[Any]:
     rewrite = _LISTS.get(node.op)
     if rewrite is None:
         return [node]
-    beside = _Beside(node)
+    beside = _AuxiliaryNodes(node)
     rewrite(node, beside)
     return beside.made

@@ -111,20 +111,20 @@ def op_list_to_dict(op_list: Iterable[Any], convert_variable_to_tensor: bool = T
     """The items of a list by their names; slices of one variable share one."""
     if not isinstance(op_list, list | tuple | set):
         raise TypeError(f"Variables to save should be passed in a dict or a list: {op_list}")
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for item in dict.fromkeys(cast("Iterable[Any]", op_list)):
         if isinstance(item, SaveableObject):
-            found[item.name] = item
+            result[item.name] = item
         elif isinstance(item, PartitionedVariable):
-            _add_new(found, item.name, item)
+            _add_new(result, item.name, item)
         elif isinstance(item, Variable) and item.save_slice_info is not None:
-            _add_slice(found, item.save_slice_info.full_name, item)
+            _add_slice(result, item.save_slice_info.full_name, item)
         else:
             tensor = _buffer(item)
             if tensor is None:
                 raise TypeError(f"Variable to save is not a Variable: {item}")
-            _add_new(found, tensor.op.name, tensor if convert_variable_to_tensor else item)
-    return found
+            _add_new(result, tensor.op.name, tensor if convert_variable_to_tensor else item)
+    return result
 
 
 def _add_new(found: dict[str, Any], name: str, item: Any) -> None:
@@ -151,7 +151,7 @@ def saveables_of(names_to_saveables: Any) -> list[SaveableObject]:
                 "names_to_saveables must be a dict mapping string names to checkpointable "
                 f"operations. Name is not a string: {name}"
             )
-    found: list[SaveableObject] = []
+    result: list[SaveableObject] = []
     seen: set[Any] = set()
     for name in sorted(by_name):
         for saveable in _saveables(name, by_name[name]):
@@ -160,8 +160,8 @@ def saveables_of(names_to_saveables: Any) -> list[SaveableObject]:
                     f"The same saveable will be restored with two names: {saveable.name}"
                 )
             seen.add(saveable.op)
-            found.append(saveable)
-    return found
+            result.append(saveable)
+    return result
 
 
 def _saveables(name: str, item: Any) -> list[SaveableObject]:
@@ -179,7 +179,7 @@ def _saveables(name: str, item: Any) -> list[SaveableObject]:
 
 
 def _slices(name: str, parts: Sequence[Any]) -> list[SaveableObject]:
-    found: list[SaveableObject] = []
+    result: list[SaveableObject] = []
     whole: str | None = None
     for part in parts:
         if not isinstance(part, Variable):
@@ -192,5 +192,5 @@ def _slices(name: str, parts: Sequence[Any]) -> list[SaveableObject]:
                 f"Slices must all be from the same tensor: {whole} != {info.full_name}"
             )
         whole = info.full_name
-        found.append(VariableSaveable(part.gradient_source(), info.spec, name))
-    return found
+        result.append(VariableSaveable(part.gradient_source(), info.spec, name))
+    return result

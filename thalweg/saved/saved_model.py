@@ -417,7 +417,7 @@ def _main_op(proto: Any, scope: str | None) -> Any:
 
 def _assets(folder: str, proto: Any, scope: str | None) -> dict[str, str]:
     """What the constants that name files are fed with: where the files are now."""
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     assets = list(proto.asset_file_def)
     if ASSETS_KEY in proto.collection_def:
         packed = proto.collection_def[ASSETS_KEY].any_list.value
@@ -427,8 +427,8 @@ def _assets(folder: str, proto: Any, scope: str | None) -> dict[str, str]:
         path = os.path.join(root, asset.filename)
         if os.path.isabs(asset.filename) or os.path.relpath(path, root).startswith(os.pardir):
             raise ValueError(f"The asset {asset.filename!r} is outside of the saved model {folder}")
-        found[with_scope(asset.tensor_info.name, scope)] = path
-    return found
+        result[with_scope(asset.tensor_info.name, scope)] = path
+    return result
 
 
 # What runs after loading

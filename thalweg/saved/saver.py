@@ -221,14 +221,18 @@ class Saver:
         existing = [p for p in checkpoint_paths if checkpoint_state.checkpoint_exists(p)]
         times = checkpoint_state.get_checkpoint_mtimes(existing)
         self.set_last_checkpoints_with_time(list(zip(existing, times, strict=True)))
-        for path in checkpoint_state.left_behind(checkpoint_paths):
+        for path in checkpoint_state.orphaned_checkpoints(checkpoint_paths):
             _remove(path, V2, "meta")
 
     def _keep(self, path: str) -> str | None:
         """Note a new checkpoint; returns the one to delete, if any."""
         if not self.saver_def.max_to_keep:
             return None
-        kept = [each for each in self._last_checkpoints if each[0] != path]
+        kept = [
+            last_checkpoint
+            for last_checkpoint in self._last_checkpoints
+            if last_checkpoint[0] != path
+        ]
         kept.append((path, time.time()))
         surplus = kept.pop(0) if len(kept) > self.saver_def.max_to_keep else None
         self._last_checkpoints = kept
@@ -472,7 +476,7 @@ class Background:
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
-        self._hurries = threading.Event()
+        self._is_urgent = threading.Event()
         self._used = 0.0  # processor seconds of the task up to its last call of `rest`
         self._error: BaseException | None = None
 
@@ -491,7 +495,7 @@ class Background:
             except BaseException as error:
                 self._error = error
 
-        self._hurries.clear()
+        self._is_urgent.clear()
         self._thread = threading.Thread(target=run, name="thalweg-saver")
         self._thread.start()
 
@@ -499,11 +503,11 @@ class Background:
         """Called by the task: sleep to limit its processor share, unless a thread waits for it."""
         used, self._used = time.thread_time() - self._used, time.thread_time()
         if threading.main_thread().is_alive():
-            self._hurries.wait(used / _SHARE)
+            self._is_urgent.wait(used / _SHARE)
 
     def wait(self) -> None:
         """Wait for the task, which no longer sleeps; raise its error."""
-        self._hurries.set()
+        self._is_urgent.set()
         if self._thread is not None:
             self._thread.join()
         self._thread = None

@@ -138,9 +138,9 @@ def zeros_for(size: Any, batch: Any, dtype: Any) -> Any:
     """Zeros [batch, size], where a size may be known only in the step."""
     if not isinstance(size, Tensor):
         return zero_states(size, batch, dtype)
-    made = filling.zeros([batch, size], dtype)
-    made.set_shape([batch if isinstance(batch, int) else None, None])
-    return made
+    result = filling.zeros([batch, size], dtype)
+    result.set_shape([batch if isinstance(batch, int) else None, None])
+    return result
 
 
 def static_or_dynamic_size(tensor: Tensor, axis: int) -> Any:

@@ -116,11 +116,11 @@ def _tiled(value: Any, multiplier: int) -> Tensor:
         raise ValueError("t must have statically known rank")
     sizes = shaping.shape(tensor)
     tiled = joining.tile(shaping.expand_dims(tensor, 1), [1, multiplier, *[1] * (rank - 1)])
-    made = shaping.reshape(tiled, joining.concat([[sizes[0] * multiplier], sizes[1:]], 0))
+    result = shaping.reshape(tiled, joining.concat([[sizes[0] * multiplier], sizes[1:]], 0))
     batch = tensor.shape[0].value
     static = TensorShape([None if batch is None else batch * multiplier])
-    made.set_shape(static.concatenate(tensor.shape[1:]))
-    return made
+    result.set_shape(static.concatenate(tensor.shape[1:]))
+    return result
 
 
 @public("contrib.seq2seq.gather_tree")
@@ -326,9 +326,9 @@ class Beams:
             return value
         count = None if self.static_batch is None else self.static_batch * self.width
         sizes = joining.concat([[self.batch * self.width], shaping.shape(value)[2:]], 0)
-        made = shaping.reshape(value, sizes)
-        made.set_shape(TensorShape([count]).concatenate(value.shape[2:]))
-        return made
+        result = shaping.reshape(value, sizes)
+        result.set_shape(TensorShape([count]).concatenate(value.shape[2:]))
+        return result
 
     def split(self, value: Any) -> Any:
         """[batch * beams, ...] as [batch, beams, ...]; lists and scalars stay."""
@@ -341,8 +341,8 @@ class Beams:
         sizes = joining.concat([[self.batch, self.width], shaping.shape(value)[1:]], 0)
         expected = TensorShape([self.static_batch, self.width]).concatenate(value.shape[1:])
         try:
-            made = shaping.reshape(value, sizes)
-            made.set_shape(expected)
+            result = shaping.reshape(value, sizes)
+            result.set_shape(expected)
         except ValueError as error:
             raise ValueError(
                 "Unexpected behavior when reshaping between beam width and batch size.  The tensor "
@@ -350,15 +350,15 @@ class Beams:
                 f"depth) == {expected}.  Perhaps you forgot to create a zero_state with "
                 "batch_size=encoder_batch_size * beam_width?"
             ) from error
-        return made
+        return result
 
     def pick(self, beams: Tensor, value: Any) -> Any:
         """The values of some beams, [batch, beams]; lists and what is not per beam stay."""
         if isinstance(value, TensorArray) or value.shape.rank < 2:
             return value
-        made = indexing.batch_gather(value, beams)
-        made.set_shape(value.shape)
-        return made
+        result = indexing.batch_gather(value, beams)
+        result.set_shape(value.shape)
+        return result
 
     def reorder(self, value: Any, parents: Tensor, lengths: Tensor) -> Any:
         """The steps in a list, put in the order of the sequences; what is no list stays."""

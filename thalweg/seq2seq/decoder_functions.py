@@ -326,9 +326,9 @@ def _score_function(option: str, units: int, reuse: bool) -> Callable[..., Any]:
         else:
             scores = reduce.reduce_sum(keys * shaping.reshape(query, [-1, 1, units]), [2])
         alignments = shaping.expand_dims(softmax.softmax(scores), 2)
-        found = reduce.reduce_sum(alignments * values, [1])
-        found.set_shape([None, units])
-        return found
+        result = reduce.reduce_sum(alignments * values, [1])
+        result.set_shape([None, units])
+        return result
 
     return context
 

@@ -80,11 +80,11 @@ def _compute(
     slopes = [_gradient(x, y, y_shape) for x in sources]
     for target in init_targets or ():
         target.run()
-    found: list[Jacobians] = []
+    result: list[Jacobians] = []
     for x, shape, value, (dx, dy) in zip(sources, x_shapes, x_values, slopes, strict=True):
         point = _Point(x, _start(x, shape, value), dict(feeds or {}))
-        found.append((_symbolic(point, dx, dy, _sizes(y_shape)), _numeric(point, y, delta)))
-    return found
+        result.append((_symbolic(point, dx, dy, _sizes(y_shape)), _numeric(point, y, delta)))
+    return result
 
 
 def _gradient(x: Tensor, y: Tensor, y_shape: Any) -> tuple[Any, Tensor]:

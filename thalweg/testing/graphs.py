@@ -124,13 +124,13 @@ def _canonical(graph_def: Any) -> dict[str, Any]:
 @public("test.assert_ops_in_graph")
 def assert_ops_in_graph(expected_ops: Mapping[str, str], graph: Graph) -> dict[str, Any]:
     """The graph has these nodes with these op types; returns their NodeDefs by name."""
-    found = {node.name: node for node in graph.as_graph_def().node if node.name in expected_ops}
-    missing = sorted(expected_ops.keys() - found.keys())
+    result = {node.name: node for node in graph.as_graph_def().node if node.name in expected_ops}
+    missing = sorted(expected_ops.keys() - result.keys())
     if missing:
         raise ValueError(f"Not all expected ops are present: {missing} are missing")
-    for name, node in found.items():
+    for name, node in result.items():
         if node.op != expected_ops[name]:
             raise ValueError(
                 f"Expected op for node {name} is different. {node.op} vs {expected_ops[name]}"
             )
-    return found
+    return result

@@ -59,9 +59,9 @@ def get_temp_dir() -> str:
     if given:
         os.makedirs(given, exist_ok=True)
         return given
-    made = tempfile.mkdtemp(prefix=_program_name())
-    atexit.register(shutil.rmtree, made, ignore_errors=True)
-    return made
+    result = tempfile.mkdtemp(prefix=_program_name())
+    atexit.register(shutil.rmtree, result, ignore_errors=True)
+    return result
 
 
 def fresh_folder() -> str:

@@ -26,7 +26,7 @@ def event_writer(folder: str) -> Any:
             return FileWriterCache.get(folder)
 
 
-def write_graph_beside(folder: str | None, writer: Any, saver_def: Any) -> None:
+def write_graph_files(folder: str | None, writer: Any, saver_def: Any) -> None:
     """Write the default graph to a folder and as an event, for inspection."""
     graph = get_default_graph()
     try:

@@ -43,7 +43,7 @@ def parse_values(
         >>> tf.contrib.training.parse_values("rate=0.1,sizes=[3,4]", {"rate": float, "sizes": int})
         {'rate': 0.1, 'sizes': [3, 4]}
     """
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     position = 0
     while position < len(values):
         match = _ASSIGNMENT.match(values, position)
@@ -52,10 +52,10 @@ def parse_values(
         position = match.end()
         name = match["name"].strip()
         if name in type_map:
-            _assign(found, match, _parser(type_map[name], name, values), values)
+            _assign(result, match, _parser(type_map[name], name, values), values)
         elif not ignore_unknown:
             raise ValueError(f"Unknown hyperparameter type for {name}")
-    return found
+    return result
 
 
 def _assign(

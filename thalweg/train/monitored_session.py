@@ -392,9 +392,9 @@ def MonitoredTrainingSession(
     summary_dir = summary_dir or checkpoint_dir
     if summary_dir and log_step_count_steps and log_step_count_steps > 0:
         all_hooks.append(StepCounterHook(log_step_count_steps, output_dir=summary_dir))
-    if summary_dir and _is_ever(*summaries):
+    if summary_dir and _is_enabled(*summaries):
         all_hooks.append(SummarySaverHook(*summaries, output_dir=summary_dir, scaffold=scaffold))
-    if checkpoint_dir and _is_ever(*checkpoints):
+    if checkpoint_dir and _is_enabled(*checkpoints):
         steps, seconds = checkpoints
         all_hooks.append(
             CheckpointSaverHook(checkpoint_dir, seconds, steps, scaffold=scaffold, background=True)
@@ -412,5 +412,5 @@ def _period(
     return None if steps is USE_DEFAULT else steps, None if seconds is USE_DEFAULT else seconds
 
 
-def _is_ever(steps: int | None, seconds: float | None) -> bool:
+def _is_enabled(steps: int | None, seconds: float | None) -> bool:
     return bool((steps and steps > 0) or (seconds and seconds > 0))

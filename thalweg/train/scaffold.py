@@ -156,10 +156,10 @@ class Scaffold:
             )
         if items:
             return items[0]
-        made = default_constructor()
-        if made is not None:
-            graph.add_to_collection(collection_key, made)
-        return made
+        result = default_constructor()
+        if result is not None:
+            graph.add_to_collection(collection_key, result)
+        return result
 
     @staticmethod
     def default_local_init_op() -> Any:

@@ -17,7 +17,7 @@ from thalweg.platform import tf_logging
 from thalweg.public import public
 from thalweg.saved.checkpoint_state import get_checkpoint_state
 from thalweg.train import clock
-from thalweg.train.disk_trouble import survived
+from thalweg.train.disk_errors import log_disk_errors
 from thalweg.train.hooks.saver_hooks import wait_for
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ class SessionManager:
         if path:
             saver.restore(session, path)
             return session, True
-        with survived("Saving a checkpoint"):
+        with log_disk_errors("Saving a checkpoint"):
             wait_for(saver)
         state = self._awaited_state(folder, patience)
         if state is None:

@@ -22,7 +22,7 @@ from thalweg.saved.saver import Saver
 from thalweg.summary.constructors import merge_all
 from thalweg.summary.writer import FileWriter
 from thalweg.train.coordinator import Coordinator, LooperThread
-from thalweg.train.event_files import start_log, stop_log, write_graph_beside
+from thalweg.train.event_files import start_log, stop_log, write_graph_files
 from thalweg.train.global_steps import global_step as step_value
 from thalweg.train.session_manager import SessionManager
 from thalweg.train.supervisor_services import (
@@ -149,10 +149,10 @@ class Supervisor:
         items = self._graph.get_collection(key)
         if items:
             return items[0]
-        made = make()
-        if made is not None:
-            self._graph.add_to_collection(key, made)
-        return made
+        result = make()
+        if result is not None:
+            self._graph.add_to_collection(key, result)
+        return result
 
     def _found_step(self) -> Any:
         """The collected global step, or the tensor of that name if it counts."""
@@ -160,12 +160,12 @@ class Supervisor:
         if items:
             return items[0]
         try:
-            found = self._graph.get_tensor_by_name("global_step:0")
+            result = self._graph.get_tensor_by_name("global_step:0")
         except KeyError:
             return None
-        if found.dtype.base_dtype.is_integer:
-            return found
-        tf_logging.warning("Found 'global_step' but is not an integer: %s", found.dtype)
+        if result.dtype.base_dtype.is_integer:
+            return result
+        tf_logging.warning("Found 'global_step' but is not an integer: %s", result.dtype)
         return None
 
     def _writer(self, given: Any) -> Any:
@@ -300,7 +300,7 @@ class Supervisor:
         writer = None if self._graph_added_to_summary else self._summary_writer
         saver_def = self._saver.saver_def if self._saver else None
         with self._graph.as_default():
-            write_graph_beside(self._logdir, writer, saver_def)
+            write_graph_files(self._logdir, writer, saver_def)
         self._graph_added_to_summary = True
 
     @contextmanager

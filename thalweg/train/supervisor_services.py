@@ -7,7 +7,7 @@ from typing import Any
 from thalweg.platform import tf_logging
 from thalweg.train import clock
 from thalweg.train.coordinator import LooperThread
-from thalweg.train.disk_trouble import survived
+from thalweg.train.disk_errors import log_disk_errors
 from thalweg.train.event_files import checkpoint_log, rate_summary
 from thalweg.train.global_steps import global_step
 
@@ -28,7 +28,7 @@ class SVSummaryThread(LooperThread):
         found = self._sess.run(wanted)
         if self._sv.summary_writer:
             tf_logging.info("Recording summary at step %s.", found.get("step"))
-            with survived("Writing a summary"):
+            with log_disk_errors("Writing a summary"):
                 self._sv.summary_writer.add_summary(found["summary"], found.get("step"))
 
 
@@ -54,7 +54,7 @@ class SVStepCounterThread(LooperThread):
         self._last_step, self._last_time = step, now
         rate = steps / seconds if seconds > 0 else float("inf")
         if self._sv.summary_writer:
-            with survived("Writing a summary"):
+            with log_disk_errors("Writing a summary"):
                 self._sv.summary_writer.add_summary(rate_summary(self._tag, rate), step)
         tf_logging.info("%s: %g", self._tag, rate)
 
@@ -69,7 +69,7 @@ class SVTimerCheckpointThread(LooperThread):
 
     def run_loop(self) -> None:
         """Save a checkpoint; if the disk does not let it, there will be another one."""
-        with survived(f"Saving a checkpoint to {self._sv.save_path}"):
+        with log_disk_errors(f"Saving a checkpoint to {self._sv.save_path}"):
             self._save()
 
     def _save(self) -> None:

@@ -212,7 +212,7 @@ class HookedSession(WrappedSession):
         if options is not None and run_metadata is None:
             run_metadata = protos.RunMetadata()
         wanted = [None if request is None else request.fetches for request in requests]
-        results = self._run_together(
+        results = self._run_merged(
             [fetches, *wanted],
             feed_dict=_merged_feeds(feed_dict, asked),
             options=options,
@@ -224,7 +224,7 @@ class HookedSession(WrappedSession):
         self._should_stop = self._should_stop or context.stop_requested
         return results[0]
 
-    def _run_together(self, structures: list[Any], **more: Any) -> list[Any]:
+    def _run_merged(self, structures: list[Any], **more: Any) -> list[Any]:
         """One step for several fetch structures. Flat ones go as one list: a session is fastest
         with lists of tensors that it has seen before."""
         caller, *others = structures
@@ -263,17 +263,17 @@ def _merged_feeds(
     merged: dict[Any, Any] = {}
     for request in requests:
         if request.feed_dict:
-            _check_apart(merged, request.feed_dict, "Same tensor is fed by two hooks.")
+            _check_distinct(merged, request.feed_dict, "Same tensor is fed by two hooks.")
             merged |= request.feed_dict
     if not merged:
         return feed_dict
     if feed_dict:
         text = "Same tensor is fed by a SessionRunHook and user."
-        _check_apart(feed_dict, merged, text)
+        _check_distinct(feed_dict, merged, text)
     return merged | dict(feed_dict or {})
 
 
-def _check_apart(one: Mapping[Any, Any], other: Mapping[Any, Any], text: str) -> None:
+def _check_distinct(one: Mapping[Any, Any], other: Mapping[Any, Any], text: str) -> None:
     both = set(one) & set(other)
     if both:
         names = ", ".join(str(getattr(tensor, "name", tensor)) for tensor in both)

@@ -25,7 +25,7 @@ from thalweg.graph.graph import Graph, get_default_graph
 from thalweg.graph.likes import DeviceLike, IndexLike, MaybeNone, ShapeLike, TensorLike
 from thalweg.graph.node import Node, Tensor, operators
 from thalweg.graph.shapes import TensorShape, unknown_shape
-from thalweg.graph.subgraph import around, is_body, lifted, root
+from thalweg.graph.subgraph import enclosing_graphs, is_body, lifted, root
 from thalweg.ops.arrays import indexing
 from thalweg.ops.core import basic
 from thalweg.ops.state import scatter, state
@@ -280,7 +280,7 @@ class Variable(metaclass=VariableMeta):
     def used_value(self) -> Tensor:
         """The value for a use: a read after the open control dependencies, if there are any, else
         the read that all other uses share."""
-        for graph in around(get_default_graph()):
+        for graph in enclosing_graphs(get_default_graph()):
             reads = graph.reads_here()
             if reads is not None:
                 return self._read_in(graph, reads)

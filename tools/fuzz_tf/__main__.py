@@ -56,13 +56,13 @@ def usable(workers: Pair, only: str) -> dict[str, list[str]]:
     groups = {name: group for group in ours["aliases"] for name in group}
     every = sorted({alias for name in wanted for alias in groups.get(name, [name])})
     theirs = set(workers.theirs.ask({"kind": "names", "names": every})["names"])
-    found: dict[str, list[str]] = {}
+    result: dict[str, list[str]] = {}
     for name in sorted(wanted):
         if not _public([name]):
-            found[name] = [name]
+            result[name] = [name]
         elif name in ours["names"] and name in theirs:
-            found[name] = [n for n in groups.get(name, [name]) if n in theirs]
-    return found
+            result[name] = [n for n in groups.get(name, [name]) if n in theirs]
+    return result
 
 
 def _public(names: set[str] | list[str]) -> list[str]:

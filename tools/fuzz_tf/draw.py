@@ -107,11 +107,11 @@ class Draw:
 
     def shape(self, least: int = 0, most: int = 4, low: int = 0, high: int = 33) -> tuple[int, ...]:
         """A shape of some hundred elements at most."""
-        made: list[int] = []
+        result: list[int] = []
         for _ in range(self.integer(least, most)):
-            room = max(low, 1, min(high, 300 // max(1, int(np.prod(made)))))
-            made.append(self.length(low, room))
-        return tuple(made)
+            room = max(low, 1, min(high, 300 // max(1, int(np.prod(result)))))
+            result.append(self.length(low, room))
+        return tuple(result)
 
     def axis(self, rank: int) -> int:
         """An axis of so many, often counted from the end."""

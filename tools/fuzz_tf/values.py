@@ -54,16 +54,16 @@ def _complex(rng: Rng, dtype: str, shape: tuple[int, ...], fill: str) -> Array:
     # What functions make of infinite parts is the C++ library's choice.
     fill = "ties" if fill in ("special", "wide") else fill
     real, imaginary = (array(rng, part, shape, fill) for _ in range(2))
-    made = np.empty(shape, dtype)
-    made.real, made.imag = real, imaginary
-    return made
+    result = np.empty(shape, dtype)
+    result.real, result.imag = real, imaginary
+    return result
 
 
 def _strings(rng: Rng, shape: tuple[int, ...]) -> Array:
-    made = np.empty(shape, object)
+    result = np.empty(shape, object)
     for place in np.ndindex(*shape):
-        made[place] = _WORDS[rng.integers(len(_WORDS))]
-    return made
+        result[place] = _WORDS[rng.integers(len(_WORDS))]
+    return result
 
 
 def _between(rng: Rng, shape: tuple[int, ...], fill: str, dtype: str) -> Array:

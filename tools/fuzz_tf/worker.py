@@ -180,9 +180,9 @@ def _array(value: Any) -> Any:
     if value is None:
         return np.zeros((0, 0, 0), np.bool_)
     if isinstance(value, bytes | str):
-        made = np.empty((), object)
-        made[()] = value
-        return made
+        result = np.empty((), object)
+        result[()] = value
+        return result
     return np.asarray(value)
 
 

@@ -149,8 +149,8 @@ def run_library(library: Library, known: Files, given: argparse.Namespace) -> No
 def total(of_files: Files) -> Result:
     """What became of all tests of a library."""
     summed = Result(next(iter(of_files.values())).library)
-    for each in of_files.values():
-        summed.add(each)
+    for of_file in of_files.values():
+        summed.add(of_file)
     return summed
 
 

@@ -10,9 +10,9 @@ SMALL = {"n_vocab": 50, "n_ctx": 16, "n_embd": 32, "n_head": 4, "n_layer": 2}
 
 def hparams():
     """The default hyperparameters, made small."""
-    made = model.default_hparams()
-    made.override_from_dict(SMALL)
-    return made
+    result = model.default_hparams()
+    result.override_from_dict(SMALL)
+    return result
 
 
 def test_logits_have_the_shape_of_the_vocabulary():

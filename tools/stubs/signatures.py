@@ -72,11 +72,11 @@ class Signatures:
         return {name: self._parameter(place, value, p) for name, p in found.items()}
 
     def _result(self, place: Place, value: Any, signature: inspect.Signature) -> str:
-        found = self._flow.returned(place, signature.return_annotation)
+        result = self._flow.returned(place, signature.return_annotation)
         if getattr(value, "__code__", None) is _HELPER:
-            inner = found.partition("[")[2].removesuffix("]").partition(",")[0]
+            inner = result.partition("[")[2].removesuffix("]").partition(",")[0]
             return f"contextlib.AbstractContextManager[{inner}]"
-        return found
+        return result
 
 
 def _plain(value: Any) -> FunctionType:
@@ -91,14 +91,14 @@ def _variants(types: dict[str, str], result: str) -> list[tuple[dict[str, str], 
     special = [part for part in results if part in (SPARSE, SLICES)]
     if not special or len(results) == 1:
         return [(types, result)]
-    takers = [
+    consumers = [
         name
         for name, text in types.items()
         if {*special} & {*annotations.members(text, "builtins")}
     ]
-    if len(takers) != 1 or len(results) != len(special) + 1:
+    if len(consumers) != 1 or len(results) != len(special) + 1:
         return [(types, ANY)]
-    name = takers[0]
+    name = consumers[0]
     dense = " | ".join(part for part in types[name].split(" | ") if part not in special)
     other = next(part for part in results if part not in special)
     return [*((types | {name: part}, part) for part in special), (types | {name: dense}, other)]

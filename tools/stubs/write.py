@@ -40,10 +40,10 @@ class Writer:
 
     def texts(self) -> dict[str, str]:
         """The text of each module by its name. The private one is last: others fill it."""
-        found = {name: self._module(name, own) for name, own in self._modules.items()}
-        found[V1] = f"from {PACKAGE} import *\n"
-        found[PRIVATE] = self._private_module()
-        return found
+        result = {name: self._module(name, own) for name, own in self._modules.items()}
+        result[V1] = f"from {PACKAGE} import *\n"
+        result[PRIVATE] = self._private_module()
+        return result
 
     def _module(self, name: str, own: dict[str, object]) -> str:
         text = ModuleText(name, self._taken(own), self._home)

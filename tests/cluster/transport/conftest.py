@@ -50,13 +50,13 @@ def ask(peer: Peer, *values: Any, **fields: Any) -> Message:
 
 def own_descriptors() -> dict[str, str]:
     """Where the open files of this process lead."""
-    found = dict[str, str]()
+    result = dict[str, str]()
     for file in os.listdir("/proc/self/fd"):
         try:
-            found[file] = os.readlink(f"/proc/self/fd/{file}")
+            result[file] = os.readlink(f"/proc/self/fd/{file}")
         except OSError:
             continue
-    return found
+    return result
 
 
 def shared_memory() -> set[str]:

@@ -51,27 +51,27 @@ def sent(tcp: Tcp, keys: Keys | None, count: int) -> list[bytes]:
     """The bytes of so many messages, each with the same frame and data."""
     one, other = tcp()
     bulk, size = BulkSocket(one, keys), 8 + 50 + len(DATA) + (2 * TAG if keys else 0)
-    found = list[bytes]()
+    result = list[bytes]()
     for _ in range(count):
         bulk.send(bytearray(b"f" * 50), DATA)
-        found.append(other.recv(size, socket.MSG_WAITALL))
-    return found
+        result.append(other.recv(size, socket.MSG_WAITALL))
+    return result
 
 
 def received(tcp: Tcp, keys: Keys | None, messages: list[bytes]) -> list[tuple[bytes, bytes]]:
     """What the other side makes of bytes."""
     one, other = tcp()
-    bulk, found = BulkSocket(other, keys and keys.of_other_side), list[tuple[bytes, bytes]]()
+    bulk, result = BulkSocket(other, keys and keys.of_other_side), list[tuple[bytes, bytes]]()
     one.sendall(b"".join(messages))
     one.shutdown(socket.SHUT_WR)
     while True:
         try:
             frame, nbytes = bulk.receive()
         except EOFError:
-            return found
+            return result
         data = bytearray(nbytes)
         bulk.receive_into(memoryview(data))
-        found.append((frame, bytes(data)))
+        result.append((frame, bytes(data)))
 
 
 @pytest.mark.parametrize("keys", [SEALED, None])
@@ -304,10 +304,10 @@ def assert_plain(server: Endpoint, client: Endpoint) -> None:
 def test_a_cluster_with_a_key_takes_no_offer_without_keys():
     identity = handshake.Identity("", 1, None, is_secret=True, takes_bulk=True)
     fields = {"address": "a:1", "incarnation": 1, "bulk": [1, 2, None]}
-    assert identity.read(letter_of(fields)).bulk is None
+    assert identity.read(decoded_message(fields)).bulk is None
     fields["bulk"] = [1, 2, [*SEALED]]
-    assert identity.read(letter_of(fields)).bulk == Offer(1, 2, SEALED)
+    assert identity.read(decoded_message(fields)).bulk == Offer(1, 2, SEALED)
 
 
-def letter_of(fields: dict[str, object]) -> wire.Letter:
+def decoded_message(fields: dict[str, object]) -> wire.DecodedMessage:
     return wire.read(bytes(wire.write(Message(Kind.WELCOME, 0, fields))))

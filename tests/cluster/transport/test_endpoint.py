@@ -95,7 +95,7 @@ def test_a_large_message_of_the_io_thread_does_not_go_past_small_ones(endpoint: 
     server, client = endpoint(), endpoint(None)
     peer = client.peer(server.address)
     ask(peer)
-    large = np.zeros(3 << 20, np.uint8)  # for which the thread has a courier
+    large = np.zeros(3 << 20, np.uint8)  # for which the thread has a send thread
     arrived: SimpleQueue[int] = SimpleQueue()
 
     def send() -> None:

@@ -145,10 +145,10 @@ def test_an_endpoint_that_lost_a_peer_tells_which_connection_it_was(endpoint: Ma
     server, client = endpoint(security=Security.none()), endpoint(None, Security.none())
     lost_one = client.peer(server.address)
     ask(lost_one)
-    client.loop.call(lambda: lost_one.lose(errors.UnavailableError(None, None, "silence")))
+    client.loop.call(lambda: lost_one.mark_lost(errors.UnavailableError(None, None, "silence")))
     client.handler.losses.get(timeout=LONG)
     assert client.peer(server.address, LONG) is not lost_one
-    assert client._former == {server.address: lost_one.session}
+    assert client._last_sessions == {server.address: lost_one.session}
     ask(client.peer(server.address, LONG))
     assert server.handler.losses.get(timeout=LONG)[0].incarnation == client.incarnation
 

@@ -19,7 +19,7 @@ from thalweg.cluster import wire
 from thalweg.cluster.transport.endpoint import Endpoint
 from thalweg.cluster.transport.security import Security, new_key
 from thalweg.cluster.transport.shared_memory import Mapping, Pool
-from thalweg.cluster.wire import Kind, Message, Place, ValueHeader, WireError
+from thalweg.cluster.wire import Kind, Message, ValueHeader, ValueLocation, WireError
 from thalweg.platform.private_files import UntrustedError
 
 MESSAGES, CONNECTIONS = 10_000, 20
@@ -37,7 +37,7 @@ class Stranger:
     def close(self) -> None:
         self._context.destroy(0)
 
-    def greet(self, address: str = "stranger", **more: int) -> wire.Letter:
+    def greet(self, address: str = "stranger", **more: int) -> wire.DecodedMessage:
         """Say HELLO as an endpoint does, and be welcome."""
         fields = {"address": address, "incarnation": 1, "probe": None} | more
         self.socket.send(bytes(wire.write(Message(Kind.HELLO, 0, fields))))
@@ -175,20 +175,23 @@ def attach_to(session: int) -> bytes:
 
 def within_host(server: Endpoint) -> socket.socket:
     """A connection of a process of this user to the socket that an endpoint has for its host."""
-    made = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    made.settimeout(LONG)
+    result = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    result.settimeout(LONG)
     assert server._listener is not None and server._listener._local is not None
-    made.connect(f"\0{server._listener._local.name}")
-    return made
+    result.connect(f"\0{server._listener._local.name}")
+    return result
 
 
 def sample_frames(session: int) -> Iterator[bytes]:
     array = wire.content_of(np.arange(10))
-    inline = ValueHeader(Place.INLINE, *array[:3])
+    inline = ValueHeader(ValueLocation.INLINE, *array[:3])
     messages: list[tuple[Message, list[ValueHeader]]] = [
         (Message(Kind.TENSOR, 1, {"key": "a"}), []),
-        (Message(Kind.TENSOR, 2), [ValueHeader(Place.STREAM, 4, (1 << 62,), 1 << 62, 1)]),
-        (Message(Kind.TENSOR, 3), [ValueHeader(Place.SHARED, 4, (100,), 100, 1 << 32 | 5, 0)]),
+        (Message(Kind.TENSOR, 2), [ValueHeader(ValueLocation.STREAM, 4, (1 << 62,), 1 << 62, 1)]),
+        (
+            Message(Kind.TENSOR, 3),
+            [ValueHeader(ValueLocation.SHARED, 4, (100,), 100, 1 << 32 | 5, 0)],
+        ),
         (Message(Kind.CHUNK, 1), []),
         (Message(Kind.CREDIT, 0, {"bytes": 10}), []),
         (Message(Kind.FORGET, 0, {"segments": [1]}), []),
@@ -235,9 +238,9 @@ def test_a_message_without_a_hello_is_told_that_the_task_is_another(
 ):
     stranger.send(Message(Kind.RUN, 5), 1234, 1)
     frame = stranger.socket.recv()
-    letter = wire.read(frame)
-    assert letter.kind is Kind.REFUSED
-    assert letter.fields["code"] == errors.ABORTED and "started again" in letter.fields["reason"]
+    decoded = wire.read(frame)
+    assert decoded.kind is Kind.REFUSED
+    assert decoded.fields["code"] == errors.ABORTED and "started again" in decoded.fields["reason"]
     assert server.handler.messages.empty()
 
 
@@ -279,7 +282,7 @@ def test_a_frame_larger_than_any_message_closes_its_connection(
 
 def test_values_larger_than_all_memory_lose_the_peer(server: Endpoint, stranger: Stranger):
     session = stranger.greet().session
-    huge = ValueHeader(Place.STREAM, 4, (1 << 46,), 1 << 46, 1)
+    huge = ValueHeader(ValueLocation.STREAM, 4, (1 << 46,), 1 << 46, 1)
     stranger.send(Message(Kind.TENSOR), session, 2, huge)
     assert isinstance(server.handler.losses.get(timeout=LONG)[1], errors.ResourceExhaustedError)
 
@@ -291,7 +294,7 @@ def test_only_sealed_memory_of_a_known_layout_is_mapped(tmp_path: Path):
         with pytest.raises(WireError):
             Mapping(str(tmp_path / name))
     pool = Pool()
-    slot = pool.take(100_000)
+    slot = pool.allocate(100_000)
     assert slot is not None
     mapping = Mapping(f"/proc/self/fd/{slot.segment & 0xFFFFFFFF}")
     for offset, nbytes in ((1, 5), (0, 1 << 40), (1 << 40, 5), (slot.memory.nbytes * 64, 1)):

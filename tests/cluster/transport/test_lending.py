@@ -14,13 +14,13 @@ import pytest
 import thalweg as tf
 from tests.cluster.transport.conftest import LONG, MakeEndpoint, Recorder
 from thalweg.cluster.transport.endpoint import Endpoint
-from thalweg.cluster.transport.lending import MIN_LENT, Lender
+from thalweg.cluster.transport.lending import MIN_LENDABLE, Lender
 from thalweg.cluster.transport.peer import Peer
 from thalweg.cluster.wire import Kind, Message
 from thalweg.ops.core.buffer import HostBuffer
 from thalweg.ops.core.context import VariableCell
 
-ELEMENTS = MIN_LENT // 4
+ELEMENTS = MIN_LENDABLE // 4
 
 
 def cell_of(lender: Lender, elements: int = ELEMENTS) -> VariableCell:
@@ -113,7 +113,7 @@ def test_memory_serves_again(pair: tuple[Endpoint, Peer, Endpoint]) -> None:
     former = cell.borrow().address
     cell.update(add(1.0))
     del there
-    assert soon(lambda: lender.forgotten() or lender._free)
+    assert soon(lambda: lender.unmappable() or lender._free)
     assert lender.allocate((ELEMENTS,), np.float32, "").address == former
 
 

@@ -125,14 +125,14 @@ def put(peer: Peer, step: int) -> bool:
 
 def packets(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of messages in each packet that leaves for a peer from now on."""
-    found, channel = list[int](), peer._local
+    result, channel = list[int](), peer._local
     assert channel is not None
-    put, put_together = channel.put, channel.put_together
-    monkeypatch.setattr(channel, "put", lambda frame: found.append(1) or put(frame))
+    put, put_batch = channel.put, channel.put_batch
+    monkeypatch.setattr(channel, "put", lambda frame: result.append(1) or put(frame))
     monkeypatch.setattr(
-        channel, "put_together", lambda frames: found.append(len(frames)) or put_together(frames)
+        channel, "put_batch", lambda frames: result.append(len(frames)) or put_batch(frames)
     )
-    return found
+    return result
 
 
 def test_what_is_sent_together_leaves_in_one_packet_and_in_order(
@@ -142,7 +142,7 @@ def test_what_is_sent_together_leaves_in_one_packet_and_in_order(
     peer = client.peer(server.address)
     ask(peer)
     sizes = packets(peer, monkeypatch)
-    with client.loop.together():
+    with client.loop.batched_sends():
         for step in range(3):
             peer.send(Message(Kind.RUN, step, wire.FixedFields()))
         assert not sizes
@@ -160,7 +160,7 @@ def test_no_packet_has_more_messages_or_bytes_than_it_may(
     ask(peer)
     sizes = packets(peer, monkeypatch)
     large = np.zeros(30_000, np.uint8)
-    with client.loop.together():
+    with client.loop.batched_sends():
         for step in range(wire.MAX_BUNDLE + 1):
             peer.send(Message(Kind.RUN, step, wire.FixedFields()))
         for step in range(6):
@@ -176,15 +176,15 @@ def test_what_one_callback_answers_leaves_in_one_packet(endpoint: MakeEndpoint):
             if message.kind is Kind.STATUS:
                 peer.send(Message(Kind.RUN, 1, wire.FixedFields()))
                 peer.reply(message, Message(Kind.DONE, 2, wire.FixedFields()))
-                held = server.loop.outboxes[threading.get_ident()].held[peer]
-                self.held = len(held)
+                held = server.loop.outboxes[threading.get_ident()].pending[peer]
+                self.pending = len(held)
 
     handler = Twice()
     server, client = endpoint(handler=handler), endpoint(None)
     peer = client.peer(server.address)
     ask(peer)
     ask(peer)
-    assert handler.held == 2
+    assert handler.pending == 2
     assert [client.handler.messages.get(timeout=LONG)[1].step for _ in range(2)] == [1, 1]
 
 
@@ -195,7 +195,7 @@ def test_a_bad_message_in_a_packet_does_not_lose_the_others(endpoint: MakeEndpoi
     good = [wire.write(Message(Kind.RUN, step)) for step in (1, 2)]
     bad = wire.write(Message(Kind.RUN, 3))
     bad[6] = 99  # of no kind
-    assert peer._local is not None and peer._local.put_together([good[0], bad, good[1]])
+    assert peer._local is not None and peer._local.put_batch([good[0], bad, good[1]])
     steps = [server.handler.messages.get(timeout=LONG)[1].step for _ in range(2)]
     assert steps == [1, 2] and sum(server.refused.values()) == 1
 
@@ -205,7 +205,7 @@ def test_who_is_lost_takes_nothing_that_was_held(endpoint: MakeEndpoint):
     peer = client.peer(server.address)
     ask(peer)
     answers = list[Exception | None]()
-    with client.loop.together():
+    with client.loop.batched_sends():
         peer.request(Message(Kind.STATUS), lambda _, error: answers.append(error))
         server.close()
         client.handler.losses.get(timeout=LONG)

@@ -110,7 +110,7 @@ def test_who_waits_hears_of_the_end_of_the_loop(leader: Waiter, loop: Loop) -> N
 
 def test_several_that_wait_get_what_is_theirs(pipe: Pipe, loop: Loop) -> None:
     count, rounds = 4, 50
-    waiters, found = dict[int, Waiter](), [list[Any]() for _ in range(count)]
+    waiters, actual = dict[int, Waiter](), [list[Any]() for _ in range(count)]
     begun = threading.Barrier(count)
     pipe.act = lambda byte: waiters[byte[0]].put(byte[0])
 
@@ -119,14 +119,14 @@ def test_several_that_wait_get_what_is_theirs(pipe: Pipe, loop: Loop) -> None:
         begun.wait(LONG)
         for _ in range(rounds):
             pipe.send(bytes([number]))
-            found[number].append(waiters[number].get())
+            actual[number].append(waiters[number].get())
 
     threads = [threading.Thread(target=wait, args=[number]) for number in range(count)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(LONG)
-    assert found == [[number] * rounds for number in range(count)]
+    assert actual == [[number] * rounds for number in range(count)]
 
 
 def test_an_interrupt_waits_for_the_end_of_a_callback(leader: Waiter, pipe: Pipe) -> None:

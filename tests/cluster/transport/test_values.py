@@ -16,7 +16,7 @@ import pytest
 
 from tests.cluster.transport.conftest import LONG, MakeEndpoint, ask
 from thalweg import errors
-from thalweg.cluster.transport import handshake, parcels, streams
+from thalweg.cluster.transport import handshake, packing, streams
 from thalweg.cluster.transport.bulk import BulkSocket
 from thalweg.cluster.transport.peer import Peer
 from thalweg.cluster.wire import Kind, Message
@@ -86,14 +86,14 @@ def test_a_slot_serves_again_once_no_view_of_its_array_is_left(endpoint: MakeEnd
 
 def test_memory_of_chunks_serves_again_once_no_view_of_its_array_is_left():
     recycler = streams.Recycler()
-    memory = recycler.take(1 << 20)
+    memory = recycler.allocate(1 << 20)
     array = np.frombuffer(memory, np.uint8)
     recycler.keep_after(array, memory)
     view = array[3:].reshape(-1, 1)
     del array
-    assert recycler.take(1 << 20) is not memory
+    assert recycler.allocate(1 << 20) is not memory
     del view
-    assert recycler.take(1 << 20) is memory
+    assert recycler.allocate(1 << 20) is memory
 
 
 def test_values_go_in_chunks_where_the_peer_keeps_all_shared_memory(
@@ -113,7 +113,7 @@ def test_values_go_in_chunks_where_the_peer_keeps_all_shared_memory(
 @pytest.mark.skipif(not HUGE_PAGES.exists(), reason="the kernel has no huge pages")
 def test_memory_of_large_values_is_in_huge_pages():
     recycler = streams.Recycler()
-    small, large = (recycler.take(size) for size in (1 << 20, 64 << 20))
+    small, large = (recycler.allocate(size) for size in (1 << 20, 64 << 20))
     assert "hg" in flags_of(large)
     assert "hg" not in flags_of(small)
 
@@ -132,7 +132,7 @@ def flags_of(memory: mmap.mmap) -> list[str]:
 
 def test_memory_is_had_where_the_kernel_has_no_huge_pages(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(mmap, "MADV_HUGEPAGE", 1 << 20)  # as unknown to it
-    memory = streams.Recycler().take(64 << 20)
+    memory = streams.Recycler().allocate(64 << 20)
     memory[-1] = 1
     assert len(memory) == 64 << 20
 
@@ -143,7 +143,7 @@ class Stalled:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, has_bulk: bool) -> None:
         self.began, self._goes_on = threading.Event(), threading.Event()
-        fill, give = BulkSocket.receive_into, streams.Window.give
+        fill, add_credit = BulkSocket.receive_into, streams.Window.add
 
         def stall() -> None:
             self.began.set()
@@ -155,11 +155,11 @@ class Stalled:
             fill(bulk, memory)
 
         def give_late(window: streams.Window, nbytes: int) -> None:
-            threading.Thread(target=lambda: (stall(), give(window, nbytes))).start()
+            threading.Thread(target=lambda: (stall(), add_credit(window, nbytes))).start()
 
         monkeypatch.setattr(handshake.Identity, "takes_bulk", has_bulk)
         monkeypatch.setattr(BulkSocket, "receive_into", fill_late)
-        monkeypatch.setattr(streams.Window, "give", give_late)
+        monkeypatch.setattr(streams.Window, "add", give_late)
 
     def go_on(self) -> None:
         self._goes_on.set()
@@ -246,6 +246,6 @@ def test_the_io_thread_sends_large_values_without_waiting(endpoint: MakeEndpoint
 
 def test_a_message_of_many_small_values_stays_small(endpoint: MakeEndpoint):
     server, client = endpoint(), endpoint(None)
-    sent = [np.full(parcels.MAX_INLINE, number % 256, np.uint8) for number in range(100)]
+    sent = [np.full(packing.MAX_INLINE, number % 256, np.uint8) for number in range(100)]
     answer = ask(client.peer(server.address), *sent)
     assert all(np.array_equal(*pair) for pair in zip(answer.values, sent, strict=True))

@@ -22,7 +22,7 @@ from thalweg.codegen.contraction.amx import has_unit
 from thalweg.codegen.contraction.kernel import emit_contraction
 from thalweg.codegen.contraction.plan import neighbours, schedule, schedules
 from thalweg.codegen.llvm.compile import assembly
-from thalweg.codegen.machine import named, runs_here
+from thalweg.codegen.machine import host_supports, named
 from thalweg.ir.dynamic import dynamic
 from thalweg.ir.expr import call as expr
 from thalweg.ir.kernel import Access, Store
@@ -53,7 +53,7 @@ UNITS = ["emulated", "real"] if has_unit(named("native")) else ["emulated"]
 def check(request):
     """Holds a kernel, run on an emulated unit and on the real one if any, to the oracle."""
     is_real = request.param == "real"
-    if not runs_here(V4):
+    if not host_supports(V4):
         pytest.skip("this processor has no vectors of 64 bytes")
 
     def run(kernel, threads=1, made=None, words=()):
@@ -96,11 +96,11 @@ def test_the_rows_factor_is_read_where_it_lies(check):
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("pad", [(0, 0), (1, 1)])
 def test_convolution(check, shape, stride, pad):
-    made = Conv(*shape, stride=stride, pad=pad)
-    check(shortened(made.forward()), threads=2)
-    check(shortened(made.filter_gradient()))
+    conv = Conv(*shape, stride=stride, pad=pad)
+    check(shortened(conv.forward()), threads=2)
+    check(shortened(conv.filter_gradient()))
     if stride == 1:
-        check(shortened(made.input_gradient()), threads=2)
+        check(shortened(conv.input_gradient()), threads=2)
 
 
 @pytest.mark.parametrize("m", [0, 1, 17, 32, 65, 200])

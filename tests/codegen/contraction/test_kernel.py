@@ -308,16 +308,16 @@ def test_several_stores_in_several_types(native):
         Store(flags, (i, j), store.offset, SUM > 0),
         Store(transposed, (i, j), swapped, SUM * 2.0),
     )
-    made = Contraction(
+    contraction = Contraction(
         (*kernel.arguments, narrow, flags, transposed),
         (), kernel.rows, kernel.columns, kernel.reduced,
         kernel.a, kernel.b, kernel.dtype, stores,
     )  # fmt: skip
-    arrays = random_arrays(made, np.random.default_rng(1))
+    arrays = random_arrays(contraction, np.random.default_rng(1))
     arrays[4][:] = False
     expected = [array.copy() for array in arrays]
-    Oracle(made, expected).run()
-    code, addresses = compiled(made, native)
+    Oracle(contraction, expected).run()
+    code, addresses = compiled(contraction, native)
     call(code, addresses, arrays)
     for got, want in zip(arrays, expected, strict=True):
         np.testing.assert_allclose(
@@ -329,11 +329,11 @@ def test_accumulates_into_its_target(target):
     kernel = matmul(21, 35, 9)
     (store,) = kernel.stores
     added = Store(store.buffer, store.variables, store.offset, SUM * 0.5, "sum")
-    made = Contraction(
+    contraction = Contraction(
         kernel.arguments, (), kernel.rows, kernel.columns, kernel.reduced, kernel.a, kernel.b,
         kernel.dtype, (added,),
     )  # fmt: skip
-    check(made, target)
+    check(contraction, target)
 
 
 def with_sides(kernel, a=None, b=None, arguments=None):

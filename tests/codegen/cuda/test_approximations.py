@@ -31,7 +31,7 @@ def kernel_of(function: str, dtype: Any, size: int, inputs: int) -> Loops:
     at = affine(Index(i))
     arguments = [Argument(n, dtype, size) for n in range(inputs)]
     output = Argument(inputs, dtype, size, True)
-    value = Cast(Call(function, tuple(Load(each, at) for each in arguments)), dtype)
+    value = Cast(Call(function, tuple(Load(argument, at) for argument in arguments)), dtype)
     return Loops((*arguments, output), (i,), (Store(output, (i,), at, value),))
 
 
@@ -41,10 +41,10 @@ def every(dtype: Any) -> np.ndarray:
 
 
 def computed(function: str, *inputs: np.ndarray) -> np.ndarray:
-    found = np.zeros_like(inputs[0])
-    kernel = kernel_of(function, found.dtype, found.size, len(inputs))
-    run(kernel, [*inputs, found], aligned=False)
-    return found
+    result = np.zeros_like(inputs[0])
+    kernel = kernel_of(function, result.dtype, result.size, len(inputs))
+    run(kernel, [*inputs, result], aligned=False)
+    return result
 
 
 @pytest.mark.parametrize("dtype", [BFLOAT16, FLOAT16], ids=str)
@@ -59,8 +59,8 @@ def test_every_number(function: str, dtype: Any) -> None:
 def test_quotients_have_every_bit() -> None:
     rng = np.random.default_rng(0)
     x, y = (every(BFLOAT16)[rng.permutation(1 << 16)] for _ in range(2))
-    found, wanted = computed("div", x, y), x / y
-    np.testing.assert_array_equal(found.astype(np.float32), wanted.astype(np.float32))
+    actual, expected = computed("div", x, y), x / y
+    np.testing.assert_array_equal(actual.astype(np.float32), expected.astype(np.float32))
 
 
 def test_exponentials_of_float32() -> None:
@@ -92,8 +92,8 @@ def test_products_and_sums_of_narrow_floats_are_one_instruction() -> None:
         a, b = (Argument(n, dtype, 64, n == 1) for n in range(2))
         x = Load(a, at)
         value = Call("add", (Call("mul", (x, x)), x))
-        made = Loops((a, b), (i,), (Store(b, (i,), at, value),))
-        assert ("fma.rn.f32" in assemble(made)) is is_one
+        loops = Loops((a, b), (i,), (Store(b, (i,), at, value),))
+        assert ("fma.rn.f32" in assemble(loops)) is is_one
 
 
 def rounded_kernel(function: str, keeps_all: bool) -> Loops:

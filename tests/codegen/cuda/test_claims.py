@@ -17,7 +17,7 @@ def test_kernels_claim_only_what_holds(name: str) -> None:
         for kernel in _kernels(asked.make.args[0]):  # type: ignore[attr-defined]
             for aligned in (False, True):
                 text = emit(kernel, CudaTarget(), aligned=aligned).text
-                narrow = any(is_narrow_float(each.dtype) for each in kernel.arguments)
+                narrow = any(is_narrow_float(argument.dtype) for argument in kernel.arguments)
                 assert findings(text, on_grid=True, aligned=aligned, narrow=narrow) == []
 
 

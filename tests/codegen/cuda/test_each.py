@@ -38,9 +38,9 @@ def test_sizes_that_no_vector_divides(size: int, dtype: str) -> None:
 @pytest.mark.parametrize("size", [0, 1, 3, 4, 4099])
 def test_sizes_known_at_run_time(size: int) -> None:
     kernel = doubled(dynamic(1 << 14, 4))
-    found, _ = at_16_bytes([numbers(size, np.float32), np.zeros(size, np.float32)])
-    run(kernel, found, [size], aligned=True)
-    close(found[1], found[0] + 3, 0, "sum")
+    actual, _ = at_16_bytes([numbers(size, np.float32), np.zeros(size, np.float32)])
+    run(kernel, actual, [size], aligned=True)
+    close(actual[1], actual[0] + 3, 0, "sum")
 
 
 def test_wide_accesses_are_instructions() -> None:

@@ -74,8 +74,8 @@ def test_threads_exchange_and_meet(scalar: str) -> None:
     y = np.zeros_like(x)
     words = np.array([x.ctypes.data, y.ctypes.data], np.int64)
     kernel(words.ctypes.data, (3, 1, 1), (256, 1, 1), 64)
-    wanted = x.reshape(3, 256).sum(1, dtype=x.dtype).repeat(256)
-    np.testing.assert_array_equal(y, wanted)
+    expected = x.reshape(3, 256).sum(1, dtype=x.dtype).repeat(256)
+    np.testing.assert_array_equal(y, expected)
 
 
 def test_launches_run_on_several_threads_at_once() -> None:

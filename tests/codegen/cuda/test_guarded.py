@@ -38,9 +38,9 @@ def test_wide_accesses_stay_inside_their_buffers() -> None:
     value = select(index(i) < size - 8, at(x, (1, i)) * 2, 0)
     kernel = Loops((x, out), (i,), (Store(out, (i,), Affine(0, {i: 1}), value),))
     memory = Guarded(at_end=False)
-    found = [memory.copy(numbers(size, np.float32)), memory.copy(np.zeros(size, np.float32))]
-    run(kernel, found, aligned=True)
-    close(found[1][:-8], found[0][:-8] * 2, 0, "doubled")
+    actual = [memory.copy(numbers(size, np.float32)), memory.copy(np.zeros(size, np.float32))]
+    run(kernel, actual, aligned=True)
+    close(actual[1][:-8], actual[0][:-8] * 2, 0, "doubled")
 
 
 def gather(rows: int, places: int) -> Loops:
@@ -66,9 +66,9 @@ def test_a_guarded_kernel_writes_nothing_after_a_fault(fault: int) -> None:
     x, out = Argument(0, np.float32, 100), Argument(1, np.float32, 100, True)
     i = Variable.fresh(100)
     kernel = Loops((x, out), (i,), (Store(out, (i,), place((1, i)), at(x, (1, i))),))
-    found = [np.ones(100, np.float32), np.zeros(100, np.float32)]
-    assert run(kernel, found, fault=fault, guarded=True) == fault
-    assert found[1].any() == (not fault)
+    actual = [np.ones(100, np.float32), np.zeros(100, np.float32)]
+    assert run(kernel, actual, fault=fault, guarded=True) == fault
+    assert actual[1].any() == (not fault)
 
 
 def test_the_highest_of_several_faults_is_told() -> None:

@@ -56,9 +56,9 @@ def test_length_known_at_run_time(length: int) -> None:
     i = Variable(n, "i")
     stored = Store(out, (i,), Affine(0, {i: 1}), Scan("sum", i, at(x, (1, i)), False, False))
     values = numbers(length, np.float32)
-    found = [values, np.zeros_like(values)]
-    run(Loops((x, out), (i,), (stored,)), found, [length])
-    close(found[1], values.cumsum(), 1e-4, "scan")
+    actual = [values, np.zeros_like(values)]
+    run(Loops((x, out), (i,), (stored,)), actual, [length])
+    close(actual[1], values.cumsum(), 1e-4, "scan")
 
 
 @pytest.mark.parametrize("exclusive", [False, True])

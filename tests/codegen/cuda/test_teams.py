@@ -101,10 +101,10 @@ def test_rows_known_at_run_time(rows: int, columns: int) -> None:
     kernel = Loops((x, sums, out), (j, i), stores)
     values = numbers((rows, columns), np.float32)
     for aligned in (False, True):
-        found = [values, np.zeros(columns, np.float32), np.zeros_like(values)]
-        run(kernel, found, [rows], aligned=aligned)
-        close(found[1], values.sum(0), 1e-4, "sums")
-        close(found[2], values - values.sum(0), 1e-4, "rest")
+        actual = [values, np.zeros(columns, np.float32), np.zeros_like(values)]
+        run(kernel, actual, [rows], aligned=aligned)
+        close(actual[1], values.sum(0), 1e-4, "sums")
+        close(actual[2], values - values.sum(0), 1e-4, "rest")
 
 
 def test_a_column_sum_may_be_stored_in_another_dtype() -> None:
@@ -203,9 +203,9 @@ def test_long_rows_stay_in_shared_memory(columns: int, dtype: str, is_kept: bool
     exact = np.exp(x.astype(np.float64) - x.astype(np.float64).max(1, keepdims=True))
     exact /= exact.sum(1, keepdims=True)
     for aligned in (True, False):
-        found = [x.reshape(-1), np.zeros(x.size, x.dtype)]
-        run(kernel, found, target=emulated(1), aligned=aligned)
-        close(found[1], exact.reshape(-1), 1e-5, "softmax")
+        actual = [x.reshape(-1), np.zeros(x.size, x.dtype)]
+        run(kernel, actual, target=emulated(1), aligned=aligned)
+        close(actual[1], exact.reshape(-1), 1e-5, "softmax")
 
 
 @pytest.mark.parametrize(("rows", "team"), [(512, 8), (510, 32)])

@@ -70,9 +70,9 @@ def test_extents_known_at_run_time(rows: int) -> None:
     i, j = Variable(m, "i"), Variable.fresh(40)
     stored = Store(out, (j, i), place((m, j), (1, i)), at(x, (40, i), (1, j)))
     values = numbers((rows, 40), np.float32)
-    found = [values, np.zeros((40, rows), np.float32)]
-    run(Loops((x, out), (j, i), (stored,)), found, [rows])
-    close(found[1], values.T, 0, "transposed")
+    actual = [values, np.zeros((40, rows), np.float32)]
+    run(Loops((x, out), (j, i), (stored,)), actual, [rows])
+    close(actual[1], values.T, 0, "transposed")
 
 
 def test_rows_of_a_grid_are_whole_squares() -> None:

@@ -10,7 +10,7 @@ import pytest
 from thalweg.codegen.llvm import compile as llvm_compile
 from thalweg.codegen.llvm.builder import FLOAT, I64, POINTER, Module, Value, constant
 from thalweg.codegen.llvm.compile import LlvmLock, assembly, object_code, optimised, place
-from thalweg.codegen.machine import CpuTarget, named, runs_here
+from thalweg.codegen.machine import CpuTarget, host_supports, named
 
 NATIVE = named("native")
 X86 = pytest.mark.skipif(NATIVE.architecture != "x86_64", reason="reads x86-64 instructions")
@@ -72,7 +72,7 @@ def test_what_is_put_into_its_callers_is_not_compiled_by_itself():
 @pytest.mark.parametrize("name", ["native", "x86-64-v4", "x86-64-v3"])
 def test_code_runs(name: str):
     target = named(name)
-    if not runs_here(target):
+    if not host_supports(target):
         pytest.skip(f"{name} does not run here")
     (address,) = place(object_code(scale(target.lanes), target), ["kernel"], target)
     run_scale(address, 2.5)
@@ -245,7 +245,7 @@ def test_who_wants_the_same_of_llvm_is_inside_together():
     inside, meeting = LlvmLock(), threading.Barrier(2, timeout=60)
 
     def enter() -> None:
-        with inside.held("-disable-lsr=true"):
+        with inside.acquired("-disable-lsr=true"):
             meeting.wait()
 
     threads = [threading.Thread(target=enter) for _ in range(2)]
@@ -254,7 +254,7 @@ def test_who_wants_the_same_of_llvm_is_inside_together():
     for thread in threads:
         thread.join()
     assert not meeting.broken
-    with inside.held(""):
+    with inside.acquired(""):
         pass
 
 
@@ -262,15 +262,15 @@ def test_who_wants_something_else_of_llvm_waits():
     inside, order = LlvmLock(), list[str]()
 
     def enter() -> None:
-        with inside.held(""):
+        with inside.acquired(""):
             order.append("second")
 
-    with inside.held("-disable-lsr=true"):
+    with inside.acquired("-disable-lsr=true"):
         thread = threading.Thread(target=enter)
         thread.start()
-        with inside.held(""):  # what a finalizer does meanwhile takes what there is
+        with inside.acquired(""):  # what a finalizer does meanwhile takes what there is
             order.append("first")
-        with inside.held():
+        with inside.acquired():
             pass
     thread.join()
     assert order == ["first", "second"]
@@ -283,9 +283,9 @@ def test_a_child_waits_for_none_of_its_parents_threads():
     inside._threads.append(-1)  # and one is inside, as after a fork that did not wait
     inside.reset_in_child()
     assert inside._is_free_for("-disable-lsr=true")
-    with inside.held("-disable-lsr=true"):
+    with inside.acquired("-disable-lsr=true"):
         pass
-    with inside.held(""):
+    with inside.acquired(""):
         pass
 
 

@@ -358,10 +358,10 @@ def test_extents_known_at_run_time(rows: int, columns: int) -> None:
     words = [rows, columns, rows * columns]
     for target in TARGETS:
         for threads in (1, 3):
-            found = [values, np.zeros_like(values), np.zeros(rows, np.float32)]
-            native(kernel, found, target, threads, words)
-            close(found[2], values.sum(1), 2e-5, target)
-            close(found[1], values - values.sum(1, keepdims=True), 2e-5, target)
+            actual = [values, np.zeros_like(values), np.zeros(rows, np.float32)]
+            native(kernel, actual, target, threads, words)
+            close(actual[2], values.sum(1), 2e-5, target)
+            close(actual[1], values - values.sum(1, keepdims=True), 2e-5, target)
 
 
 @pytest.mark.parametrize("rows", [0, 1, 7, 40])

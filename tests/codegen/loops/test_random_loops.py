@@ -67,10 +67,10 @@ class Maker:
         if choice < 0.7 and self.dtype.kind == "f":
             return call("exp", call("min", self.expression(variables, depth - 1), 1.0))
         function = str(self.random.choice(["add", "sub", "max", "min"]))
-        made = call(
+        result = call(
             function, self.expression(variables, depth - 1), self.expression(variables, depth - 1)
         )
-        return made
+        return result
 
     def guarded(self, variables: Sequence[Variable], depth: int) -> Expr:
         """A load that is in range only where a select chooses it."""

@@ -77,9 +77,9 @@ def test_sizes_known_at_run_time(rows: int, columns: int) -> None:
     values = numbers((rows, columns), np.float32)
     for target in TARGETS:
         for threads in (1, 3):
-            found = np.zeros((columns, rows), np.float32)
-            native(kernel, [values, found], target, threads, [rows, columns, rows * columns])
-            np.testing.assert_array_equal(found, values.T)
+            actual = np.zeros((columns, rows), np.float32)
+            native(kernel, [values, actual], target, threads, [rows, columns, rows * columns])
+            np.testing.assert_array_equal(actual, values.T)
 
 
 def test_what_is_no_turn() -> None:

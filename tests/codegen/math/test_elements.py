@@ -76,12 +76,12 @@ def test_dtypes_promote_as_in_numpy(x: Any, y: Any) -> None:
     assert (load(x) / load(y)).dtype == (a / b).dtype
     assert (load(x) < load(y)).dtype == np.bool_
     try:
-        wanted = np.where(a, a, b).dtype
+        expected = np.where(a, a, b).dtype
     except TypeError:
         with pytest.raises(Unsupported):
             select(load(x), load(x), load(y))
     else:
-        assert select(load(x), load(x), load(y)).dtype == wanted
+        assert select(load(x), load(x), load(y)).dtype == expected
 
 
 @pytest.mark.parametrize("x", NUMBERS, ids=str)
@@ -137,11 +137,11 @@ def test_casts(old: Any, new: Any, cpu: str) -> None:
         limits = np.iinfo(new)
         wide = x.astype(np.float64)
         x = x[(wide > float(limits.min) - 1) & (wide < float(limits.max))]
-    got, wanted = run(one(x).cast(new), [x], 8, cpu), x.astype(new)
+    got, expected = run(one(x).cast(new), [x], 8, cpu), x.astype(new)
     assert got.dtype == new
     if new.kind not in "iub":
-        got, wanted = got.astype(np.float64), wanted.astype(np.float64)
-    np.testing.assert_array_equal(got, wanted)
+        got, expected = got.astype(np.float64), expected.astype(np.float64)
+    np.testing.assert_array_equal(got, expected)
 
 
 def test_casts_out_of_range_are_the_machines() -> None:
@@ -206,8 +206,8 @@ def test_large_constants(number: int) -> None:
 @pytest.mark.parametrize("comparison", ["lt", "le", "gt", "ge", "eq", "ne"])
 def test_comparisons_with_numbers_out_of_range(comparison: str, number: int) -> None:
     x = np.arange(256).astype(np.uint8)
-    wanted = [getattr(operator, comparison)(int(element), number) for element in x]
-    np.testing.assert_array_equal(run(call(comparison, one(x), number), [x]), wanted)
+    expected = [getattr(operator, comparison)(int(element), number) for element in x]
+    np.testing.assert_array_equal(run(call(comparison, one(x), number), [x]), expected)
 
 
 @pytest.mark.parametrize("comparison", ["lt", "le", "gt", "ge", "eq", "ne"])
@@ -291,8 +291,8 @@ def test_random_words_in_linear_code() -> None:
     words = philox_words((a, 7), (a, a + 1, a + 2, a + 3))
     expr = select(a.bit_and(1).eq(0), words[0], words[2]) + words[1] * words[3]
     assert module_text(expr, 1, 8).count("\n") < 800
-    wanted = _reference(expr, {a: x})
-    np.testing.assert_array_equal(run(expr, [x], 8), wanted)
+    expected = _reference(expr, {a: x})
+    np.testing.assert_array_equal(run(expr, [x], 8), expected)
 
 
 def _reference(root: Expr, known: dict[Expr, Any]) -> Any:

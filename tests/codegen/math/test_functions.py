@@ -123,11 +123,11 @@ def binary(function: str, x: Any, y: Any, lanes: int, cpu: str) -> Any:
 @pytest.mark.parametrize("function", ARITHMETIC + COMPARISONS + LOGICAL)
 def test_arithmetic_is_numpys(function: str, dtype: Any, cpu: str, lanes: int) -> None:
     x, y = pairs(dtype)
-    wanted = FUNCTIONS[function].numpy(x, y)
+    expected = FUNCTIONS[function].numpy(x, y)
     got = binary(function, x, y, lanes, cpu)
     if function in ("max", "min"):  # of zeros of either sign, any will do
-        wanted, got = (array + array.dtype.type(0) for array in (wanted, got))
-    same(got, wanted)
+        expected, got = (array + array.dtype.type(0) for array in (expected, got))
+    same(got, expected)
 
 
 @pytest.mark.parametrize("function", ["add", "mul", "max", "min", "bit_and", "pow", "shift_left"])
@@ -181,12 +181,12 @@ def test_bits(function: str, dtype: Any) -> None:
 @pytest.mark.parametrize("function", ["neg", "abs", "sign", *ROUNDINGS, *CLASSES, "conj", "real"])
 def test_simple_functions(function: str, dtype: Any) -> None:
     x = sample(dtype)
-    wanted = np.asarray(FUNCTIONS[function].numpy(x))
+    expected = np.asarray(FUNCTIONS[function].numpy(x))
     for cpu, lanes in EXTREMES:
         got = unary(function, x, lanes, cpu)
         if dtype == BFLOAT16 and function == "sign":  # its NumPy loop keeps the sign of zero
-            got, wanted = got + got.dtype.type(0), wanted + wanted.dtype.type(0)
-        same(got, wanted)
+            got, expected = got + got.dtype.type(0), expected + expected.dtype.type(0)
+        same(got, expected)
 
 
 @pytest.mark.parametrize("dtype", [np.dtype(bool), *INTEGERS], ids=str)
@@ -250,10 +250,10 @@ def test_angles_of_points(dtype: Any, cpu: str, lanes: int) -> None:
 def test_narrow_floats_compute_in_float32(function: str, dtype: Any) -> None:
     x = sample(dtype)
     x = x[~(np.abs(x) > 1e4)]
-    wanted = FUNCTIONS[function].numpy(x.astype(np.float64)).astype(np.float32).astype(dtype)
+    expected = FUNCTIONS[function].numpy(x.astype(np.float64)).astype(np.float32).astype(dtype)
     got = unary(function, x, 16, "x86-64-v2").astype(np.float64)
     np.testing.assert_allclose(
-        got, wanted.astype(np.float64), rtol=float(ml_dtypes.finfo(dtype).eps)
+        got, expected.astype(np.float64), rtol=float(ml_dtypes.finfo(dtype).eps)
     )
 
 
@@ -280,8 +280,8 @@ def outside_calls(
     module = Module()  # one for all: LLVM sets itself up for each
     for function in sorted(two | one):
         expr = call(function, a, b) if function in two else call(function, a)
-        for each in lanes:
-            add_function(module, f"{function}_{each}", expr, 2, each)
+        for lane in lanes:
+            add_function(module, f"{function}_{lane}", expr, 2, lane)
     *bodies, _ = assembly(module.text, cpu).split("\n.Lfunc_end")
     assert len(bodies) == len(two | one) * len(lanes)
     return [

@@ -108,9 +108,9 @@ def test_it_is_winograd(taps: int, gradient: bool):
 @taps
 @pytest.mark.parametrize("outlier", [-1e9, 1e20, np.inf, -np.inf, np.nan])
 def test_one_outlier_at_each_place_of_a_tile(taps: int, gradient: bool, outlier: float):
-    for place in range(0, 36, 1 if taps == 3 else 7):
+    for index in range(0, 36, 1 if taps == 3 else 7):
         x = inputs()
-        x[0, 8 + place // 6, 8 + place % 6, place % CHANNELS] = outlier
+        x[0, 8 + index // 6, 8 + index % 6, index % CHANNELS] = outlier
         convolution(taps, gradient).check(x)
 
 

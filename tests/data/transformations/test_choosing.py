@@ -19,8 +19,8 @@ def _rows(lengths: list[int]) -> Any:
 
 def test_buckets() -> None:
     apply = experimental.bucket_by_sequence_length(tf.size, [3, 5], [2, 3, 1])
-    found = plain(elements(lambda: _rows([1, 6, 3, 2, 4, 4, 2]).apply(apply)))
-    assert found == [
+    actual = plain(elements(lambda: _rows([1, 6, 3, 2, 4, 4, 2]).apply(apply)))
+    assert actual == [
         [[6, 6, 6, 6, 6, 6]],
         [[1, 0], [2, 2]],
         [[3, 3, 3, 0], [4, 4, 4, 4], [4, 4, 4, 4]],
@@ -77,10 +77,10 @@ def test_classes_as_often_as_they_should_be() -> None:
         )
 
     for initial in ([0.7, 0.2, 0.1], None):
-        found = elements(lambda initial=initial: make(initial).batch(6000), 1)[0]
-        assert np.array_equal(found[0], found[1]) and len(found[0]) > 1000
+        actual = elements(lambda initial=initial: make(initial).batch(6000), 1)[0]
+        assert np.array_equal(actual[0], actual[1]) and len(actual[0]) > 1000
         np.testing.assert_allclose(
-            np.bincount(found[0]) / len(found[0]), [0.2, 0.4, 0.4], atol=0.05
+            np.bincount(actual[0]) / len(actual[0]), [0.2, 0.4, 0.4], atol=0.05
         )
 
 
@@ -104,8 +104,8 @@ def test_a_scan_may_have_a_state_of_any_structure() -> None:
 
 def test_words_once() -> None:
     words = ["a", "b", "a", "c", "b"]
-    found = elements(lambda: Dataset.from_tensor_slices(words).apply(experimental.unique()))
-    assert found == [b"a", b"b", b"c"]
+    actual = elements(lambda: Dataset.from_tensor_slices(words).apply(experimental.unique()))
+    assert actual == [b"a", b"b", b"c"]
 
 
 def test_examples() -> None:

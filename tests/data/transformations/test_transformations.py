@@ -26,8 +26,8 @@ def test_a_function_gets_the_parts_of_tuples_and_whole_dicts() -> None:
 
 
 def test_a_function_may_return_a_list_or_nothing_at_all() -> None:
-    found = elements(lambda: Dataset.range(2).map(lambda x: [x, tf.stack([x, x])]))
-    assert plain(found) == [(0, [0, 0]), (1, [1, 1])]
+    actual = elements(lambda: Dataset.range(2).map(lambda x: [x, tf.stack([x, x])]))
+    assert plain(actual) == [(0, [0, 0]), (1, [1, 1])]
     with tf.Graph().as_default(), pytest.raises(TypeError, match="returned None"):
         Dataset.range(2).map(lambda x: None)
 
@@ -95,14 +95,14 @@ def test_padded_batches() -> None:
         rows = Dataset.range(1, 5).map(lambda x: (tf.fill([x], x), tf.as_string(x)))
         return rows.padded_batch(2, **options)
 
-    found = elements(lambda: make(padded_shapes=([None], [])))
-    assert found[0][0].tolist() == [[1, 0], [2, 2]]
-    assert found[1][0].tolist() == [[3, 3, 3, 0], [4, 4, 4, 4]]
-    assert found[1][1].tolist() == [b"3", b"4"]
-    found = elements(
+    actual = elements(lambda: make(padded_shapes=([None], [])))
+    assert actual[0][0].tolist() == [[1, 0], [2, 2]]
+    assert actual[1][0].tolist() == [[3, 3, 3, 0], [4, 4, 4, 4]]
+    assert actual[1][1].tolist() == [b"3", b"4"]
+    actual = elements(
         lambda: make(padded_shapes=([6], []), padding_values=(np.int64(-1), "")),
     )
-    assert found[0][0].tolist() == [[1, -1, -1, -1, -1, -1], [2, 2, -1, -1, -1, -1]]
+    assert actual[0][0].tolist() == [[1, -1, -1, -1, -1, -1], [2, 2, -1, -1, -1, -1]]
     with pytest.raises(tf.errors.InvalidArgumentError, match="smaller size"):
         elements(lambda: make(padded_shapes=([3], [])))
 
@@ -112,19 +112,19 @@ def test_padding_of_texts() -> None:
         words = Dataset.range(1, 3).map(lambda x: tf.fill([x], "w"))
         return words.padded_batch(2, [None], "-")
 
-    (found,) = elements(make)
-    assert found.tolist() == [[b"w", b"-"], [b"w", b"w"]]
+    (actual,) = elements(make)
+    assert actual.tolist() == [[b"w", b"-"], [b"w", b"w"]]
 
 
 @pytest.mark.parametrize("rest", [(3,), (3, 1), (3, 2), (2, 3), (2, 2, 2), (3, 1, 2, True)])
 def test_windows(rest: tuple) -> None:
     size, shift, stride, drop = (*rest, *(rest[0], 1, False)[len(rest) - 1 :])
     values = list(range(8))
-    wanted = []
+    expected = []
     for start in range(0, len(values), shift):
         window = values[start::stride][:size]
         if not drop or len(values) >= start + (size - 1) * stride + 1:
-            wanted.append(window)
+            expected.append(window)
 
     def make() -> Dataset:
         windows = (
@@ -134,7 +134,7 @@ def test_windows(rest: tuple) -> None:
         )
         return windows.flat_map(lambda w: w.batch(size))
 
-    assert plain(elements(make)) == wanted
+    assert plain(elements(make)) == expected
 
 
 def test_windows_of_pairs_are_pairs_of_windows() -> None:
@@ -174,7 +174,7 @@ def test_a_shuffle_is_a_permutation_that_seeds_decide() -> None:
 def test_a_shuffle_draws_from_its_buffer_alone() -> None:
     for seed in range(5):
         found = plain(elements(lambda seed=seed: Dataset.range(30).shuffle(4, seed)))
-        assert all(value <= place + 3 for place, value in enumerate(found))
+        assert all(value <= index + 3 for index, value in enumerate(found))
 
 
 @pytest.mark.parametrize("is_again", [True, False])
@@ -185,7 +185,7 @@ def test_passes_are_shuffled_anew_unless_told_not_to(is_again: bool) -> None:
 
     flat = plain(elements(lambda: make(False)))
     passes = [flat[i : i + 10] for i in (0, 10, 20)]
-    assert all(sorted(each) == list(range(10)) for each in passes)
+    assert all(sorted(passe) == list(range(10)) for passe in passes)
     assert (passes[0] == passes[1] == passes[2]) is not is_again
     assert plain(elements(lambda: make(True))) == passes
 

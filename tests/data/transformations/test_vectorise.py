@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import thalweg as tf
 from tests.data.pipelines import Dataset, assert_batches_hold_the_elements, elements, pairs
-from thalweg.data.functions import Function, Traced
+from thalweg.data.functions import Function, TracedFunction
 from thalweg.data.transformations.vectorise import vectorised
 
 FUNCTIONS = {
@@ -33,7 +33,7 @@ def test_rows_are_exactly_the_elements(name: str, count: int, size: int, seed: i
 def _is_vectorised(function) -> bool:
     with tf.Graph().as_default():
         dataset = Dataset.from_tensor_slices(pairs(4))
-        traced = Traced(function, "a test", dataset.element_spec)
+        traced = TracedFunction(function, "a test", dataset.element_spec)
         made = Function(traced.function, [None] * len(traced.captured))
         return vectorised(made, dataset.variant.op.op) is not None
 

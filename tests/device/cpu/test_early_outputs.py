@@ -21,31 +21,31 @@ def pool() -> Iterator[Pool]:
 def test_outputs_are_delivered_in_the_order_of_their_signals(pool: Pool) -> None:
     early = [EarlyOutput(number, Event(pool)) for number in (2, 0, 1)]
     results = [np.array(number) for number in range(3)]
-    found: list[tuple[int, int]] = []
-    delivery = Delivery(early, results, lambda number, value: found.append((number, value)))
+    actual: list[tuple[int, int]] = []
+    delivery = Delivery(early, results, lambda number, value: actual.append((number, value)))
     for _, event in early:
         event.signal()
     delivery.end(is_complete=True)
-    assert found == [(2, 2), (0, 0), (1, 1)]
+    assert actual == [(2, 2), (0, 0), (1, 1)]
     assert not any(event.is_set for _, event in early)
 
 
 def test_a_program_that_stops_delivers_nothing_more(pool: Pool) -> None:
     early = [EarlyOutput(number, Event(pool)) for number in range(3)]
-    found: list[int] = []
+    actual: list[int] = []
     for _ in range(20):
         made, first = Event(pool), Event(pool)
         values = [np.zeros(3)] * 4
 
         def deliver(number: int, value: object, first: Event = first) -> None:
-            found.append(number)
+            actual.append(number)
             first.signal()
 
         delivery = Delivery([EarlyOutput(3, made), *early], values, deliver)
         made.signal()
         first.wait(lambda: None)
         delivery.end(is_complete=False)
-    assert found == [3] * 20
+    assert actual == [3] * 20
     assert not any(event.is_set for _, event in early)
 
 

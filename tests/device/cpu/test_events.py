@@ -63,11 +63,11 @@ def test_results_are_read_while_kernels_run(pool: Pool, threads: int, is_impatie
         step.signal(event)
 
     def receive() -> list[int]:
-        found = []
+        result = []
         for event, note in zip(made, notes, strict=True):
             event.wait(lambda: None)
-            found.append(int(note[0]))
-        return found
+            result.append(int(note[0]))
+        return result
 
     with ThreadPoolExecutor(1) as host, impatient(pool) if is_impatient else nullcontext():
         done = host.submit(receive)

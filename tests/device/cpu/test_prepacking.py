@@ -33,16 +33,16 @@ def graph():
 @pytest.fixture
 def packed(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """For each run of a prepacked program, whether it packed."""
-    found: list[bool] = []
+    result: list[bool] = []
     select_table = Invocation.select_table
 
     def noting(self: Invocation) -> StepTable:
         table = select_table(self)
-        found.append(table is self.table)
+        result.append(table is self.table)
         return table
 
     monkeypatch.setattr(Invocation, "select_table", noting)
-    return found
+    return result
 
 
 def placeholder() -> tf.Tensor:
@@ -110,7 +110,7 @@ def _added(variable: Any, i: Any) -> Any:
 @pytest.mark.parametrize("name", WRITES)
 @pytest.mark.parametrize("is_resource", [False, True])
 def test_a_write_has_them_packed_again(name: str, is_resource: bool, packed: list[bool]) -> None:
-    write, wanted = WRITES[name]
+    write, expected = WRITES[name]
     x, v = placeholder(), tf.get_variable("v", initializer=W, use_resource=is_resource)
     y = product(x, v)
     with tf.Session() as session:
@@ -120,7 +120,7 @@ def test_a_write_has_them_packed_again(name: str, is_resource: bool, packed: lis
         assert packed == [True, False]
         write(session, v)
         for _ in range(2):
-            assert_product(session.run(y, {x: X}), wanted)
+            assert_product(session.run(y, {x: X}), expected)
         assert packed == [True, False, True, False]
 
 
@@ -145,8 +145,8 @@ def test_what_the_step_writes_is_packed_in_every_step(packed: list[bool]) -> Non
     with tf.Session() as session:
         session.run(tf.global_variables_initializer())
         for n in range(3):
-            found, _ = session.run([y, step], {x: X})
-            assert_product(found, W + n)
+            actual, _ = session.run([y, step], {x: X})
+            assert_product(actual, W + n)
     assert packed == []
 
 

@@ -35,9 +35,9 @@ def test_sums_in_one_order() -> None:
     tf.config.experimental.enable_op_determinism()
     assert not any("atomicrmw fadd" in kernel.llvm for kernel in plan_of(summed, feeds))
     with tf.Session() as session:
-        wanted = np.zeros((5, 8), np.float32)
-        np.add.at(wanted, feeds[rows], feeds[x])
-        np.testing.assert_array_equal(session.run(summed, feeds), wanted)
+        expected = np.zeros((5, 8), np.float32)
+        np.add.at(expected, feeds[rows], feeds[x])
+        np.testing.assert_array_equal(session.run(summed, feeds), expected)
 
 
 def test_a_cache_tells_the_two_apart() -> None:

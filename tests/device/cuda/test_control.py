@@ -26,32 +26,32 @@ def graph() -> Any:
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[ControlCall]:
     """The control nodes that sessions have planned."""
-    found: list[ControlCall] = []
+    result: list[ControlCall] = []
     real = ControlCall.__init__
 
     def init(self: ControlCall, *given: Any, **options: Any) -> None:
         real(self, *given, **options)
-        found.append(self)
+        result.append(self)
 
     monkeypatch.setattr(ControlCall, "__init__", init)
-    return found
+    return result
 
 
 def on_both(fetches: Any, feeds: Any = None, steps: int = 2) -> list[Any]:
     """What steps give on the CPU and on the GPU."""
-    found: list[Any] = []
+    result: list[Any] = []
     for count in (0, 1):
         with tf.Session(config=tf.ConfigProto(device_count={"GPU": count})) as session:
             session.run(tf.global_variables_initializer())
-            found.append([session.run(fetches, feeds) for _ in range(steps)])
-    return found
+            result.append([session.run(fetches, feeds) for _ in range(steps)])
+    return result
 
 
 def agree(fetches: Any, calls: list[ControlCall], feeds: Any = None) -> None:
     cpu, gpu = on_both(fetches, feeds)
     for one, other in zip(cpu, gpu, strict=True):
-        for wanted, value in zip(one, other, strict=True):
-            np.testing.assert_allclose(value, wanted, rtol=1e-4, atol=1e-5)
+        for expected, value in zip(one, other, strict=True):
+            np.testing.assert_allclose(value, expected, rtol=1e-4, atol=1e-5)
     native = [c for c in calls if c.native is not None and not c._backend.device.is_host]
     assert native and all(call.was_native for call in native), [c.reason for c in native]
 
@@ -193,8 +193,8 @@ def test_a_driver_without_conditional_graphs_leaves_loops_to_the_executor(
     cpu, gpu = on_both(
         [last, *tf.gradients(tf.reduce_sum(outputs), [w])], {x: np.ones((5, 20, 30))}
     )
-    for wanted, value in zip(cpu[1], gpu[1], strict=True):
-        np.testing.assert_allclose(value, wanted, rtol=1e-4)
+    for expected, value in zip(cpu[1], gpu[1], strict=True):
+        np.testing.assert_allclose(value, expected, rtol=1e-4)
     assert "its device runs regions, not loops" in {call.reason for call in calls}
 
 
@@ -215,5 +215,5 @@ def test_results_of_earlier_calls_keep_their_values(
         for number in range(3):
             held.append(session.run(handles, {x: np.full(400, number)}))
         placed, value = tf.get_session_tensor(held[0].handle, tf.float32)
-        found = [session.run(value, {placed: each.handle})[0] for each in held]
-    assert found == [3, 4, 5]
+        actual = [session.run(value, {placed: each.handle})[0] for each in held]
+    assert actual == [3, 4, 5]

@@ -6,8 +6,8 @@ from thalweg.device.cuda.dependencies import in_lanes
 
 
 def test_launches_that_need_nothing_are_on_a_few_lanes() -> None:
-    found = in_lanes([()] * 10, most=3)
-    assert found == [(), (), (), (0,), (1,), (2,), (3,), (4,), (5,), (6,)]
+    actual = in_lanes([()] * 10, most=3)
+    assert actual == [(), (), (), (0,), (1,), (2,), (3,), (4,), (5,), (6,)]
 
 
 def test_a_launch_continues_the_lane_of_what_it_needs() -> None:

@@ -23,13 +23,13 @@ def context() -> EmulatedContext:
 
 
 def test_copies_go_there_and_back(context: EmulatedContext) -> None:
-    value, found = np.arange(100.0), np.zeros(100)
+    value, actual = np.arange(100.0), np.zeros(100)
     one, other, stream = context.allocate(800), context.allocate(800), context.stream()
     context.upload(one, value.ctypes.data, 800, stream)
     context.copy(other, one, 800, stream)
-    context.download(found.ctypes.data, other, 800, stream)
+    context.download(actual.ctypes.data, other, 800, stream)
     context.wait(stream)
-    np.testing.assert_array_equal(found, value)
+    np.testing.assert_array_equal(actual, value)
     assert one % 256 == other % 256 == 0
 
 

@@ -35,8 +35,8 @@ class Library:
         self.calls: list[tuple[str, list[Any]]] = []
 
     def __getattr__(self, name: str) -> Function:
-        made = self.__dict__[name] = Function(name, self.calls)
-        return made
+        function = self.__dict__[name] = Function(name, self.calls)
+        return function
 
     def named(self, name: str) -> list[list[Any]]:
         return [arguments for called, arguments in self.calls if called == name]
@@ -105,7 +105,7 @@ def test_a_context_is_entered_once_by_each_thread(library: Library) -> None:
 def test_the_copy_engine_rounds_where_a_map_says_so(
     library: Library, dtype: str, number: int
 ) -> None:
-    made = TensorMap(1 << 20, dtype, 4, (64, 64), (256,), (32, 64), (1, 1))
-    LibcudaContext(ctypes.c_int(0), "GPU:0").encode(made, 1 << 12)
+    tensor_map = TensorMap(1 << 20, dtype, 4, (64, 64), (256,), (32, 64), (1, 1))
+    LibcudaContext(ctypes.c_int(0), "GPU:0").encode(tensor_map, 1 << 12)
     ((_, kind, *_),) = library.named("cuTensorMapEncodeTiled")
     assert kind == number

@@ -54,7 +54,7 @@ def test_a_full_pool_gives_up_what_is_only_kept(memory: Memory) -> None:
     kept = [pool.allocate(40 << 20)]
     with pytest.raises(errors.ResourceExhaustedError, match=r"no 31\.5 MB left: 41\.9 MB of"):
         pool.allocate(30 << 20)
-    pool.relieve = lambda: pool.free(kept.pop())
+    pool.release_idle = lambda: pool.free(kept.pop())
     assert pool.allocate(30 << 20).size == 30 << 20
 
 
@@ -95,11 +95,11 @@ def test_a_buffer_that_nobody_has_is_free(memory: Memory) -> None:
 def test_a_large_array_comes_and_goes_in_stages(memory: Memory, size: int) -> None:
     value = np.arange(size, dtype=np.uint8)
     buffer = memory.buffer(value.shape, np.uint8, "GPU:0")
-    staging, found = Staging(memory.context), np.zeros_like(value)
+    staging, actual = Staging(memory.context), np.zeros_like(value)
     staging.upload(buffer.address, value)
     np.testing.assert_array_equal(buffer.snapshot(), value)
-    staging.download(found, buffer.address)
-    np.testing.assert_array_equal(found, value)
+    staging.download(actual, buffer.address)
+    np.testing.assert_array_equal(actual, value)
 
 
 def test_results_of_a_size_that_comes_again_are_in_pinned_memory(

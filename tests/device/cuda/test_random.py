@@ -53,11 +53,11 @@ def test_ops_and_gradients_agree_with_the_numpy_kernels(
         along = session.run(slopes, generator.feeds)
     for value, tensor in zip(found, fetches, strict=True):
         assert_agree(value, generator.values[tensor], [values[tensor] for values in nearby])
-    wanted = interpret(generator.graph.nodes, generator.feeds)
-    if not all(np.isfinite(widened(value)).all() for value in wanted.values()):
+    expected = interpret(generator.graph.nodes, generator.feeds)
+    if not all(np.isfinite(widened(value)).all() for value in expected.values()):
         return  # infinity times the zeros of padding: it matters which zeros are really there
     for value, tensor in zip(along, slopes, strict=True):
-        assert_agree(value, wanted[tensor], [values[tensor] for values in nearby])
+        assert_agree(value, expected[tensor], [values[tensor] for values in nearby])
 
 
 @pytest.mark.filterwarnings("ignore:Converting sparse IndexedSlices")

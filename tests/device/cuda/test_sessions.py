@@ -37,9 +37,9 @@ def gpu_of(session: tf.Session) -> CudaDevice:
 
 
 def context_of(session: tf.Session) -> EmulatedContext:
-    found = gpu_of(session).context
-    assert isinstance(found, EmulatedContext)
-    return found
+    result = gpu_of(session).context
+    assert isinstance(result, EmulatedContext)
+    return result
 
 
 # Devices and placement
@@ -137,8 +137,8 @@ def test_what_the_next_region_reads_stays_on_the_gpu(monkeypatch: pytest.MonkeyP
 
         monkeypatch.setattr(context, "download", download)
         value = np.full((40, 40), 0.5, np.float32)
-        found = session.run(total, {x: value})
-    np.testing.assert_allclose(found, np.tanh(value).sum() ** 2, rtol=1e-5)
+        actual = session.run(total, {x: value})
+    np.testing.assert_allclose(actual, np.tanh(value).sum() ** 2, rtol=1e-5)
     assert max(downloaded, default=0) < 1600 * 4
 
 
@@ -203,10 +203,10 @@ def test_partial_runs_and_loops_use_values_of_the_gpu() -> None:
     with tf.Session() as session:
         handle = session.partial_run_setup([first, second], [x, y])
         np.testing.assert_allclose(session.partial_run(handle, first, {x: one}), np.sin(one))
-        found = session.partial_run(handle, second, {y: 2 * one})
-        np.testing.assert_allclose(found, 2 * np.sin(one))
-        found = session.run(looped, {x: one, y: one})
-        np.testing.assert_allclose(found, 4 * np.sin(one), rtol=1e-6)
+        actual = session.partial_run(handle, second, {y: 2 * one})
+        np.testing.assert_allclose(actual, 2 * np.sin(one))
+        actual = session.run(looped, {x: one, y: one})
+        np.testing.assert_allclose(actual, 4 * np.sin(one), rtol=1e-6)
         assert session.run(tf.cond(looped[0] > 2, lambda: second, lambda: first), {x: one, y: one})[
             0
         ] == np.sin(np.float32(1))
@@ -233,15 +233,15 @@ def test_gradients_of_loops_keep_large_values_of_the_gpu() -> None:
 
 
 def test_programs_of_an_earlier_process_are_found() -> None:
-    found: list[Any] = []
+    actual: list[Any] = []
     for _ in range(2):
         with tf.Graph().as_default():
             x = tf.placeholder(tf.float32, [4, 5])
             y = tf.reduce_sum(tf.tanh(x) * 1.25, 1)
             with tf.Session() as session:
-                found.append(session.run(y, {x: np.ones((4, 5))}))
+                actual.append(session.run(y, {x: np.ones((4, 5))}))
                 plan = str(session.plan(y, {x: np.ones((4, 5))}))
-    np.testing.assert_array_equal(*found)
+    np.testing.assert_array_equal(*actual)
     assert f"on {GPU} as 1 CUDA graph" in plan
 
 
@@ -267,16 +267,16 @@ def test_a_layer_norm_is_one_kernel() -> None:
     given = np.random.RandomState(1).randn(40, 96).astype(np.float32)
     feeds = {x: given, scale: np.arange(96) / 64}
     with tf.Session() as session:
-        found = session.run(y, feeds)
+        actual = session.run(y, feeds)
         assert len(session.plan(y, feeds).kernels) == 1
         assert len(session.plan([y, mean], feeds).kernels) == 1
         again, means = session.run([y, mean], feeds)
     wide = given.astype(np.float64)
     means_wanted = wide.mean(1, keepdims=True)
-    wanted = (wide - means_wanted) / np.sqrt(wide.var(1, keepdims=True) + 1e-5)
-    wanted *= np.asarray(np.arange(96) / 64, scale.dtype.as_numpy_dtype).astype(np.float64)
-    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
-    np.testing.assert_array_equal(found, again)
+    expected = (wide - means_wanted) / np.sqrt(wide.var(1, keepdims=True) + 1e-5)
+    expected *= np.asarray(np.arange(96) / 64, scale.dtype.as_numpy_dtype).astype(np.float64)
+    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(actual, again)
     np.testing.assert_allclose(means, means_wanted, rtol=1e-4, atol=1e-6)
 
 
@@ -286,8 +286,8 @@ def test_tuning_measures_contractions_and_keeps_the_best() -> None:
     given = {x: np.ones((24, 136))}
     with tf.Session() as session:
         report = tf.tune(session, y, given, budget_seconds=20.0)
-        (found,) = report.kernels
-        assert found.tried > 1 and 0 < found.best <= found.likely
+        (actual,) = report.kernels
+        assert actual.tried > 1 and 0 < actual.best <= actual.likely
         assert "stages" in str(report)
         np.testing.assert_array_equal(session.run(y, given), np.full((24, 24), 136.0))
 
@@ -362,8 +362,8 @@ def test_steps_of_several_threads_run_at_once() -> None:
             try:
                 for _ in range(10):
                     session.run(train, {x: np.ones((200, 10))})
-                    found = session.run(y, {x: value})
-                    np.testing.assert_allclose(found, 2 * np.tanh(value), rtol=1e-5)
+                    actual = session.run(y, {x: value})
+                    np.testing.assert_allclose(actual, 2 * np.tanh(value), rtol=1e-5)
             except BaseException as error:
                 failures.append(error)
 
@@ -463,9 +463,9 @@ def test_a_pipeline_prefetches_to_the_gpu(monkeypatch: pytest.MonkeyPatch) -> No
             real(self, invocation, values)
 
         monkeypatch.setattr(CudaProgram, "_bind_inputs", bind)
-        found = [session.run([total, label]) for _ in range(2)]
-        np.testing.assert_allclose(found[1][0], images[2:4].sum(1))
-        np.testing.assert_array_equal(found[1][1], [2, 3])
+        actual = [session.run([total, label]) for _ in range(2)]
+        np.testing.assert_allclose(actual[1][0], images[2:4].sum(1))
+        np.testing.assert_array_equal(actual[1][1], [2, 3])
         assert max(staged, default=0) < 16_000  # the images were there already
         assert float(session.run(shown)) == images[4:].sum()
         with pytest.raises(tf.errors.OutOfRangeError):
@@ -491,9 +491,9 @@ def test_products_by_the_copy_engine_follow_their_addresses_and_sizes(
         for rows in (128, 64, 192, 128):
             a, b = (0.1 * rng.normal(size=s) for s in ((rows, 192), (192, 320)))
             feeds = {x: a.astype(kind), y: b.astype(kind)}
-            found = [value.astype(np.float32) for value in session.run([product, again], feeds)]
-            np.testing.assert_allclose(found[0], a @ b, rtol=5e-2, atol=2e-2)
-            np.testing.assert_allclose(found[1], a @ b @ b.T, rtol=5e-2, atol=5e-2)
+            actual = [value.astype(np.float32) for value in session.run([product, again], feeds)]
+            np.testing.assert_allclose(actual[0], a @ b, rtol=5e-2, atol=2e-2)
+            np.testing.assert_allclose(actual[1], a @ b @ b.T, rtol=5e-2, atol=5e-2)
             listed = session.plan([product, again], feeds).kernels
             used += [len(each.call.kernel.tensor_maps) for each in listed]
     assert any(used)

@@ -31,10 +31,10 @@ def losses(
         with tf.device(device):
             loss, train, feeds = make()
         session.run(tf.global_variables_initializer())
-        found = [float(session.run([loss, train], feeds())[0]) for _ in range(steps)]
+        result = [float(session.run([loss, train], feeds())[0]) for _ in range(steps)]
         dtypes = {v.dtype.base_dtype for v in tf.trainable_variables()}
         assert not mixed or dtypes == {tf.float32}  # the weights that are updated are wide
-        return found
+        return result
 
 
 def small_gpt() -> Any:

@@ -182,13 +182,13 @@ def _jacobian(bijector: Any, x: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("name", VECTOR_MAPS)
 def test_functions_of_vectors(name: str) -> None:
-    make, x, wanted = VECTOR_MAPS[name]
+    make, x, expected = VECTOR_MAPS[name]
     bijector = make()
-    close(bijector.forward(x), wanted)
-    close(bijector.inverse(wanted), x, 1e-6)
+    close(bijector.forward(x), expected)
+    close(bijector.inverse(expected), x, 1e-6)
     volume = np.linalg.slogdet(_jacobian(bijector, x[0]))[1]
     close(bijector.forward_log_det_jacobian(x[0], 1), volume, 1e-7, 1e-9)
-    close(bijector.inverse_log_det_jacobian(wanted[0], 1), -volume, 1e-6, 1e-9)
+    close(bijector.inverse_log_det_jacobian(expected[0], 1), -volume, 1e-6, 1e-9)
     both = run(bijector.forward_log_det_jacobian(x[:2], 2))
     second = np.linalg.slogdet(_jacobian(bijector, x[1]))[1]
     np.testing.assert_allclose(both, volume + second, 1e-7)
@@ -198,11 +198,11 @@ def test_functions_of_vectors(name: str) -> None:
 
 @pytest.mark.parametrize("name", VECTOR_MAPS)
 def test_shapes_known_only_at_run_time(name: str) -> None:
-    make, x, wanted = VECTOR_MAPS[name]
+    make, x, expected = VECTOR_MAPS[name]
     bijector, given = make(), tf.placeholder(tf.float64)
     made = [bijector.forward(given), bijector.forward_log_det_jacobian(given, 2)]
     y, volume = run(made, {given: x})
-    np.testing.assert_allclose(y, wanted, 1e-9)
+    np.testing.assert_allclose(y, expected, 1e-9)
     np.testing.assert_allclose(volume, run(bijector.forward_log_det_jacobian(x, 2)), 1e-9)
 
 

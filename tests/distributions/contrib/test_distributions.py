@@ -376,8 +376,8 @@ def test_relaxed_one_hot_categorical() -> None:
     assert logs.shape == (2000, 2) and np.all(np.isfinite(logs))
     # Whatever the temperature, the largest element is that of the classes' distribution.
     largest = drawn.argmax(-1)
-    found = [[np.mean(largest[:, row] == k) for k in range(3)] for row in range(2)]
-    np.testing.assert_allclose(found, PROBS, atol=0.05)
+    actual = [[np.mean(largest[:, row] == k) for k in range(3)] for row in range(2)]
+    np.testing.assert_allclose(actual, PROBS, atol=0.05)
     logits = tf.constant(np.log(PROBS))
     slope = tf.gradients(D.RelaxedOneHotCategorical(heat, logits).sample(3, seed=1)[..., 0], logits)
     assert np.all(run(slope[0]) != 0)

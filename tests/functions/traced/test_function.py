@@ -50,9 +50,9 @@ def counted(function, **options):
 
 @pytest.fixture
 def warnings(monkeypatch):
-    found = []
-    monkeypatch.setattr(tf_logging, "warning", lambda text, *args: found.append(text % args))
-    return found
+    result = []
+    monkeypatch.setattr(tf_logging, "warning", lambda text, *args: result.append(text % args))
+    return result
 
 
 # Results

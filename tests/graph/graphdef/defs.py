@@ -13,19 +13,19 @@ from thalweg.graph.graphdef.attributes import FunctionName
 
 def node(name: str, op: str, *inputs: str, **attrs: Any) -> Any:
     """A NodeDef; attributes as Python values, dtypes and shapes as `tf` has them."""
-    made = protos.NodeDef(name=name, op=op, input=inputs)
+    node_def = protos.NodeDef(name=name, op=op, input=inputs)
     for key, value in attrs.items():
-        made.attr[key].CopyFrom(attributes.encode(value))
-    return made
+        node_def.attr[key].CopyFrom(attributes.encode(value))
+    return node_def
 
 
 def const(name: str, value: Any, dtype: Any = None) -> Any:
     """A NodeDef of a constant."""
     tensor = tf.make_tensor_proto(value, dtype)
-    made = protos.NodeDef(name=name, op="Const")
-    made.attr["dtype"].type = tensor.dtype
-    made.attr["value"].tensor.CopyFrom(tensor)
-    return made
+    result = protos.NodeDef(name=name, op="Const")
+    result.attr["dtype"].type = tensor.dtype
+    result.attr["value"].tensor.CopyFrom(tensor)
+    return result
 
 
 def variable(name: str, dtype: Any, shape: Any) -> Any:
@@ -41,26 +41,26 @@ def function(
     controls: Iterable[str] = (),
 ) -> Any:
     """A FunctionDef: inputs by dtype; outputs by dtype and the tensor inside; what runs besides."""
-    made = protos.FunctionDef()
-    made.signature.name = name
+    result = protos.FunctionDef()
+    result.signature.name = name
     for key, dtype in inputs.items():
-        made.signature.input_arg.add(name=key, type=tf.as_dtype(dtype).as_datatype_enum)
+        result.signature.input_arg.add(name=key, type=tf.as_dtype(dtype).as_datatype_enum)
     for key, (dtype, source) in outputs.items():
-        made.signature.output_arg.add(name=key, type=tf.as_dtype(dtype).as_datatype_enum)
-        made.ret[key] = source
+        result.signature.output_arg.add(name=key, type=tf.as_dtype(dtype).as_datatype_enum)
+        result.ret[key] = source
     for key in controls:
-        made.signature.control_output.append(key)
-        made.control_ret[key] = key
-    made.node_def.extend(nodes)
-    return made
+        result.signature.control_output.append(key)
+        result.control_ret[key] = key
+    result.node_def.extend(nodes)
+    return result
 
 
 def graph(nodes: Iterable[Any], functions: Iterable[Any] = ()) -> Any:
     """A GraphDef of nodes and functions."""
-    made = protos.GraphDef(node=list(nodes))
-    made.versions.producer = 2000
-    made.library.function.extend(functions)
-    return made
+    result = protos.GraphDef(node=list(nodes))
+    result.versions.producer = 2000
+    result.library.function.extend(functions)
+    return result
 
 
 def call(name: str, callee: str, *inputs: str, stateful: bool = True, **attrs: Any) -> Any:

@@ -291,14 +291,14 @@ class TestFunctionalControlFlow:
 def chain(depth: int, width: int) -> list[Any]:
     """Functions that each call the next one some times."""
     last = function("f0", {"x": F}, {"y": (F, "y:y:0")}, [node("y", "Neg", "x", T=F)])
-    made = [last]
+    result = [last]
     for level in range(1, depth):
         calls = [
             call(f"c{k}", f"f{level - 1}", "x" if k == 0 else f"c{k - 1}:output:0")
             for k in range(width)
         ]
-        made.append(function(f"f{level}", {"x": F}, {"y": (F, f"c{width - 1}:output:0")}, calls))
-    return made
+        result.append(function(f"f{level}", {"x": F}, {"y": (F, f"c{width - 1}:output:0")}, calls))
+    return result
 
 
 class TestRefused:

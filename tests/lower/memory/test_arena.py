@@ -48,14 +48,14 @@ def random_regions(seed: int, count: int) -> list[Lowered]:
         return []
     step = plan(Step(fetches, (), tuple(generator.feeds)), local_devices({}))
     calls = [i.call for i in step.instructions if isinstance(i.call, Executable)]
-    found: list[Lowered] = []
+    result: list[Lowered] = []
     for call in calls:
         shapes = {tensor: generator.values[tensor].shape for tensor in call.region.inputs}
         try:
-            found.append(lower(call.region, shapes, host()))
+            result.append(lower(call.region, shapes, host()))
         except NotCompiled:
             continue
-    return found
+    return result
 
 
 def scratches(region: Lowered, seed: int) -> list[int]:
@@ -123,13 +123,13 @@ def test_launches_that_do_not_wait_touch_nothing_that_others_write(seed: int, co
 
 def places(launch: Any, arena: Arena, scratch: tuple[int, int]) -> list[tuple[Any, bool]]:
     """The memory that a launch accesses: ranges of the arena, or other buffers."""
-    found: list[tuple[Any, bool]] = [(scratch, True)] if scratch[1] > scratch[0] else []
+    result: list[tuple[Any, bool]] = [(scratch, True)] if scratch[1] > scratch[0] else []
     for buffer, argument in zip(launch.buffers, launch.kernel.arguments, strict=True):
         place: Any = buffer
         if buffer.kind is BufferKind.TEMPORARY:
             place = (arena.offsets[buffer], arena.offsets[buffer] + buffer.bytes)
-        found.append((place, argument.written))
-    return found
+        result.append((place, argument.written))
+    return result
 
 
 def meet(one: Any, other: Any) -> bool:

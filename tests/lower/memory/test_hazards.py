@@ -151,7 +151,7 @@ CASES: list[Callable[[Any], Any]] = [
 
 def run(build: Callable[[Any], Any], compiled: bool) -> list[Any]:
     """The fetches of two steps, and the values of the variables after each."""
-    found: list[Any] = []
+    result: list[Any] = []
     with (
         mock.patch.object(engine, "COMPILES", compiled),
         tf.Graph().as_default(),
@@ -161,9 +161,9 @@ def run(build: Callable[[Any], Any], compiled: bool) -> list[Any]:
         fetches = build(variable)
         session.run(tf.global_variables_initializer())
         for _ in range(2):
-            found += session.run(fetches)
-            found += session.run(tf.global_variables())
-    return found
+            result += session.run(fetches)
+            result += session.run(tf.global_variables())
+    return result
 
 
 @pytest.mark.parametrize("build", CASES, ids=lambda build: build.__name__)

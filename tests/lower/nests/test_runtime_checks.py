@@ -218,7 +218,7 @@ def test_compiled_code_refuses_what_the_kernel_does(
 
 def endings_of(case: Case) -> tuple[Any, str]:
     """The value for the valid inputs, and the error text for the invalid ones."""
-    wrong = tuple(case.wrong.get(place, value) for place, value in enumerate(case.right))
+    wrong = tuple(case.wrong.get(index, value) for index, value in enumerate(case.right))
     if case.known:
         return Step(case, case.right).run(case.right), Step(case, wrong).refuse(wrong)
     step = Step(case)

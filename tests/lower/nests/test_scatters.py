@@ -24,12 +24,12 @@ def test_updates_read_what_was_there_before(scatter: Any, shift: int, indices: l
     v, at = tf.Variable(before), tf.placeholder(tf.int32, [3])
     read = [(index + shift) % 4 for index in indices]
     update = scatter(v, at, tf.square(tf.gather(v, (at + shift) % 4)) * 0.5)
-    wanted = before.copy()
+    expected = before.copy()
     sign = 1 if scatter is tf.scatter_add else -1
-    np.add.at(wanted, indices, sign * before[read] ** 2 * 0.5)
+    np.add.at(expected, indices, sign * before[read] ** 2 * 0.5)
     with tf.Session() as session:
         session.run(v.initializer)
-        np.testing.assert_allclose(session.run(update, {at: indices}), wanted)
+        np.testing.assert_allclose(session.run(update, {at: indices}), expected)
 
 
 def test_rows_that_a_batch_has_twice_are_trained_twice() -> None:

@@ -233,15 +233,15 @@ def test_it_stays_one_before_what_moves_elements(contraction: str) -> None:
 )
 def test_values(mover: str, contraction: str, side: int) -> None:
     rng = np.random.default_rng(5)
-    found: list[Any] = []
+    actual: list[Any] = []
     with tf.Graph().as_default() as graph:
         y = _before(mover, contraction, side)
         fed = [node.outputs[0] for node in graph.nodes if node.type == "Placeholder"]
         feeds = {x: rng.uniform(-1, 1, x.shape.as_list()).astype(np.float32) for x in fed}
         for opened in (tf.Session, on_reference_kernels):
             with opened() as session:
-                found.append(session.run(y, feeds))
-    np.testing.assert_allclose(*found, rtol=1e-4, atol=1e-4)
+                actual.append(session.run(y, feeds))
+    np.testing.assert_allclose(*actual, rtol=1e-4, atol=1e-4)
 
 
 def test_the_gradients_of_a_generator() -> None:

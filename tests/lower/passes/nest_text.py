@@ -45,9 +45,9 @@ def _around(name: str, fetches: Sequence[Any]) -> tuple[list[LoopNest], list[Loo
     wanted = getattr(lowering, name)
 
     def noted(nests: Sequence[LoopNest], *rest: Any) -> list[LoopNest]:
-        made = wanted(nests, *rest)
-        found.append((list(nests), list(made)))
-        return made
+        result = wanted(nests, *rest)
+        found.append((list(nests), list(result)))
+        return result
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lowering, name, noted)

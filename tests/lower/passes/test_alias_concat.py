@@ -20,26 +20,26 @@ compiled_only = pytest.mark.skipif(not engine.COMPILES, reason="nothing is compi
 def products(x: Any, count: int) -> list[Any]:
     """Tensors that are worth storing, each computed from the one before."""
     rng = np.random.default_rng(1)
-    made: list[Any] = []
+    result: list[Any] = []
     for _ in range(count):
         w = tf.constant(rng.standard_normal((24, 24)).astype(np.float32) / 5)
         x = tf.tanh(tf.matmul(x, w))
-        made.append(x)
-    return made
+        result.append(x)
+    return result
 
 
 def both(make: Any, shape: Sequence[int], monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The result of a step, on the reference kernels and compiled."""
     data = np.random.default_rng(2).standard_normal(shape).astype(np.float32)
-    found: list[Any] = []
+    result: list[Any] = []
     for compiles in (False, True):
         monkeypatch.setattr(engine, "COMPILES", compiles)
         with tf.Graph().as_default(), tf.Session() as session:
             x = tf.placeholder(tf.float32, shape)
             fetches = make(x)
             session.run(tf.global_variables_initializer())
-            found.append(session.run(fetches, {x: data}))
-    return found
+            result.append(session.run(fetches, {x: data}))
+    return result
 
 
 def check(make: Any, shape: Sequence[int], monkeypatch: pytest.MonkeyPatch) -> None:

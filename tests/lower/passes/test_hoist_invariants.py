@@ -88,7 +88,9 @@ def test_a_cpu_divides_once_for_each_channel_too() -> None:
         y = tf.nn.relu(tf.nn.fused_batch_norm(x, scale, offset)[0])
         session.run(tf.global_variables_initializer())
         programs = [region.step for region in session.plan(y, {x: np.zeros(SHAPE)}).regions]
-    kernels = [launch.kernel for each in programs if each for launch in each.lowered.launches]
+    kernels = [
+        launch.kernel for program in programs if program for launch in program.lowered.launches
+    ]
     rows = [k for k in kernels if isinstance(k, Loops) and len(k.variables) > 2]
     assert rows
     assert not any(map(_divides, rows))

@@ -108,12 +108,12 @@ def live_bytes(made: Lowered) -> int:
 
 
 def lives(made: Lowered) -> dict[Buffer, tuple[int, int]]:
-    found: dict[Buffer, tuple[int, int]] = {}
+    result: dict[Buffer, tuple[int, int]] = {}
     for position, launch in enumerate(made.launches):
         for buffer in launch.buffers:
             if buffer.kind is BufferKind.TEMPORARY and buffer.bytes == VALUE:
-                found[buffer] = found.get(buffer, (position, 0))[0], position
-    return found
+                result[buffer] = result.get(buffer, (position, 0))[0], position
+    return result
 
 
 def kept(made: Lowered) -> list[str]:
@@ -227,10 +227,10 @@ def test_a_variable_that_changes_in_between_is_not_read_again() -> None:
     with tf.Session() as session:
         session.run(tf.global_variables_initializer())
         a, s, k = np.ones((ROWS, WIDTH), np.float32), *session.run([scale, kernel])
-        found = session.run(late, {x: a})
+        actual = session.run(late, {x: a})
     expected = a @ k * s
     np.testing.assert_allclose(
-        found, expected @ k @ k @ k @ k + expected + a @ k, rtol=1e-3, atol=1e-4
+        actual, expected @ k @ k @ k @ k + expected + a @ k, rtol=1e-3, atol=1e-4
     )
 
 

@@ -72,18 +72,18 @@ def test_gradients_are_the_adjoint(
                 t: rng.integers(-3, 4, t.shape.as_list()).astype(np.float32) for t in (x, w, dy)
             }
             y = tf.nn.conv2d(x, w, [1, *stride, 1], pad)
-            found = session.run(
+            actual = session.run(
                 [tf.reduce_sum(y * dy), tf.reduce_sum(dx * x), tf.reduce_sum(dw * w)], feeds
             )
-        assert found[0] == found[1] == found[2]
+        assert actual[0] == actual[1] == actual[2]
 
 
 def test_places_that_no_window_meets_have_no_slope() -> None:
     with tf.Graph().as_default(), tf.Session() as session:
         (dx, _), inputs = slope((9, 9), (1, 1), (3, 3), "VALID")
-        found = session.run(dx, {t: np.ones(t.shape.as_list(), np.float32) for t in inputs})
-    assert np.count_nonzero(found[0, :, :, 0]) == 9
-    np.testing.assert_array_equal(found[:, ::3, ::3], 16.0)
+        actual = session.run(dx, {t: np.ones(t.shape.as_list(), np.float32) for t in inputs})
+    assert np.count_nonzero(actual[0, :, :, 0]) == 9
+    np.testing.assert_array_equal(actual[:, ::3, ::3], 16.0)
 
 
 @pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16, tf.float16])

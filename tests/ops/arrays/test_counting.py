@@ -32,9 +32,9 @@ def test_unique_of_a_matrix() -> None:
 
 
 def test_difference() -> None:
-    wanted = [np.array([4, 4, 4]), np.array([0, 2, 5], np.int32)]
-    check(tf.setdiff1d, X, np.array([2, 1, 7]), expect=wanted, gradient=False)
-    check(tf.listdiff, X, np.array([2, 1, 7]), expect=wanted, gradient=False)
+    expected = [np.array([4, 4, 4]), np.array([0, 2, 5], np.int32)]
+    check(tf.setdiff1d, X, np.array([2, 1, 7]), expect=expected, gradient=False)
+    check(tf.listdiff, X, np.array([2, 1, 7]), expect=expected, gradient=False)
     with tf.Graph().as_default(), tf.Session() as session:
         out, index = session.run(tf.setdiff1d(WORDS, ["a"], tf.int64))
     assert (out.tolist(), index.tolist(), index.dtype) == ([b"b", b"b"], [0, 2], np.int64)
@@ -100,5 +100,5 @@ def test_wrong_range() -> None:
 
 def test_bincount_of_a_matrix() -> None:
     x, weights = X.astype(np.int32).reshape(2, 3), np.arange(6.0).reshape(2, 3)
-    wanted = np.array([0, 5, 3, 0, 7])
-    check(tf.bincount, x, weights, expect=wanted.astype(float), gradient=False)
+    expected = np.array([0, 5, 3, 0, 7])
+    check(tf.bincount, x, weights, expect=expected.astype(float), gradient=False)

@@ -109,13 +109,13 @@ EYES = {
 
 @pytest.mark.parametrize("name", EYES)
 def test_eye(name: str) -> None:
-    options, wanted = EYES[name]
+    options, expected = EYES[name]
     with tf.Graph().as_default(), tf.Session() as session:
         known = tf.eye(**options)
-        assert known.shape.as_list() == list(wanted.shape)
+        assert known.shape.as_list() == list(expected.shape)
         unknown = {k: v if k == "dtype" else _placeholder(v) for k, v in options.items()}
         for value in session.run([known, tf.eye(**unknown)]):
-            np.testing.assert_array_equal(value, wanted)
+            np.testing.assert_array_equal(value, expected)
 
 
 def _placeholder(value: object) -> object:

@@ -42,8 +42,8 @@ def test_gather_is_sparse_along_rows() -> None:
 def test_gather_in_batches() -> None:
     where = np.array([[1, 0, 3], [2, 2, 0]], np.int32)
     batch = X.transpose(1, 2, 0)  # (2, 4, 3)
-    wanted = np.stack([batch[b][where[b]] for b in range(2)])
-    check(lambda x, i: tf.gather(x, i, batch_dims=1), batch, where, expect=wanted, gradient=[0])
+    expected = np.stack([batch[b][where[b]] for b in range(2)])
+    check(lambda x, i: tf.gather(x, i, batch_dims=1), batch, where, expect=expected, gradient=[0])
     check_lowerings(lambda x, i: _gradient(x, tf.gather(x, i, batch_dims=1)), [batch, where])
     last = np.stack([batch[b][:, where[b] % 3] for b in range(2)])
     check(
@@ -53,7 +53,7 @@ def test_gather_in_batches() -> None:
         gradient=[0],
     )
     with tf.Session() as session:
-        np.testing.assert_array_equal(session.run(tf.batch_gather(batch, where)), wanted)
+        np.testing.assert_array_equal(session.run(tf.batch_gather(batch, where)), expected)
 
 
 def test_gather_strings() -> None:
@@ -81,19 +81,19 @@ COORDINATES: dict[str, Any] = {
 @pytest.mark.parametrize("name", COORDINATES)
 def test_gather_nd(name: str) -> None:
     where = np.array(COORDINATES[name], np.int32)
-    wanted = np.zeros(where.shape[:-1] + X.shape[where.shape[-1] :])
+    expected = np.zeros(where.shape[:-1] + X.shape[where.shape[-1] :])
     for place in np.ndindex(where.shape[:-1]):
-        wanted[place] = X[tuple(where[place])]
-    check(tf.gather_nd, X, where, expect=wanted, gradient=[0])
+        expected[place] = X[tuple(where[place])]
+    check(tf.gather_nd, X, where, expect=expected, gradient=[0])
     check_lowerings(lambda x, i: _gradient(x, tf.gather_nd(x, i)), [X, where])
 
 
 def test_gather_nd_in_batches() -> None:
     where = np.array([[[1, 0]], [[0, 3]], [[1, 1]]], np.int32)
-    wanted = np.array([[X[b, i, j] for i, j in where[b]] for b in range(3)])
+    expected = np.array([[X[b, i, j] for i, j in where[b]] for b in range(3)])
     with tf.Session() as session:
         result = session.run(tf.gather_nd(X, where, batch_dims=1))
-    np.testing.assert_array_equal(result, wanted)
+    np.testing.assert_array_equal(result, expected)
 
 
 def test_gather_nd_outside() -> None:
@@ -107,9 +107,9 @@ def test_gather_nd_outside() -> None:
 def test_scatter_nd() -> None:
     where = np.array([[1], [3], [1]], np.int32)
     updates = R.normal(size=(3, 2))
-    wanted = np.zeros((5, 2))
-    np.add.at(wanted, where[:, 0], updates)
-    check(lambda i, u: tf.scatter_nd(i, u, [5, 2]), where, updates, expect=wanted, gradient=[1])
+    expected = np.zeros((5, 2))
+    np.add.at(expected, where[:, 0], updates)
+    check(lambda i, u: tf.scatter_nd(i, u, [5, 2]), where, updates, expect=expected, gradient=[1])
 
 
 def test_scatter_nd_wrong() -> None:

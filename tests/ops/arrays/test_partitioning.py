@@ -58,9 +58,9 @@ def with_shapes(outputs: Any, arrays: Any) -> Any:
 @pytest.mark.parametrize("name", ROWS)
 def test_op(name: str) -> None:
     build, inputs, expect = ROWS[name]
-    wanted = expect(*inputs)
-    check(build, *inputs, expect=wanted, gradient=False)
-    check(lambda *x: with_shapes(build(*x), wanted), *inputs)
+    expected = expect(*inputs)
+    check(build, *inputs, expect=expected, gradient=False)
+    check(lambda *x: with_shapes(build(*x), expected), *inputs)
 
 
 def test_stitch_with_gaps_and_equal_indices() -> None:
@@ -74,8 +74,8 @@ def test_stitch_with_gaps_and_equal_indices() -> None:
 
 @pytest.mark.parametrize("shape", [(), (3,), (2, 0), (2, 3)])
 def test_positions(shape: tuple[int, ...]) -> None:
-    wanted = np.arange(np.prod(shape, dtype=int)).reshape(shape)
-    check(partitioning.Positions(), np.ones(shape), expect=wanted, gradient=False)
+    expected = np.arange(np.prod(shape, dtype=int)).reshape(shape)
+    check(partitioning.Positions(), np.ones(shape), expect=expected, gradient=False)
 
 
 @pytest.mark.parametrize("count", [0, 1, 5, 40])

@@ -24,13 +24,13 @@ def test_slices(name: str, operation: str) -> None:
     function, combine = OPERATIONS[operation]
     where = np.array(COORDINATES[name], np.int32)
     updates = R.normal(size=where.shape[:-1] + X.shape[where.shape[-1] :])
-    wanted = X.copy()
+    expected = X.copy()
     for place in np.ndindex(where.shape[:-1]):
         at = tuple(where[place])
-        wanted[at] = combine(wanted[at], updates[place])
+        expected[at] = combine(expected[at], updates[place])
     # Which of two updates of one slice stays is not a smooth question.
     smooth = operation != "update" or name in ("elements", "deep", "one", "nothing")
-    check(function, X, where, updates, expect=wanted, gradient=[0, 2] if smooth else False)
+    check(function, X, where, updates, expect=expected, gradient=[0, 2] if smooth else False)
 
 
 def test_other_dtypes() -> None:

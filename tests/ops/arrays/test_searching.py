@@ -72,8 +72,10 @@ def test_wrong_k() -> None:
 def test_in_top_k() -> None:
     predictions = np.array([[0.1, 0.3, 0.2], [0.2, 0.2, 0.5], [np.nan, 0.1, 0.2]], np.float32)
     targets = np.array([2, 0, 2])
-    wanted = np.array([True, True, False])
-    check(lambda p, t: tf.nn.in_top_k(p, t, 2), predictions, targets, expect=wanted, gradient=False)
+    expected = np.array([True, True, False])
+    check(
+        lambda p, t: tf.nn.in_top_k(p, t, 2), predictions, targets, expect=expected, gradient=False
+    )
     outside = np.array([-1, 3, 0])
     check(
         lambda p, t: tf.nn.in_top_k(p, t, 3),
@@ -112,12 +114,12 @@ def test_sort_bounds(dtype: type) -> None:
 def test_searchsorted(side: str) -> None:
     lines = np.array([[1.0, 2.0, 2.0, 4.0], [0.0, 0.0, 1.0, 9.0]])
     values = np.array([[2.0, 5.0, 0.0], [0.0, 1.5, 9.0]])
-    wanted = np.array([np.searchsorted(r, v, side) for r, v in zip(lines, values, strict=True)])
+    expected = np.array([np.searchsorted(r, v, side) for r, v in zip(lines, values, strict=True)])
     check(
         lambda r, v: tf.searchsorted(r, v, side),
         lines,
         values,
-        expect=wanted.astype(np.int32),
+        expect=expected.astype(np.int32),
         gradient=False,
     )
 
@@ -150,6 +152,6 @@ def test_sort_of_unknown_rank(axis: int) -> None:
     values = np.random.default_rng(1).permutation(24).reshape(2, 3, 4)
     with tf.Graph().as_default(), tf.Session() as session:
         x = tf.placeholder(tf.int64)
-        found = session.run([tf.sort(x, axis), tf.argsort(x, axis)], {x: values})
-        np.testing.assert_array_equal(found[0], np.sort(values, axis))
-        np.testing.assert_array_equal(found[1], np.argsort(values, axis))
+        actual = session.run([tf.sort(x, axis), tf.argsort(x, axis)], {x: values})
+        np.testing.assert_array_equal(actual[0], np.sort(values, axis))
+        np.testing.assert_array_equal(actual[1], np.argsort(values, axis))

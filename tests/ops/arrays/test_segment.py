@@ -172,5 +172,5 @@ def test_extremes_of_dtypes(dtype: type) -> None:
 
 def test_means_of_whole_numbers_are_truncated() -> None:
     x = np.array([[-7, 3], [2, 9], [4, -4], [5, 1], [6, 8]], np.int32)
-    wanted = np.array([[-2, 6], [4, -1], [0, 0], [6, 8]], np.int32)
-    check(tf.segment_mean, x, IDS, expect=wanted, gradient=False)
+    expected = np.array([[-2, 6], [4, -1], [0, 0], [6, 8]], np.int32)
+    check(tf.segment_mean, x, IDS, expect=expected, gradient=False)

@@ -41,9 +41,9 @@ def test_getitem(name: str) -> None:
 @pytest.mark.parametrize("name", KEYS)
 def test_gradient_of_getitem(name: str) -> None:
     key = KEYS[name]
-    wanted = np.zeros_like(X)
-    wanted[key] = 2 * X[key]
-    check(lambda x: tf.gradients(x[key] * x[key], x), X, expect=wanted, gradient=False)
+    expected = np.zeros_like(X)
+    expected[key] = 2 * X[key]
+    check(lambda x: tf.gradients(x[key] * x[key], x), X, expect=expected, gradient=False)
 
 
 @pytest.mark.parametrize("start", [1, -2])
@@ -92,8 +92,8 @@ STATIC: dict[str, tuple[list[int | None], Any, list[int | None]]] = {
 
 @pytest.mark.parametrize("name", STATIC)
 def test_static_shape(name: str) -> None:
-    shape, key, wanted = STATIC[name]
-    assert tf.placeholder(tf.float32, shape)[key].shape.as_list() == wanted
+    shape, key, expected = STATIC[name]
+    assert tf.placeholder(tf.float32, shape)[key].shape.as_list() == expected
 
 
 def test_bounds_known_in_part() -> None:
@@ -170,8 +170,8 @@ def test_slice_outside(begin: list[int], size: list[int]) -> None:
 
 @pytest.mark.parametrize("key", [(slice(1, 3), 0), 2, (..., slice(None, None, -2)), (0, 1, 1)])
 def test_assign_to_slice(key: EllipsisType | int | tuple[Any, ...]) -> None:
-    wanted = X.copy()
-    wanted[key] = 7
+    expected = X.copy()
+    expected[key] = 7
     with tf.Session() as session:
         variable = tf.Variable(X)
         session.run(variable.initializer)
@@ -179,8 +179,8 @@ def test_assign_to_slice(key: EllipsisType | int | tuple[Any, ...]) -> None:
         change = subscripts.slice_assign(variable[key], value)
         bounds = session.run(change.op.inputs[1:])
         session.run(change)
-        np.testing.assert_array_equal(session.run(variable), wanted)
-        check_loop(change.op, [X, *bounds], [wanted])
+        np.testing.assert_array_equal(session.run(variable), expected)
+        check_loop(change.op, [X, *bounds], [expected])
 
 
 def test_assign_to_slice_refuses_other_shapes() -> None:

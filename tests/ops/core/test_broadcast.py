@@ -29,11 +29,11 @@ PAIRS: list[tuple[Any, Any]] = [([2, 1], [3]), ([], [4, 5]), ([0], [1]), ([2, 3]
 
 @pytest.mark.parametrize(("one", "two"), PAIRS)
 def test_broadcast_shapes(one: list[int], two: list[int]) -> None:
-    wanted = list(np.broadcast_shapes(tuple(one), tuple(two)))
+    expected = list(np.broadcast_shapes(tuple(one), tuple(two)))
     static = tf.broadcast_static_shape(tf.TensorShape(one), tf.TensorShape(two))
-    assert static.as_list() == wanted
+    assert static.as_list() == expected
     with tf.Session() as session:
-        assert session.run(tf.broadcast_dynamic_shape(one, two)).tolist() == wanted
+        assert session.run(tf.broadcast_dynamic_shape(one, two)).tolist() == expected
 
 
 def test_dynamic_shape_known_in_part() -> None:

@@ -16,10 +16,10 @@ def slices(values: tf.Tensor, shape: object = (3, 2)) -> tf.IndexedSlices:
 
 def test_slices_become_dense() -> None:
     values = np.arange(6.0).reshape(3, 2)
-    wanted = np.zeros((3, 2))
-    np.add.at(wanted, [2, 0, 2], values)
-    check(lambda v: tf.convert_to_tensor(slices(v)), values, expect=wanted)
-    check(lambda v: tf.multiply(slices(v), v), values, expect=wanted * values)
+    expected = np.zeros((3, 2))
+    np.add.at(expected, [2, 0, 2], values)
+    check(lambda v: tf.convert_to_tensor(slices(v)), values, expect=expected)
+    check(lambda v: tf.multiply(slices(v), v), values, expect=expected * values)
 
 
 def test_slices_warn_where_the_dense_tensor_may_be_large() -> None:

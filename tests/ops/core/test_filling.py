@@ -40,12 +40,12 @@ DTYPES = [tf.float32, tf.float16, tf.float8_e4m3fn, tf.int8, tf.uint64, tf.compl
 @pytest.mark.parametrize("shape", [[], [2, 0], [3], [40, 40]])
 def test_zeros_and_ones(dtype: tf.DType, shape: list[int]) -> None:
     kind = dtype.as_numpy_dtype
-    for make, wanted in ((tf.zeros, np.zeros(shape, kind)), (tf.ones, np.ones(shape, kind))):
+    for make, expected in ((tf.zeros, np.zeros(shape, kind)), (tf.ones, np.ones(shape, kind))):
         for given in (shape, tf.constant(shape, tf.int32)):
             tensor = make(given, dtype)
             result = np.asarray(value_of(tensor))
             assert tensor.shape.as_list() == shape and result.dtype == kind
-            np.testing.assert_array_equal(result, wanted)
+            np.testing.assert_array_equal(result, expected)
 
 
 @pytest.mark.parametrize("dtype", [None, tf.int32, tf.bool])
@@ -83,10 +83,10 @@ RANGES: dict[str, tuple[Any, ...]] = {
 def test_range(name: str) -> None:
     bounds = RANGES[name]
     tensor = tf.range(*bounds)
-    wanted = np.arange(*bounds)
-    np.testing.assert_allclose(value_of(tensor), wanted)
-    assert tensor.shape.as_list() == [len(wanted)]
-    check(lambda: tf.range(*bounds), expect=wanted, gradient=False)
+    expected = np.arange(*bounds)
+    np.testing.assert_allclose(value_of(tensor), expected)
+    assert tensor.shape.as_list() == [len(expected)]
+    check(lambda: tf.range(*bounds), expect=expected, gradient=False)
 
 
 def test_range_dtypes() -> None:

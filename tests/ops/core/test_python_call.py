@@ -36,10 +36,10 @@ def test_writing_into_an_argument_changes_nothing() -> None:
 
 def test_stateful_calls_every_time_stateless_need_not() -> None:
     with tf.Graph().as_default(), tf.Session() as session:
-        for stateful, wanted in ((True, [0, 1]), (False, [0, 0])):
+        for stateful, expected in ((True, [0, 1]), (False, [0, 0])):
             numbers = iter(range(5))
             node = tf.py_func(lambda n=numbers: next(n), [], tf.int64, stateful=stateful)
-            assert [session.run(node), session.run(node)] == wanted
+            assert [session.run(node), session.run(node)] == expected
         assert session.run(tf.numpy_function(lambda: 1.5, [], tf.float64)) == 1.5
 
 

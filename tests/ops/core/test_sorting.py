@@ -11,13 +11,13 @@ from thalweg.ops.core.sorting import stable_sort, starts_run
 def test_equal_indices_stay_in_order(size: int, limit: int):
     indices = np.random.default_rng(size).integers(max(0, limit - 40), limit, size)
     expected = np.argsort(indices, kind="stable")
-    found, order = stable_sort(indices, limit)
+    actual, order = stable_sort(indices, limit)
     np.testing.assert_array_equal(order, expected)
-    np.testing.assert_array_equal(found, indices[expected])
-    assert found.dtype == np.int64
+    np.testing.assert_array_equal(actual, indices[expected])
+    assert actual.dtype == np.int64
 
 
 def test_starts_of_runs():
     for values, starts in (([], []), ([3], [1]), ([3, 3, 5, 3, 3, 3], [1, 0, 1, 1, 0, 0])):
-        found = starts_run(np.array(values, np.int64))
-        assert found.dtype == np.bool_ and found.tolist() == starts
+        actual = starts_run(np.array(values, np.int64))
+        assert actual.dtype == np.bool_ and actual.tolist() == starts

@@ -43,8 +43,8 @@ def test_json_is_the_example_it_describes(text: str, binary: bytes) -> None:
 
 
 def test_shapes_are_kept() -> None:
-    found = decoded([["{}", features(a={"int64List": {"value": [1]}})]])
-    assert found.tolist() == [[b"", example(a=ints(1))]]
+    actual = decoded([["{}", features(a={"int64List": {"value": [1]}})]])
+    assert actual.tolist() == [[b"", example(a=ints(1))]]
 
 
 @pytest.mark.parametrize(

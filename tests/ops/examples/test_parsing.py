@@ -76,7 +76,7 @@ SECOND = example(a=ints(4, 5, 6), c=strings(b"y", b"z"), other=ints(7))
 
 
 def test_dense_and_sparse_features_of_a_batch() -> None:
-    found = run(
+    actual = run(
         tf.parse_example(
             [FIRST, SECOND],
             {
@@ -87,11 +87,11 @@ def test_dense_and_sparse_features_of_a_batch() -> None:
             },
         )
     )
-    assert found["a"].tolist() == [[1, 2, -3], [4, 5, 6]]
-    assert found["a"].dtype == np.int64
-    assert parts(found["b"]) == ([[0, 0], [0, 1]], [1.5, 2.5], [2, 2])
-    assert found["c"].tolist() == [[[b"x"], [b""]], [[b"y"], [b"z"]]]
-    assert found["d"].tolist() == [0.5, 0.5]
+    assert actual["a"].tolist() == [[1, 2, -3], [4, 5, 6]]
+    assert actual["a"].dtype == np.int64
+    assert parts(actual["b"]) == ([[0, 0], [0, 1]], [1.5, 2.5], [2, 2])
+    assert actual["c"].tolist() == [[[b"x"], [b""]], [[b"y"], [b"z"]]]
+    assert actual["d"].tolist() == [0.5, 0.5]
 
 
 @pytest.mark.parametrize("names", [None, "first"])
@@ -107,20 +107,20 @@ def test_one_example_has_no_first_axis(names: str | None) -> None:
     )
     assert tensors["a"].shape == [3]
     assert tensors["b"].indices.shape.as_list() == [None, 1]
-    found = run(tensors)
-    assert found["a"].tolist() == [1, 2, -3]
-    assert parts(found["b"]) == ([[0], [1]], [1.5, 2.5], [2])
-    assert found["e"] == b"none"
+    actual = run(tensors)
+    assert actual["a"].tolist() == [1, 2, -3]
+    assert parts(actual["b"]) == ([[0], [1]], [1.5, 2.5], [2])
+    assert actual["e"] == b"none"
 
 
 def test_sequences_of_features_are_filled_up() -> None:
     batch = [example(a=ints(1, 2)), example(), example(a=ints(3, 4, 5, 6))]
     padded = tf.FixedLenSequenceFeature([2], tf.int64, allow_missing=True, default_value=-1)
-    found = run(tf.parse_example(batch, {"a": padded}))["a"]
-    assert found.tolist() == [[[1, 2], [-1, -1]], [[-1, -1]] * 2, [[3, 4], [5, 6]]]
+    actual = run(tf.parse_example(batch, {"a": padded}))["a"]
+    assert actual.tolist() == [[[1, 2], [-1, -1]], [[-1, -1]] * 2, [[3, 4], [5, 6]]]
     text = tf.FixedLenSequenceFeature([], tf.string, allow_missing=True)
-    found = run(tf.parse_example([FIRST, example()], {"c": text}))["c"]
-    assert found.tolist() == [[b"x", b""], [b"", b""]]
+    actual = run(tf.parse_example([FIRST, example()], {"c": text}))["c"]
+    assert actual.tolist() == [[b"x", b""], [b"", b""]]
     with pytest.raises(INVALID, match=r"Number of int64 values != expected.  values size: 2"):
         run(tf.parse_example(batch, {"a": padded._replace(shape=[4])}))
     with pytest.raises(ValueError, match="requires allow_missing to be True"):
@@ -136,10 +136,10 @@ def test_a_sparse_feature_places_its_values() -> None:
         "one": tf.SparseFeature("i", "v", tf.float32, 10),
         "two": tf.SparseFeature(["i", "j"], "v", tf.float32, [10, 5], already_sorted=True),
     }
-    found = run(tf.parse_example(batch, features))
-    assert parts(found["one"]) == ([[0, 1], [0, 3]], [2, 1], [2, 10])
-    assert parts(found["two"]) == ([[0, 3, 0], [0, 1, 2]], [1, 2], [2, 10, 5])
-    assert set(found) == {"one", "two"}
+    actual = run(tf.parse_example(batch, features))
+    assert parts(actual["one"]) == ([[0, 1], [0, 3]], [2, 1], [2, 10])
+    assert parts(actual["two"]) == ([[0, 3, 0], [0, 1, 2]], [1, 2], [2, 10, 5])
+    assert set(actual) == {"one", "two"}
 
 
 def test_unpacked_numbers_unknown_fields_and_repeated_keys() -> None:
@@ -150,10 +150,10 @@ def test_unpacked_numbers_unknown_fields_and_repeated_keys() -> None:
     features = {key: tf.VarLenFeature(tf.int64) for key in "an"} | {
         "f": tf.VarLenFeature(tf.float32)
     }
-    found = run(tf.parse_single_example(message, features))
-    assert found["a"].values.tolist() == [9]
-    assert found["n"].values.tolist() == [1, 300, -1]
-    assert found["f"].values.tolist() == [1.5, -2.0]
+    actual = run(tf.parse_single_example(message, features))
+    assert actual["a"].values.tolist() == [9]
+    assert actual["n"].values.tolist() == [1, 300, -1]
+    assert actual["f"].values.tolist() == [1.5, -2.0]
 
 
 def test_empty_batches_and_empty_messages() -> None:
@@ -161,9 +161,9 @@ def test_empty_batches_and_empty_messages() -> None:
     none = run(tf.parse_example(tf.zeros([0], tf.string), features))
     assert parts(none["a"]) == ([], [], [0, 0])
     assert none["b"].shape == (0, 2)
-    found = run(tf.parse_example([b"", b""], features))
-    assert parts(found["a"]) == ([], [], [2, 0])
-    assert found["b"].tolist() == [[1, 2], [1, 2]]
+    actual = run(tf.parse_example([b"", b""], features))
+    assert parts(actual["a"]) == ([], [], [2, 0])
+    assert actual["b"].tolist() == [[1, 2], [1, 2]]
 
 
 def test_a_default_may_be_a_tensor() -> None:

@@ -309,11 +309,11 @@ def test_cubic_weights(size, options):
     row = R.normal(size=size).astype(np.float32)
     flags = options.get("align_corners", False), options.get("half_pixel_centers", False)
     for count in (1, 2, 5, 11):
-        wanted = np.reshape(cubic_row(row, count, *flags), (1, 1, count, 1))
+        expected = np.reshape(cubic_row(row, count, *flags), (1, 1, count, 1))
         check(
             lambda x, count=count: tf.image.resize_bicubic(x, (1, count), **options),
             row.reshape(1, 1, size, 1),
-            expect=wanted,
+            expect=expected,
             gradient=False,
             atol=1e-5,
         )

@@ -32,13 +32,13 @@ def queue_of(session: Any, items: list[Any], close: bool = True) -> Any:
 
 
 def all_records(session: Any, reader: Any, queue: Any) -> list[tuple[str, bytes]]:
-    fetch, found = reader.read(queue), []
+    fetch, result = reader.read(queue), []
     while True:
         try:
             key, value = session.run(fetch)
         except tf.errors.OutOfRangeError:
-            return found
-        found.append((key.decode(), value))
+            return result
+        result.append((key.decode(), value))
 
 
 def files(folder: Path, *contents: bytes) -> list[Path]:
@@ -52,21 +52,21 @@ def files(folder: Path, *contents: bytes) -> list[Path]:
 
 
 def test_the_work_itself(session: Any) -> None:
-    found = all_records(session, tf.IdentityReader(), queue_of(session, ["a", "b"]))
-    assert found == [("a", b"a"), ("b", b"b")]
+    actual = all_records(session, tf.IdentityReader(), queue_of(session, ["a", "b"]))
+    assert actual == [("a", b"a"), ("b", b"b")]
 
 
 def test_whole_files(session: Any, tmp_path: Path) -> None:
     one, two = files(tmp_path, b"1\n2", b"")
-    found = all_records(session, tf.WholeFileReader(), queue_of(session, [one, two]))
-    assert found == [(str(one), b"1\n2"), (str(two), b"")]
+    actual = all_records(session, tf.WholeFileReader(), queue_of(session, [one, two]))
+    assert actual == [(str(one), b"1\n2"), (str(two), b"")]
 
 
 def test_lines(session: Any, tmp_path: Path) -> None:
     one, two, three = files(tmp_path, b"head\na\r\n\nb", b"head\n", b"")
     reader = tf.TextLineReader(skip_header_lines=1)
-    found = all_records(session, reader, queue_of(session, [one, two, three]))
-    assert found == [(f"{one}:2", b"a"), (f"{one}:3", b""), (f"{one}:4", b"b")]
+    actual = all_records(session, reader, queue_of(session, [one, two, three]))
+    assert actual == [(f"{one}:2", b"a"), (f"{one}:3", b""), (f"{one}:4", b"b")]
 
 
 @pytest.mark.parametrize("encoding", ["", "ZLIB", "GZIP"])
@@ -82,8 +82,8 @@ def test_records_of_fixed_length(
     reader = tf.FixedLengthRecordReader(
         3, header_bytes=2, footer_bytes=2, hop_bytes=hop, encoding=encoding
     )
-    found = all_records(session, reader, queue_of(session, [one]))
-    assert found == [(f"{one}:{number}", value) for number, value in enumerate(values)]
+    actual = all_records(session, reader, queue_of(session, [one]))
+    assert actual == [(f"{one}:{number}", value) for number, value in enumerate(values)]
 
 
 @pytest.mark.parametrize("kind", ["", "GZIP"])
@@ -93,8 +93,8 @@ def test_tf_records(session: Any, tmp_path: Path, kind: str) -> None:
         for item in (b"one", b"", b"three"):
             writer.write(item)
     reader = tf.TFRecordReader(options=tf.python_io.TFRecordOptions(kind))
-    found = all_records(session, reader, queue_of(session, [path]))
-    assert found == [(f"{path}:0", b"one"), (f"{path}:19", b""), (f"{path}:35", b"three")]
+    actual = all_records(session, reader, queue_of(session, [path]))
+    assert actual == [(f"{path}:0", b"one"), (f"{path}:19", b""), (f"{path}:35", b"three")]
 
 
 # Several records, counts and states
@@ -105,8 +105,8 @@ def test_reading_several_stops_at_the_end_of_a_file(session: Any, tmp_path: Path
     reader, queue = tf.TextLineReader(), queue_of(session, [one, two])
     fetch = reader.read_up_to(queue, 2)
     counts = [reader.num_records_produced(), reader.num_work_units_completed()]
-    found = [session.run(fetch.values).tolist() for _ in range(3)]
-    assert found == [[b"a", b"b"], [b"c"], [b"d"]]
+    actual = [session.run(fetch.values).tolist() for _ in range(3)]
+    assert actual == [[b"a", b"b"], [b"c"], [b"d"]]
     assert session.run(counts) == [4, 1]
     with pytest.raises(tf.errors.OutOfRangeError, match="is closed and has insufficient"):
         session.run(fetch)

@@ -71,8 +71,8 @@ def test_op(name: str) -> None:
 @pytest.mark.parametrize("dtype", [*NARROW_FLOATS, np.float32, np.int32, np.int64])
 def test_dtypes(dtype: type) -> None:
     a, b = np.arange(6).reshape(2, 3).astype(dtype), np.arange(12).reshape(3, 4).astype(dtype)
-    wanted = (a.astype(float) @ b.astype(float)).astype(dtype)
-    check(tf.matmul, a, b, expect=wanted, gradient=False)
+    expected = (a.astype(float) @ b.astype(float)).astype(dtype)
+    check(tf.matmul, a, b, expect=expected, gradient=False)
 
 
 @pytest.mark.parametrize("kind", [np.float32, ml_dtypes.bfloat16])

@@ -31,8 +31,8 @@ def test_op(name: str) -> None:
 def test_exponential_value() -> None:
     x = np.array([[[0.0, 3.0], [-3.0, 0.0]], [[40.0, 0.0], [0.0, -2.0]]])
     turn = [[np.cos(3), np.sin(3)], [-np.sin(3), np.cos(3)]]
-    wanted = np.array([turn, np.diag(np.exp([40.0, -2.0]))])
-    check(tf.linalg.expm, x, expect=wanted, gradient=False)
+    expected = np.array([turn, np.diag(np.exp([40.0, -2.0]))])
+    check(tf.linalg.expm, x, expect=expected, gradient=False)
 
 
 @pytest.mark.parametrize(

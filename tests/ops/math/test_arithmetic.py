@@ -75,9 +75,9 @@ ROWS = {
 @pytest.mark.parametrize("name", ROWS)
 def test_op(name: str) -> None:
     build, inputs, expect = ROWS[name]
-    wanted = np.array(expect) if isinstance(expect, list) else expect
+    expected = np.array(expect) if isinstance(expect, list) else expect
     smooth = all(np.asarray(i).dtype.kind in "fc" for i in inputs) and inputs[0] is not HALF
-    check(build, *inputs, expect=wanted, gradient=smooth)
+    check(build, *inputs, expect=expected, gradient=smooth)
 
 
 def value(tensor):

@@ -62,8 +62,8 @@ ROWS = {
 @pytest.mark.parametrize("name", ROWS)
 def test_op(name: str) -> None:
     build, inputs, expect = ROWS[name]
-    wanted = np.array(expect) if isinstance(expect, list) else expect
-    check(build, *inputs, expect=wanted, gradient=[1, 2] if len(inputs) == 3 else False)
+    expected = np.array(expect) if isinstance(expect, list) else expect
+    check(build, *inputs, expect=expected, gradient=[1, 2] if len(inputs) == 3 else False)
 
 
 def value(tensor):

@@ -45,15 +45,15 @@ def special_values(dtype: Any) -> Any:
 
 def elementwise_ops() -> dict[str, Any]:
     """Every elementwise op that has a loop form and needs no attributes."""
-    found = {}
+    result = {}
     for name, kind in sorted(REGISTRY.items()):
         is_ours = kind.__module__.startswith("thalweg.")  # not one that another test made
         if is_ours and getattr(kind, "elementwise", False) and _has_loop_form(kind):
             try:
-                found[name] = kind()
+                result[name] = kind()
             except TypeError:
                 continue  # it needs attributes
-    return found
+    return result
 
 
 def _has_loop_form(kind: Any) -> bool:
@@ -179,9 +179,9 @@ QUOTIENTS = [
 @pytest.mark.parametrize("dtype", INFINITE, ids=lambda d: np.dtype(d).name)
 def test_quotients_of_floats(dtype):
     x, y, floor, whole = (np.array(column).astype(dtype) for column in zip(*QUOTIENTS, strict=True))
-    for build, wanted in ((tf.floordiv, floor), (tf.truncatediv, whole)):
+    for build, expected in ((tf.floordiv, floor), (tf.truncatediv, whole)):
         for value in in_all_ways(build, x, y):
-            np.testing.assert_array_equal(value.astype(np.float64), wanted.astype(np.float64))
+            np.testing.assert_array_equal(value.astype(np.float64), expected.astype(np.float64))
 
 
 def test_quotients_of_narrow_floats_are_rounded_before_the_floor():
@@ -380,10 +380,10 @@ SPECIAL = {
 
 @pytest.mark.parametrize("name", SPECIAL)
 def test_special_functions_at_the_edge(name):
-    function, arguments, wanted = SPECIAL[name]
+    function, arguments, expected = SPECIAL[name]
     with np.errstate(all="ignore"):
-        found = function(*(np.array(column, np.float64) for column in arguments))
-    np.testing.assert_allclose(found, wanted, rtol=1e-9)
+        actual = function(*(np.array(column, np.float64) for column in arguments))
+    np.testing.assert_allclose(actual, expected, rtol=1e-9)
 
 
 @pytest.mark.parametrize("name", SPECIAL)

@@ -131,9 +131,9 @@ def test_nextafter_at_the_ends(kind):
 
 def test_infinite_parts():
     part = np.array([1.0, np.inf, -np.inf, np.nan])
-    wanted = np.empty(4, complex)
-    wanted.real, wanted.imag = part[::-1], part
-    check(tf.complex, part[::-1].copy(), part, expect=wanted, gradient=False)
+    expected = np.empty(4, complex)
+    expected.real, expected.imag = part[::-1], part
+    check(tf.complex, part[::-1].copy(), part, expect=expected, gradient=False)
 
 
 def test_complex_parts():

@@ -90,8 +90,8 @@ def test_nan_has_the_slope_of_positive_numbers(compiled, monkeypatch):
     with tf.Graph().as_default(), tf.Session() as session:
         x = tf.constant([np.nan, 1.0])
         for function, slope in ((tf.nn.elu, 1.0), (tf.nn.selu, SCALE)):
-            (found,) = session.run(tf.gradients(function(x), [x]))
-            np.testing.assert_allclose(found, [slope, slope], rtol=1e-6)
+            (actual,) = session.run(tf.gradients(function(x), [x]))
+            np.testing.assert_allclose(actual, [slope, slope], rtol=1e-6)
 
 
 def test_the_slope_of_leaky_relu_is_that_of_the_graph_read_back():

@@ -93,8 +93,8 @@ def test_conv3d() -> None:
     def channels_first(x, w):
         return tf.nn.conv3d(x, w, [1, 1, *strides], "SAME", data_format="NCDHW")
 
-    wanted = np.moveaxis(direct(x, w, strides, "SAME", (1, 1, 1)), -1, 1)
-    check(channels_first, np.moveaxis(x, -1, 1), w, expect=wanted)
+    expected = np.moveaxis(direct(x, w, strides, "SAME", (1, 1, 1)), -1, 1)
+    check(channels_first, np.moveaxis(x, -1, 1), w, expect=expected)
 
 
 @pytest.mark.parametrize("strides, rates", [((1, 1), (1, 1)), ((2, 2), (1, 1)), ((1, 1), (2, 1))])
@@ -132,12 +132,12 @@ def test_adjoints_by_name() -> None:
 @pytest.mark.parametrize("dtype", NARROW_FLOATS)
 def test_narrow_floats(dtype: type) -> None:
     x, w = (R.normal(size=s).astype(dtype) for s in ((1, 4, 4, 2), (3, 3, 2, 2)))
-    wanted = direct(x.astype(float), w.astype(float), (1, 1), "SAME", (1, 1))
+    expected = direct(x.astype(float), w.astype(float), (1, 1), "SAME", (1, 1))
     check(
         lambda x, w: tf.nn.conv2d(x, w, 1, "SAME"),
         x,
         w,
-        expect=wanted,
+        expect=expected,
         gradient=False,
         rtol=1.01 * rounding(dtype),
         atol=1e-3,

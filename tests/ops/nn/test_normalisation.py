@@ -47,8 +47,8 @@ def test_channels_first() -> None:
     def build(x, scale, offset):
         return training(x, scale, offset, data_format="NCHW")[0]
 
-    wanted = np.moveaxis(in_training(X, SCALE, OFFSET)[0], -1, 1)
-    check(build, np.moveaxis(X, -1, 1), SCALE, OFFSET, expect=wanted)
+    expected = np.moveaxis(in_training(X, SCALE, OFFSET)[0], -1, 1)
+    check(build, np.moveaxis(X, -1, 1), SCALE, OFFSET, expect=expected)
     check(gradients(build), np.moveaxis(X, -1, 1), SCALE, OFFSET, gradient=False)
 
 
@@ -68,8 +68,8 @@ def test_short_images_have_wide_statistics() -> None:
     with tf.Graph().as_default(), tf.Session() as session:
         y, mean, _ = training(tf.constant(x), SCALE.astype("f"), OFFSET.astype("f"))
         assert (y.dtype, mean.dtype) == (tf.float16, tf.float32)
-        wanted = in_training(x.astype(float), SCALE, OFFSET)[0]
-        np.testing.assert_allclose(session.run(y), wanted, atol=1e-2)
+        expected = in_training(x.astype(float), SCALE, OFFSET)[0]
+        np.testing.assert_allclose(session.run(y), expected, atol=1e-2)
 
 
 def test_wrong_arguments() -> None:

@@ -67,8 +67,8 @@ def test_channels_first(kind: str) -> None:
     arguments = (1, 1, 2, 2), (1, 1, 2, 1), "SAME"
     function = tf.nn.max_pool if kind == "max" else tf.nn.avg_pool
     numpy = np.max if kind == "max" else np.mean
-    wanted = pooled(x, numpy, *arguments)
-    check(lambda x: function(x, *arguments, data_format="NCHW"), x, expect=wanted)
+    expected = pooled(x, numpy, *arguments)
+    check(lambda x: function(x, *arguments, data_format="NCHW"), x, expect=expected)
 
 
 @pytest.mark.parametrize("padding", ["SAME", "VALID"])
@@ -108,8 +108,8 @@ def test_the_first_of_equal_elements_takes_the_gradient() -> None:
         x = tf.ones([1, 3, 3, 1])
         y = tf.nn.max_pool(x, 2, 1, "VALID")
         (dx,) = tf.gradients(y, x, tf.reshape(tf.range(4.0) + 1.0, [1, 2, 2, 1]))
-        wanted = np.array([[1, 2, 0], [3, 4, 0], [0, 0, 0]])
-        np.testing.assert_array_equal(session.run(dx)[0, :, :, 0], wanted)
+        expected = np.array([[1, 2, 0], [3, 4, 0], [0, 0, 0]])
+        np.testing.assert_array_equal(session.run(dx)[0, :, :, 0], expected)
 
 
 @pytest.mark.parametrize("padding", ["SAME", "VALID"])
@@ -118,26 +118,26 @@ def test_gradients_among_equal_elements_are_those_of_the_reference(
     ksize: int, stride: int, padding: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x = np.random.default_rng(1).integers(0, 3, (2, 9, 7, 20)).astype(np.float32)
-    found = []
+    actual = []
     for compiles in (False, True):
         monkeypatch.setattr(engine, "COMPILES", compiles)
         with tf.Graph().as_default(), tf.Session() as session:
             given = tf.placeholder(tf.float32, x.shape)
             y = tf.nn.max_pool(given, ksize, stride, padding)
             slope = tf.gradients(y * y, given)[0]
-            found.append(session.run(slope, {given: x}))
+            actual.append(session.run(slope, {given: x}))
             x_nan = np.where(np.arange(x.size).reshape(x.shape) == 777, np.float32(np.nan), x)
             bad = np.isnan(session.run(slope, {given: x_nan}))
             assert bad.any() == np.isnan(session.run(y, {given: x_nan})).any()
-    np.testing.assert_array_equal(*found)
+    np.testing.assert_array_equal(*actual)
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.uint8, *NARROW_FLOATS])
 def test_other_dtypes(dtype: type) -> None:
     x = R.permutation(20).reshape(1, 5, 4, 1).astype(dtype)
     arguments = (1, 2, 3, 1), (1, 2, 2, 1), "SAME"
-    wanted = pooled(x.astype(float), np.max, *arguments)
-    check(lambda x: tf.nn.max_pool(x, *arguments), x, expect=wanted.astype(dtype), gradient=False)
+    expected = pooled(x.astype(float), np.max, *arguments)
+    check(lambda x: tf.nn.max_pool(x, *arguments), x, expect=expected.astype(dtype), gradient=False)
 
 
 @pytest.mark.parametrize("dtype", NARROW_FLOATS)
@@ -150,10 +150,10 @@ def test_means_of_narrow_floats(dtype: type) -> None:
 
 def test_windows_may_be_given_for_space_alone() -> None:
     x = R.normal(size=(1, 4, 4, 2))
-    wanted = pooled(x, np.mean, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
-    check(lambda x: tf.nn.avg_pool2d(x, 2, [2, 2], "VALID"), x, expect=wanted, gradient=False)
-    wanted = pooled(x, np.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
-    check(lambda x: tf.nn.max_pool2d(x, 2, [2, 2], "VALID"), x, expect=wanted, gradient=False)
+    expected = pooled(x, np.mean, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+    check(lambda x: tf.nn.avg_pool2d(x, 2, [2, 2], "VALID"), x, expect=expected, gradient=False)
+    expected = pooled(x, np.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+    check(lambda x: tf.nn.max_pool2d(x, 2, [2, 2], "VALID"), x, expect=expected, gradient=False)
 
 
 @pytest.mark.parametrize(

@@ -156,8 +156,8 @@ def test_softmax_of_unknown_rank(axis: int) -> None:
     with tf.Graph().as_default(), tf.Session() as session:
         x = tf.placeholder(tf.float64)
         powers = np.exp(values)
-        wanted = powers / powers.sum(axis, keepdims=True)
-        np.testing.assert_allclose(session.run(tf.nn.softmax(x, axis), {x: values}), wanted)
+        expected = powers / powers.sum(axis, keepdims=True)
+        np.testing.assert_allclose(session.run(tf.nn.softmax(x, axis), {x: values}), expected)
 
 
 @pytest.mark.parametrize("function", [tf.nn.softmax, tf.nn.log_softmax])
@@ -197,5 +197,5 @@ def test_sparse_labels_have_an_axis_less_also_where_only_the_step_tells() -> Non
     with tf.Session() as session:
         with pytest.raises(tf.errors.InvalidArgumentError, match="Rank mismatch"):
             session.run(loss, {labels: np.zeros((3, 1)), logits: np.zeros((3, 4))})
-        found = session.run(loss, {labels: np.zeros(3), logits: np.zeros((3, 4))})
-    np.testing.assert_allclose(found, [np.log(4)] * 3, rtol=1e-6)
+        actual = session.run(loss, {labels: np.zeros(3), logits: np.zeros((3, 4))})
+    np.testing.assert_allclose(actual, [np.log(4)] * 3, rtol=1e-6)

@@ -28,8 +28,8 @@ def test_conv2d(padding: str) -> None:
         )
         plain = tf.nn.conv2d(IMAGES, filters, [1, 2, 2, 1], padding)
         assert result[0].shape.as_list() == plain.shape.as_list()
-        got, wanted = session.run([reals(result), plain])
-    np.testing.assert_allclose(got, wanted, atol=0.25)
+        got, expected = session.run([reals(result), plain])
+    np.testing.assert_allclose(got, expected, atol=0.25)
 
 
 def test_impossible_arguments() -> None:

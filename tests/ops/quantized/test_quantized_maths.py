@@ -87,8 +87,8 @@ def test_reshape() -> None:
 def test_relu(name: str, top: float) -> None:
     features = tf.quantize_v2([-4.0, 0.0, 2.0, 7.0], -8.0, 8.0, tf.quint8, "MIN_FIRST")
     result = getattr(quantized_pooling, name)()(*features)
-    wanted = [0, 0, 2, top]
-    np.testing.assert_allclose(reals(result), wanted, atol=0.05)
+    expected = [0, 0, 2, top]
+    np.testing.assert_allclose(reals(result), expected, atol=0.05)
 
 
 def test_constants_and_feeds_are_plain_integers() -> None:

@@ -217,27 +217,27 @@ class TestDraws:
     def test_they_are_those_of_the_stream(self) -> None:
         stream, draws = Stream(3, 4), Draws(Stream(3, 4), 100)
         for _ in range(40):
-            wanted, found = Words(stream.reserve(100)), draws.next()
-            assert [found.word() for _ in range(300)] == [wanted.word() for _ in range(300)]
-            assert found.below(1000) == wanted.below(1000)
+            expected, actual = Words(stream.reserve(100)), draws.next()
+            assert [actual.word() for _ in range(300)] == [expected.word() for _ in range(300)]
+            assert actual.below(1000) == expected.below(1000)
 
     def test_others_may_draw_in_between(self) -> None:
         stream, own = Stream(3, 4), Stream(3, 4)
         draws = Draws(own, 70)
         for skipped in (0, 70, 3, 0, 700, 1):
             assert stream.reserve(skipped) == own.reserve(skipped)
-            wanted, found = Words(stream.reserve(70)), draws.next()
-            assert found.float64s() == wanted.float64s()
-            assert found.float64s() == wanted.float64s()
+            expected, actual = Words(stream.reserve(70)), draws.next()
+            assert actual.float64s() == expected.float64s()
+            assert actual.float64s() == expected.float64s()
 
     def test_steps_together_are_the_next_ones(self) -> None:
         stream, draws = Stream(3, 4), Draws(Stream(3, 4), 500)
         for used in (48, 64, 400, 600):
             generator, words = draws.next_steps(used)
             for step, row in enumerate(words):
-                wanted = stream.reserve(500)
-                assert draws.skip(generator, step) == wanted
-                assert (row == wanted.words(min(used, 500) * 4)).all()
+                expected = stream.reserve(500)
+                assert draws.skip(generator, step) == expected
+                assert (row == expected.words(min(used, 500) * 4)).all()
             assert len(words) == max(1, 1024 // min(used, 500))
 
 
@@ -424,9 +424,9 @@ class TestCandidates:
         for classes in (1, 10, 50_000, 1 << 40):
             powers = np.log(np.arange(1, min(classes, 3000) + 2)) / np.log1p(classes)
             numbers = np.clip(powers[:, None] * (1 + np.arange(-4, 5) * 2.0**-53), 0, 1 - 2.0**-52)
-            found = samplers.LogUniform(classes).classes(numbers)
+            actual = samplers.LogUniform(classes).classes(numbers)
             expected = [self.log_uniform_class(x, classes) for x in numbers.ravel().tolist()]
-            assert found.ravel().tolist() == expected
+            assert actual.ravel().tolist() == expected
 
     @staticmethod
     def log_uniform_class(number: float, classes: int) -> int:

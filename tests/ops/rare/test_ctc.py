@@ -56,8 +56,8 @@ def run_loss(logits, labels=LABELS, lengths=LENGTHS, **options):
 def test_loss_is_the_sum_over_paths(merge: bool) -> None:
     loss, _ = run_loss(LOGITS, ctc_merge_repeated=merge)
     for b, (row, length) in enumerate(zip(LABELS, LENGTHS, strict=True)):
-        wanted = -np.log(probabilities(LOGITS[:length, b], merge)[tuple(row)])
-        np.testing.assert_allclose(loss[b], wanted)
+        expected = -np.log(probabilities(LOGITS[:length, b], merge)[tuple(row)])
+        np.testing.assert_allclose(loss[b], expected)
 
 
 @pytest.mark.parametrize("merge", [True, False])
@@ -81,8 +81,8 @@ def test_frames_after_the_end_do_not_matter() -> None:
 
 def test_repeated_labels_may_be_collapsed_first() -> None:
     loss, _ = run_loss(LOGITS, preprocess_collapse_repeated=True)
-    wanted = run_loss(LOGITS, labels=[[0, 1], [2, 1], [1]])[0]
-    np.testing.assert_array_equal(loss, wanted)
+    expected = run_loss(LOGITS, labels=[[0, 1], [2, 1], [1]])[0]
+    np.testing.assert_array_equal(loss, expected)
 
 
 def test_batch_first_and_old_order() -> None:
@@ -149,11 +149,11 @@ def test_a_wide_beam_finds_the_best_sequences() -> None:
 
 def test_a_beam_may_merge_repeats() -> None:
     logits = np.log(np.array([[0.98, 0.01, 0.01], [0.01, 0.01, 0.98], [0.98, 0.01, 0.01]]))
-    for merge, wanted in ((True, [0]), (False, [0, 0])):
+    for merge, expected in ((True, [0]), (False, [0, 0])):
         rows, _ = decoded(
             tf.nn.ctc_beam_search_decoder, logits[:, None], [3], beam_width=5, merge_repeated=merge
         )
-        assert rows[0][0] == wanted
+        assert rows[0][0] == expected
 
 
 def test_more_paths_than_the_beam_holds() -> None:
@@ -167,7 +167,7 @@ def test_second_version_takes_any_blank(blank: int) -> None:
     place = blank % 4
     order = [c for c in range(4) if c != place] + [place]
     logits = LOGITS[:, :, np.argsort(order)]
-    wanted, wanted_gradient = run_loss(LOGITS)
+    expected, wanted_gradient = run_loss(LOGITS)
     dense = np.zeros((3, 3), np.int32)
     for b, row in enumerate(LABELS):
         dense[b, : len(row)] = [order[label] for label in row]
@@ -176,7 +176,7 @@ def test_second_version_takes_any_blank(blank: int) -> None:
         lengths = [len(row) for row in LABELS], np.array(LENGTHS, np.int32)
         loss = tf.nn.ctc_loss_v2(dense, x, *lengths, blank_index=blank)
         value, gradient = session.run([loss, tf.gradients(loss, x)[0]])
-        np.testing.assert_allclose(value, wanted)
+        np.testing.assert_allclose(value, expected)
         np.testing.assert_allclose(gradient, wanted_gradient[:, :, np.argsort(order)])
 
 

@@ -19,22 +19,22 @@ def glimpse(offsets: Any, size: Any = (2, 4), **options: Any) -> Any:
 
 
 def test_centre_and_places() -> None:
-    found = glimpse([[0.0, 0.0], [0.0, -0.5]])
-    np.testing.assert_array_equal(found[0], IMAGE[0, 2:4, 2:6])
-    np.testing.assert_array_equal(found[1], IMAGE[1, 2:4, 0:4])
-    found = glimpse([[2.0, 3.0], [5.0, 6.0]], centered=False, normalized=False)
-    np.testing.assert_array_equal(found[0], IMAGE[0, 1:3, 1:5])
-    np.testing.assert_array_equal(found[1], IMAGE[1, 4:6, 4:8])
+    actual = glimpse([[0.0, 0.0], [0.0, -0.5]])
+    np.testing.assert_array_equal(actual[0], IMAGE[0, 2:4, 2:6])
+    np.testing.assert_array_equal(actual[1], IMAGE[1, 2:4, 0:4])
+    actual = glimpse([[2.0, 3.0], [5.0, 6.0]], centered=False, normalized=False)
+    np.testing.assert_array_equal(actual[0], IMAGE[0, 1:3, 1:5])
+    np.testing.assert_array_equal(actual[1], IMAGE[1, 4:6, 4:8])
 
 
 @pytest.mark.parametrize("uniform", [True, False])
 def test_noise_outside(uniform: bool) -> None:
-    found = glimpse([[-1.0, -1.0], [5.0, 5.0]], uniform_noise=uniform)
-    np.testing.assert_array_equal(found[0, 1:, 2:], IMAGE[0, :1, :2])
-    assert np.all(np.isfinite(found))
+    actual = glimpse([[-1.0, -1.0], [5.0, 5.0]], uniform_noise=uniform)
+    np.testing.assert_array_equal(actual[0, 1:, 2:], IMAGE[0, :1, :2])
+    assert np.all(np.isfinite(actual))
     if uniform:
-        assert found[1].min() >= IMAGE[1].min()
-        assert found[1].max() <= IMAGE[1].max()
+        assert actual[1].min() >= IMAGE[1].min()
+        assert actual[1].max() <= IMAGE[1].max()
 
 
 def test_bad_sizes() -> None:

@@ -57,20 +57,20 @@ def test_erosion(strides: tuple, rates: tuple, padding: str) -> None:
     def build(x, w):
         return tf.nn.erosion2d(x, w, [1, *strides, 1], [1, *rates, 1], padding)
 
-    wanted = -dilated(-x, w[::-1, ::-1], strides, rates, padding)
-    check(build, x, w, expect=wanted, second=False)
+    expected = -dilated(-x, w[::-1, ::-1], strides, rates, padding)
+    check(build, x, w, expect=expected, second=False)
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int32, np.float16])
 def test_other_dtypes(dtype: type) -> None:
     x = R.integers(0, 100, size=(1, 3, 3, 1)).astype(dtype)
     w = R.integers(0, 9, size=(2, 2, 1)).astype(dtype)
-    wanted = dilated(x.astype(float), w.astype(float), (1, 1), (1, 1), "SAME").astype(dtype)
+    expected = dilated(x.astype(float), w.astype(float), (1, 1), (1, 1), "SAME").astype(dtype)
     check(
         lambda x, w: tf.nn.dilation2d(x, w, [1] * 4, [1] * 4, "SAME"),
         x,
         w,
-        expect=wanted,
+        expect=expected,
         gradient=False,
     )
 

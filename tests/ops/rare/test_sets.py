@@ -33,26 +33,28 @@ RESULTS: dict[str, Any] = {
 @pytest.mark.parametrize("left", [lambda a: a, sparse_a])
 def test_operations(name: str, left: Any) -> None:
     operation = getattr(tf.sets, f"set_{name}")
-    wanted = [np.array(part) for part in RESULTS[name]]
-    check(lambda a, b: operation(left(a), sparse_b(b)), A, B_VALUES, expect=wanted, gradient=False)
+    expected = [np.array(part) for part in RESULTS[name]]
+    check(
+        lambda a, b: operation(left(a), sparse_b(b)), A, B_VALUES, expect=expected, gradient=False
+    )
 
 
 def test_dense_with_dense_and_swapped() -> None:
     other = np.array([[1, 9], [4, 4]])
-    wanted = [np.array(part) for part in RESULTS["difference"]]
-    check(tf.sets.difference, A, other, expect=wanted, gradient=False)
+    expected = [np.array(part) for part in RESULTS["difference"]]
+    check(tf.sets.difference, A, other, expect=expected, gradient=False)
     check(
         lambda a, b: tf.sets.difference(b, a, aminusb=False),
         A,
         other,
-        expect=wanted,
+        expect=expected,
         gradient=False,
     )
     check(
         lambda a, b: tf.sets.difference(sparse_b(b), a, aminusb=False),
         A,
         B_VALUES,
-        expect=wanted,
+        expect=expected,
         gradient=False,
     )
 

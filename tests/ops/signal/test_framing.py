@@ -30,8 +30,8 @@ def test_windows(name: str, periodic: bool, length: int) -> None:
     size = tf.placeholder(tf.int32, [])
     dynamic = getattr(tf.signal, f"{name}_window")(size, periodic=periodic)
     expected = signal.get_window(name, length, fftbins=periodic)
-    found, later = run([made, dynamic], {size: length})
-    np.testing.assert_allclose(found, expected, atol=1e-6)
+    actual, later = run([made, dynamic], {size: length})
+    np.testing.assert_allclose(actual, expected, atol=1e-6)
     if length > 1:
         np.testing.assert_allclose(later, expected, atol=1e-6)
 
@@ -41,7 +41,7 @@ def test_windows(name: str, periodic: bool, length: int) -> None:
 @pytest.mark.parametrize(("length", "step"), [(3, 2), (4, 4), (2, 5), (9, 2)])
 def test_frames(axis: int, pad_end: bool, length: int, step: int) -> None:
     x = R.normal(size=(8, 7, 6))
-    found = run(tf.signal.frame(x, length, step, pad_end, pad_value=9, axis=axis))
+    actual = run(tf.signal.frame(x, length, step, pad_end, pad_value=9, axis=axis))
     lines = np.moveaxis(x, axis, -1)
     count = lines.shape[-1]
     starts = range(0, count if pad_end else max(count - length + 1, 0), step)
@@ -49,26 +49,26 @@ def test_frames(axis: int, pad_end: bool, length: int, step: int) -> None:
     cut = [padded[..., s : s + length] for s in starts]
     frames = np.stack(cut, -2) if cut else np.zeros((*lines.shape[:-1], 0, length))
     expected = np.moveaxis(frames, (-2, -1), (axis % 3, axis % 3 + 1))
-    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(actual, expected)
 
 
 @pytest.mark.parametrize("step", [1, 2, 4, 5])
 def test_overlapping_frames_are_added(step: int) -> None:
     frames = R.normal(size=(2, 3, 4)).astype(np.float32)
-    found = run(tf.signal.overlap_and_add(frames, step))
+    actual = run(tf.signal.overlap_and_add(frames, step))
     expected = np.zeros((2, 4 + step * 2), np.float32)
     for i in range(3):
         expected[:, i * step : i * step + 4] += frames[:, i]
-    np.testing.assert_allclose(found, expected, 1e-6)
+    np.testing.assert_allclose(actual, expected, 1e-6)
 
 
 @pytest.mark.parametrize("fft_length", [None, 16, 24])
 def test_spectra_over_time(fft_length: int | None) -> None:
     x = R.normal(size=(2, 60)).astype(np.float32)
-    found = run(tf.signal.stft(x, 16, 6, fft_length))
+    actual = run(tf.signal.stft(x, 16, 6, fft_length))
     window = signal.get_window("hann", 16)
     frames = np.stack([x[:, s : s + 16] * window for s in range(0, 45, 6)], 1)
-    np.testing.assert_allclose(found, np.fft.rfft(frames, fft_length or 16), atol=1e-4)
+    np.testing.assert_allclose(actual, np.fft.rfft(frames, fft_length or 16), atol=1e-4)
 
 
 @pytest.mark.parametrize(("length", "step"), [(16, 4), (12, 6), (9, 3)])

@@ -203,5 +203,5 @@ def test_the_gradient_of_values_of_unknown_rank_has_their_shape(values: Any) -> 
     with tf.Graph().as_default(), tf.Session() as session:
         x = tf.placeholder(tf.float64)
         dense = tf.sparse_to_dense([0, 2], [4], x)
-        (found,) = session.run(tf.gradients(dense * [1.0, 5.0, 2.0, 7.0], [x]), {x: values})
-        np.testing.assert_array_equal(found, [1.0, 2.0] if values.ndim else 3.0)
+        (actual,) = session.run(tf.gradients(dense * [1.0, 5.0, 2.0, 7.0], [x]), {x: values})
+        np.testing.assert_array_equal(actual, [1.0, 2.0] if values.ndim else 3.0)

@@ -19,17 +19,17 @@ def _axes(axis: Any) -> Any:
 @pytest.mark.parametrize("axis", AXES)
 @pytest.mark.parametrize("keep", [False, True])
 def test_sum(axis: Any, keep: bool) -> None:
-    wanted = DENSE.sum(_axes(axis), keepdims=keep)
+    expected = DENSE.sum(_axes(axis), keepdims=keep)
     given = np.zeros(0, np.int32) if axis == [] else axis
     check(
-        lambda v: _with_shape(tf.sparse_reduce_sum(sparse(v), given, keep), wanted),
+        lambda v: _with_shape(tf.sparse_reduce_sum(sparse(v), given, keep), expected),
         VALUES,
-        expect=wanted,
+        expect=expected,
     )
     check(
-        lambda v: _with_shape(dense(tf.sparse_reduce_sum_sparse(sparse(v), given, keep)), wanted),
+        lambda v: _with_shape(dense(tf.sparse_reduce_sum_sparse(sparse(v), given, keep)), expected),
         VALUES,
-        expect=wanted,
+        expect=expected,
     )
 
 
@@ -70,12 +70,12 @@ def test_bad_axis_fails_the_step() -> None:
 
 def test_softmax() -> None:
     raised = np.exp(VALUES[1:] - 3)
-    wanted = np.array([1, *(raised / raised.sum())])
-    check(lambda v: tf.sparse_softmax(sparse(v)).values, VALUES, expect=wanted)
+    expected = np.array([1, *(raised / raised.sum())])
+    check(lambda v: tf.sparse_softmax(sparse(v)).values, VALUES, expect=expected)
     check(
         lambda v: tf.sparse_softmax(sparse(v, PLACES[[1, 0, 2]])).values,
         VALUES[[1, 0, 2]],
-        expect=wanted[[1, 0, 2]],
+        expect=expected[[1, 0, 2]],
     )
 
 

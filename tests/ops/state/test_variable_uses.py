@@ -12,7 +12,7 @@ import pytest
 import thalweg as tf
 from thalweg import errors
 from thalweg.ops.core.context import VariableCell
-from thalweg.ops.state.variable_uses import USES, Held, Use, Uses
+from thalweg.ops.state.variable_uses import USES, HostUse, Use, Uses
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.kernels import Context
 
@@ -20,9 +20,9 @@ MODES = {"plain": (False, False), "locking": (True, False), "resource": (False, 
 
 
 def cell(is_resource: bool = False) -> VariableCell:
-    made = VariableCell("v", tf.float32, tf.TensorShape([4]), is_resource)
-    made.assign(np.zeros(4, np.float32))
-    return made
+    variable_cell = VariableCell("v", tf.float32, tf.TensorShape([4]), is_resource)
+    variable_cell.assign(np.zeros(4, np.float32))
+    return variable_cell
 
 
 def waits(uses: Uses, first: Use[Any], second: Use[Any]) -> bool:
@@ -92,7 +92,7 @@ def test_a_writer_is_not_starved_by_readers() -> None:
 
 def test_a_kernel_may_use_a_variable_inside_its_own_use() -> None:
     v = cell()
-    with Held([v], writes=True):
+    with HostUse([v], writes=True):
         v.assign(v.read() + 1)
     np.testing.assert_array_equal(v.read(), np.ones(4))
 
@@ -106,21 +106,21 @@ def test_a_use_inside_another_one_is_not_behind_those_that_wait(inner: str) -> N
 
     def later(name: str, cells: list[VariableCell]) -> threading.Thread:
         def run() -> None:
-            with Held(cells, writes=True):
+            with HostUse(cells, writes=True):
                 order.append(name)
 
         thread = threading.Thread(target=run)
         thread.start()
         return thread
 
-    with Held([v], writes=True):
+    with HostUse([v], writes=True):
         threads = [later("waits for the outer one", [v, other])]
         while USES.waiting < 1:
             pass
         threads.append(later("waits for the one that waits", [other]))
         while USES.waiting < 2:
             pass
-        with Held(cells, writes=True):
+        with HostUse(cells, writes=True):
             order.append("inner")
     for thread in threads:
         thread.join()
@@ -133,17 +133,17 @@ def test_a_nested_use_waits_for_one_that_runs() -> None:
     begun, release = threading.Event(), threading.Event()
 
     def run() -> None:
-        with Held([other], writes=True):
+        with HostUse([other], writes=True):
             begun.set()
             release.wait()
             order.append("running")
 
     thread = threading.Thread(target=run)
-    with Held([v], writes=True):
+    with HostUse([v], writes=True):
         thread.start()
         begun.wait()
         threading.Thread(target=lambda: (_wait_for(1), release.set())).start()
-        with Held([other], writes=True):
+        with HostUse([other], writes=True):
             order.append("nested")
     thread.join()
     assert order == ["running", "nested"]
@@ -159,9 +159,9 @@ def test_counters_are_counted_up_by_many_threads_at_once() -> None:
         counter = tf.Variable(0, trainable=False)
         session.run(counter.initializer)
         count = session.make_callable(counter.count_up_to(400))
-        found: list[int] = []
-        at_once(8, lambda: found.extend(int(count()) for _ in range(50)))
-        assert sorted(found) == list(range(400))
+        actual: list[int] = []
+        at_once(8, lambda: actual.extend(int(count()) for _ in range(50)))
+        assert sorted(actual) == list(range(400))
 
 
 def test_a_step_that_waits_can_be_cancelled() -> None:
@@ -283,8 +283,8 @@ def test_no_read_is_torn(mode: str) -> None:
         writer.start()
         while not stop.is_set():
             for read in reads:
-                found = session.run(read)
-                assert found.min() == found.max()
+                actual = session.run(read)
+                assert actual.min() == actual.max()
         writer.join()
         assert session.run(v)[0] == steps
 

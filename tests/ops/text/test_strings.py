@@ -149,8 +149,8 @@ def test_reduce_join(axis: Any, keep: bool, wanted: Any) -> None:
     ],
 )
 def test_split(build: Any, values: Any, places: Any, shape: Any) -> None:
-    wanted = [np.array(places), texts(*values), np.array(shape)]
-    check(build, texts(" a bc", "", "d"), expect=wanted, gradient=False)
+    expected = [np.array(places), texts(*values), np.array(shape)]
+    check(build, texts(" a bc", "", "d"), expect=expected, gradient=False)
 
 
 def test_unsorted_segment_join() -> None:

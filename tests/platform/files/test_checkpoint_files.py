@@ -62,9 +62,9 @@ def test_all_dtypes_come_back(tmp_path):
     checkpoint = open_checkpoint(saved(tmp_path))
     assert list(checkpoint.entries) == sorted(TENSORS)
     for name, array in TENSORS.items():
-        found = checkpoint.read(name)
-        assert found.dtype == array.dtype
-        np.testing.assert_array_equal(found, array)
+        actual = checkpoint.read(name)
+        assert actual.dtype == array.dtype
+        np.testing.assert_array_equal(actual, array)
 
 
 def test_arrays_are_views_of_the_file(tmp_path):
@@ -79,10 +79,10 @@ def test_other_tools_read_the_data(tmp_path):
     saved(tmp_path, shards=[[Piece(name, TENSORS[name]) for name in foreign]])
     (path,) = data_files(tmp_path)
     assert path.name == "model.data-00000-of-00001.safetensors"
-    found = load_file(path)
-    np.testing.assert_array_equal(found["weights"], TENSORS["weights"])
-    np.testing.assert_array_equal(found["bfloat16"], TENSORS["bfloat16"])
-    assert found["complex"].tobytes() == TENSORS["complex"].tobytes()
+    actual = load_file(path)
+    np.testing.assert_array_equal(actual["weights"], TENSORS["weights"])
+    np.testing.assert_array_equal(actual["bfloat16"], TENSORS["bfloat16"])
+    assert actual["complex"].tobytes() == TENSORS["complex"].tobytes()
 
 
 def test_float8_has_the_codes_of_the_format(tmp_path):
@@ -151,8 +151,8 @@ def test_slices_in_several_files(tmp_path):
 
 def test_a_slice_of_a_whole_tensor(tmp_path):
     checkpoint = open_checkpoint(saved(tmp_path))
-    found = checkpoint.read("weights", parse_slice("2 3 -:0,2"))
-    np.testing.assert_array_equal(found, TENSORS["weights"][:, :2])
+    actual = checkpoint.read("weights", parse_slice("2 3 -:0,2"))
+    np.testing.assert_array_equal(actual, TENSORS["weights"][:, :2])
 
 
 def test_missing_slices_are_an_error(tmp_path):
@@ -226,8 +226,8 @@ def test_an_end_at_any_moment_leaves_the_last_good_one(tmp_path, monkeypatch, ca
             break
         except errors.OpError:
             monkeypatch.undo()
-            found = open_checkpoint(prefix).entries
-            assert list(found) in (sorted(TENSORS), ["new"])
+            actual = open_checkpoint(prefix).entries
+            assert list(actual) in (sorted(TENSORS), ["new"])
     assert list(open_checkpoint(prefix).entries) == ["new"]
 
 
@@ -295,7 +295,7 @@ def read_all(prefix):
     """Read all tensors, by turns as views of the file and as a session restores them."""
     checkpoint = open_checkpoint(prefix)
     if next(_hands_over):
-        checkpoint.hand_over([(name, None, lambda array: None) for name in checkpoint.entries])
+        checkpoint.read_into([(name, None, lambda array: None) for name in checkpoint.entries])
     else:
         for name in checkpoint.entries:
             checkpoint.read(name)

@@ -149,9 +149,9 @@ def test_walk_in_both_orders(tmp_path):
 
 def test_stat(tmp_path, path):
     write(path)
-    found = gfile.Stat(path)
-    assert (found.length, found.is_directory) == (7, False)
-    assert found.mtime_nsec == os.stat(path).st_mtime_ns
+    actual = gfile.Stat(path)
+    assert (actual.length, actual.is_directory) == (7, False)
+    assert actual.mtime_nsec == os.stat(path).st_mtime_ns
     assert gfile.Stat(str(tmp_path)).is_directory
 
 

@@ -174,24 +174,24 @@ def test_every_cut_says_where_and_gives_what_came_before(tmp_path: Path) -> None
         path = tmp_path / "cut"
         path.write_bytes(data[:cut])
         whole = max(i for i, start in enumerate(starts) if start <= cut)
-        found: list[bytes] = []
+        actual: list[bytes] = []
         iterator = tf.python_io.tf_record_iterator(str(path))
         if cut in starts:
             assert list(iterator) == items[:whole]
             continue
         with pytest.raises(tf.errors.DataLossError, match=f"cut: truncated.* {starts[whole]}"):
-            found.extend(iterator)
-        assert found == items[:whole]
+            actual.extend(iterator)
+        assert actual == items[:whole]
 
 
 def test_every_changed_byte_is_noticed(tmp_path: Path) -> None:
     items = [b"one", b"twotwo"]
     data = write(tmp_path / "file", items).read_bytes()
-    for place in range(len(data)):
+    for index in range(len(data)):
         changed = bytearray(data)
-        changed[place] ^= 0x40
+        changed[index] ^= 0x40
         (tmp_path / "bad").write_bytes(changed)
-        start = 0 if place < 19 else 19
+        start = 0 if index < 19 else 19
         with pytest.raises(tf.errors.DataLossError, match=rf"bad: corrupted record at {start}\b"):
             read(tmp_path / "bad")
 

@@ -35,19 +35,19 @@ def prefix(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def received(prefix: str, wishes: list[Any]) -> list[Any]:
     """What comes for each of some names or (name, slice) pairs."""
-    found: list[Any] = [None] * len(wishes)
+    result: list[Any] = [None] * len(wishes)
 
     def receiver(place: int) -> Any:
         def receive(array: Any) -> None:
-            assert found[place] is None
-            found[place] = array
+            assert result[place] is None
+            result[place] = array
 
         return receive
 
     named = [wish if isinstance(wish, tuple) else (wish, None) for wish in wishes]
     opened = checkpoint_files.open_files(prefix)
-    opened.hand_over([(name, box, receiver(n)) for n, (name, box) in enumerate(named)])
-    return found
+    opened.read_into([(name, box, receiver(n)) for n, (name, box) in enumerate(named)])
+    return result
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_what_a_receiver_gives_back_is_filled_next(tmp_path: Path) -> None:
         return receive
 
     opened = checkpoint_files.open_files(str(tmp_path / "m"))
-    opened.hand_over([(name, None, receiver(name)) for name in names])
+    opened.read_into([(name, None, receiver(name)) for name in names])
     assert all(np.array_equal(array, value) for array in new.values())
     # Two threads fill at most four at once: those they began with, and those these run into.
     assert sum(array.ctypes.data not in places for array in new.values()) <= 4
@@ -113,7 +113,7 @@ def test_what_nothing_more_can_fill_is_let_go(tmp_path: Path) -> None:
         return receive
 
     opened = checkpoint_files.open_files(str(tmp_path / "m"))
-    opened.hand_over([(n, None, receiver(value.size)) for n, value in values.items()])
+    opened.read_into([(n, None, receiver(value.size)) for n, value in values.items()])
     assert max(alive) <= 2  # one that each thread is about to let go
 
 
@@ -133,7 +133,7 @@ def test_arrays_come_from_the_heap_of_the_calling_thread(
 
     monkeypatch.setattr(np, "empty", recorded)
     opened = checkpoint_files.open_files(str(tmp_path / "m"))
-    opened.hand_over([(name, None, lambda array: array) for name in names])
+    opened.read_into([(name, None, lambda array: array) for name in names])
     assert set(allocating) == {threading.get_ident()}
 
 
@@ -164,7 +164,7 @@ def test_a_damaged_block_is_named_and_its_tensors_are_not_handed_over(
 
     opened = checkpoint_files.open_files(str(tmp_path / "m"))
     with pytest.raises(errors.DataLossError, match=str(path)):
-        opened.hand_over([(piece.name, None, receiver(piece.name)) for piece in pieces])
+        opened.read_into([(piece.name, None, receiver(piece.name)) for piece in pieces])
     assert f"x{count - 1}" not in handed
 
 

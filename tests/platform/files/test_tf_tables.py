@@ -48,9 +48,9 @@ def test_every_dtype_is_read(path):
     reader = tf.train.load_checkpoint(str(path))
     assert set(reader.get_variable_to_shape_map()) == set(VALUES)
     for name, value in VALUES.items():
-        found = reader.get_tensor(name)
-        np.testing.assert_array_equal(found, value)
-        assert np.asarray(found).dtype == value.dtype
+        actual = reader.get_tensor(name)
+        np.testing.assert_array_equal(actual, value)
+        assert np.asarray(actual).dtype == value.dtype
 
 
 def test_variables_are_restored(path):

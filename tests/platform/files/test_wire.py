@@ -36,11 +36,11 @@ def test_fields_are_read(step: int, time: float, graph: bytes, number: float) ->
         wire.bytes_field(100, graph),
         wire.float_field(3, number),
     ]
-    found = list(wire.fields(b"".join(parts)))
-    assert [field.number for field in found] == [2, 1, 100, 3]
-    assert [field.raw for field in found] == parts
-    assert found[0].value == (step or 1) % (1 << 64)
-    assert found[2].value == graph
+    actual = list(wire.fields(b"".join(parts)))
+    assert [field.number for field in actual] == [2, 1, 100, 3]
+    assert [field.raw for field in actual] == parts
+    assert actual[0].value == (step or 1) % (1 << 64)
+    assert actual[2].value == graph
 
 
 @given(st.binary(max_size=64))

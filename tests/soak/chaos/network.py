@@ -186,7 +186,7 @@ class Switch:
         if number is None:
             return
         is_for_all, target = frame[0] & 1, frame[5] - 1
-        receivers = [each for each in self._ports if each != number] if is_for_all else [target]
+        receivers = [port for port in self._ports if port != number] if is_for_all else [target]
         for receiver in receivers:
             if receiver in self._ports:
                 self._pass(number, receiver, frame)

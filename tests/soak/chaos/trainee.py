@@ -42,12 +42,12 @@ def model(x: Any, y: Any) -> Any:
 
 def counters(servers: int) -> list[Any]:
     """A counter on each parameter server."""
-    made: list[Any] = []
+    result: list[Any] = []
     for index in range(servers):
         with tf.device(f"/job:ps/task:{index}"):
             zero = tf.zeros_initializer()
-            made.append(tf.get_variable(f"updates_{index}", [], tf.float64, zero))
-    return made
+            result.append(tf.get_variable(f"updates_{index}", [], tf.float64, zero))
+    return result
 
 
 class StopWhenTold(tf.train.SessionRunHook):

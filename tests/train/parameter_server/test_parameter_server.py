@@ -142,7 +142,9 @@ def test_load_by_server():
     assert sum(load.keys for load in loads) == KEYS + 10
     assert sum(load.bytes for load in loads) == 4 * (KEYS * 4 + 10)
     assert sum(load.pulled for load in loads) == 6
-    owner = next(each.owner for each in first.key_ranges if each.start <= 4 < each.stop)
+    owner = next(
+        key_range.owner for key_range in first.key_ranges if key_range.start <= 4 < key_range.stop
+    )
     assert {load.device: load.pushed for load in loads} == {
         device: 2 * (device == owner) for device in DEVICES
     }

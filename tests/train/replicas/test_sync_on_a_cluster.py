@@ -44,12 +44,12 @@ def program(index, aggregate, total, name):
 
 def at_once(work, count):
     """Run a function on some threads; what they return, in order."""
-    found, failures = [None] * count, []
+    result, failures = [None] * count, []
 
     def run(index):
         try:
             with tf.Graph().as_default():
-                found[index] = work(index)
+                result[index] = work(index)
         except BaseException as error:
             failures.append(error)
 
@@ -60,7 +60,7 @@ def at_once(work, count):
         thread.join()
     if failures:
         raise failures[0]
-    return found
+    return result
 
 
 def check(found):
@@ -90,9 +90,9 @@ def test_workers_that_stop_at_one_update_pause_and_go_on(cluster, workers, aggre
                     pass
                 together.wait()
             with between_updates(tf.get_default_graph()):  # of which the chief may begin one more
-                found = session.run_step_fn(lambda context: context.session.run(counts))
+                result = session.run_step_fn(lambda context: context.session.run(counts))
             together.wait()  # nobody takes the chief's thread away from the others
-            return found
+            return result
 
     check(at_once(work, workers))
 
@@ -126,8 +126,8 @@ def test_a_program_without_hooks_starts_the_chiefs_thread_itself(cluster, tokens
                 pass
             together.wait()
             with between_updates(tf.get_default_graph()):
-                found = session.run(counts)
+                result = session.run(counts)
             together.wait()
-            return found
+            return result
 
     check(at_once(work, WORKERS))

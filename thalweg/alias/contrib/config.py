@@ -24,12 +24,12 @@ class PhysicalDevice(NamedTuple):
 
 def list_physical_devices(device_type: str | None = None) -> list[PhysicalDevice]:
     """The devices of this process, or those of a type."""
-    found: list[PhysicalDevice] = []
+    result: list[PhysicalDevice] = []
     for device in tf.python.client.device_lib.list_local_devices():
         if device_type in (None, device.device_type):
             place = device.name.rpartition("device:")[2]
-            found.append(PhysicalDevice(f"/physical_device:{place}", device.device_type))
-    return found
+            result.append(PhysicalDevice(f"/physical_device:{place}", device.device_type))
+    return result
 
 
 def _check(device: Any) -> None:

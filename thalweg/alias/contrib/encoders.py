@@ -61,9 +61,9 @@ def embed_sequence(
         flat, places = tf.unique(tf.reshape(ids, [-1]))
         rows = tf.gather(tf.nn.embedding_lookup(table, flat), places)
         sizes = tf.concat([tf.shape(ids), tf.shape(table)[1:]], 0)
-        made = tf.reshape(rows, sizes)
-        made.set_shape(tf.convert_to_tensor(ids).shape.concatenate(table.shape[1:]))
-        return made
+        result = tf.reshape(rows, sizes)
+        result.set_shape(tf.convert_to_tensor(ids).shape.concatenate(table.shape[1:]))
+        return result
 
 
 def _embeddings(shape: Any, initializer: Any, regularizer: Any, trainable: bool) -> Any:

@@ -99,11 +99,11 @@ def all_sum(tensors: Any) -> list[Any]:
     if not tensors:
         raise ValueError("Must pass >0 tensors to all reduce operations")
     total = tf.add_n(list(tensors))
-    found: list[Any] = []
+    result: list[Any] = []
     for tensor in tensors:
         with tf.device(tensor.device or None):
-            found.append(tf.identity(total))
-    return found
+            result.append(tf.identity(total))
+    return result
 
 
 class StagingArea:

@@ -205,12 +205,12 @@ def _metric_function(metrics: dict[str, Any]) -> Callable[..., Any]:
     """The function that `tf.estimator.add_metrics` takes."""
 
     def made(features: Any, labels: Any, predictions: Any) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        result: dict[str, Any] = {}
         for name, metric in metrics.items():
             title, *key = nest.as_list(name)
             spec = metric if isinstance(metric, MetricSpec) else MetricSpec(metric, *key)
-            found[title] = spec.create_metric_ops(features, labels, predictions)
-        return found
+            result[title] = spec.create_metric_ops(features, labels, predictions)
+        return result
 
     return made
 
@@ -353,14 +353,14 @@ class SKCompat:
 def infer_real_valued_columns_from_input(x: Any) -> list[Any]:
     """A column for an array of numbers, or one for each array of a dict."""
     arrays = _by_name(x)
-    found: list[Any] = []
+    result: list[Any] = []
     for name, values in sorted(arrays.items()):
         array = np.asarray(values)
         if array.dtype.kind not in "fiu":
             raise ValueError(f"A feature is of dtype {array.dtype}, which is no number.")
         width = int(np.prod(array.shape[1:], initial=1))
-        found.append(columns.real_valued_column(name, width, dtype=tf.as_dtype(array.dtype)))
-    return found
+        result.append(columns.real_valued_column(name, width, dtype=tf.as_dtype(array.dtype)))
+    return result
 
 
 def infer_real_valued_columns_from_input_fn(input_fn: Callable[[], Any]) -> list[Any]:
@@ -368,8 +368,8 @@ def infer_real_valued_columns_from_input_fn(input_fn: Callable[[], Any]) -> list
     with tf.Graph().as_default():
         features: Any = input_fn()[0]
         tensors = _by_name(features)
-        found: list[Any] = []
+        result: list[Any] = []
         for name, tensor in sorted(tensors.items()):
             sizes: list[int] = tensor.shape.as_list()[1:]
-            found.append(columns.real_valued_column(name, math.prod(sizes), dtype=tensor.dtype))
-        return found
+            result.append(columns.real_valued_column(name, math.prod(sizes), dtype=tensor.dtype))
+        return result

@@ -1,8 +1,8 @@
 """`tf.cluster.ray`: the tasks of a cluster as Ray actors.
 
 Ray schedules the tasks on machines (one placement group per call that adds tasks) and restarts
-actors that die. A restarted task registers with the roster, which sends its address to all others;
-sessions that used its previous incarnation fail, and new ones find it.
+actors that die. A restarted task registers with the task registry, which sends its address to all
+others; sessions that used its previous incarnation fail, and new ones find it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from thalweg.cluster.launch import ray_library
-from thalweg.cluster.launch.ray_task import RayTask, Roster
+from thalweg.cluster.launch.ray_task import RayTask, TaskRegistry
 from thalweg.cluster.launch.task import Task, tasks_of
 from thalweg.cluster.spec import ClusterSpec
 from thalweg.cluster.transport.security import Security
@@ -75,7 +75,7 @@ class RayCluster:
         self._name = f"thalweg-{secrets.token_hex(4)}"
         self._key = Security.of_process().key or "none"
         self._connection = ray_library.connect(address)
-        self._roster = ray_library.remote(Roster, {}, name=self._name).remote()
+        self._registry = ray_library.remote(TaskRegistry, {}, name=self._name).remote()
         try:
             self._add(tasks_of(jobs))
         except BaseException:
@@ -94,7 +94,7 @@ class RayCluster:
     @property
     def spec(self) -> ClusterSpec:
         """The tasks with their current addresses."""
-        return ClusterSpec(self._ray.get(self._roster.cluster.remote())[1])
+        return ClusterSpec(self._ray.get(self._registry.cluster.remote())[1])
 
     def target(self, job: str = "worker", index: int = 0) -> str:
         """The session target of a task.
@@ -147,7 +147,7 @@ class RayCluster:
         """Kill all tasks, and disconnect from Ray if this cluster connected to it."""
         if not self._ray.is_initialized():
             return
-        for actor in (*self._tasks.values(), self._roster):
+        for actor in (*self._tasks.values(), self._registry):
             self._ray.kill(actor)
         for group in self._groups:
             ray_library.release(group)
@@ -179,7 +179,7 @@ class RayCluster:
                 scheduling_strategy=ray_library.bundle(group, index),
             ).remote(self._name, *task, self._key, self._connection.is_local)
         self._ray.get([self._tasks[task].target.remote() for task in tasks])
-        version, jobs = self._ray.get(self._roster.cluster.remote())
+        version, jobs = self._ray.get(self._registry.cluster.remote())
         self._ray.get([actor.update.remote(version, jobs) for actor in self._tasks.values()])
 
     def _task_resources(self, task: Task) -> Mapping[str, float]:

@@ -1,7 +1,7 @@
-"""The Ray actors of a cluster: its tasks, and the roster with the address of each.
+"""The Ray actors of a cluster: its tasks, and the task registry with the address of each.
 
-A task registers with the roster on every start, the first one and restarts alike. The roster sends
-the new cluster to all other tasks, so a task may move to another machine.
+A task registers with the task registry on every start, the first one and restarts alike. The task
+registry sends the new cluster to all other tasks, so a task may move to another machine.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from thalweg.graph.graph import Graph
 Jobs = dict[str, dict[int, str]]
 
 
-class Roster:
+class TaskRegistry:
     """The actor that holds the addresses of all tasks."""
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class Roster:
         self._actors: dict[Task, Any] = {}
         self._version = 0
 
-    def enter(self, task: Task, offered: str, keeps: bool, actor: Any) -> tuple[int, Jobs]:
+    def register(self, task: Task, offered: str, keeps: bool, actor: Any) -> tuple[int, Jobs]:
         """Register a task that starts; returns the version and the addresses of all tasks.
 
         Args:
@@ -57,11 +57,11 @@ class Roster:
 class RayTask:
     """The actor of a task: a server in a Ray worker process."""
 
-    def __init__(self, roster: str, job: str, index: int, key: str, is_local: bool) -> None:
+    def __init__(self, registry: str, job: str, index: int, key: str, is_local: bool) -> None:
         os.environ["THALWEG_CLUSTER_KEY"] = key
         self._task = Task(job, index)
         self._host = "127.0.0.1" if is_local else node_address()
-        self._roster = library().get_actor(roster)  # by name: restarts pass it again
+        self._registry = library().get_actor(registry)  # by name: restarts pass it again
         self._version = 0
         try:
             self._server = self._listen(keeps=True)
@@ -72,7 +72,7 @@ class RayTask:
         ray = library()
         (port,) = free_ports(1, self._host)
         own_actor = ray.get_runtime_context().current_actor
-        reply = self._roster.enter.remote(self._task, f"{self._host}:{port}", keeps, own_actor)
+        reply = self._registry.register.remote(self._task, f"{self._host}:{port}", keeps, own_actor)
         self._version, jobs = ray.get(reply)
         return Server(jobs, *self._task)
 

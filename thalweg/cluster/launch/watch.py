@@ -13,7 +13,7 @@ from thalweg.cluster.transport.endpoint import Done, Endpoint, Peer
 from thalweg.cluster.wire import Kind, Message
 
 
-class Look(NamedTuple):
+class Sample(NamedTuple):
     """A sample of a task's counters and its time."""
 
     time: float
@@ -34,33 +34,33 @@ class Watch:
     def __init__(self, addresses: Mapping[Task, str]) -> None:
         self._addresses = addresses
         self._endpoint = Endpoint(self)
-        self._looks: dict[Task, tuple[Look, Look]] = {}
+        self._samples: dict[Task, tuple[Sample, Sample]] = {}
 
-    def ask(self) -> None:
+    def poll(self) -> None:
         """Request the counters of all tasks; replies are recorded as they arrive."""
         for task, address in self._addresses.items():
-            self._endpoint.peer(address).request(Message(Kind.STATUS), self._answered(task))
+            self._endpoint.peer(address).request(Message(Kind.STATUS), self._on_reply(task))
 
     def statistics(self, task: Task) -> Statistics | None:
         """The latest counters of a task, if it has replied."""
-        return self._looks[task][1].statistics if task in self._looks else None
+        return self._samples[task][1].statistics if task in self._samples else None
 
     def rates(self, task: Task) -> Rates | None:
         """The rates of a task between its last two replies; None if they are unknown."""
-        return rates(*self._looks[task]) if task in self._looks else None
+        return rates(*self._samples[task]) if task in self._samples else None
 
     def close(self) -> None:
         """Stop polling and close the endpoint."""
         self._endpoint.close()
 
-    def _answered(self, task: Task) -> Done:
+    def _on_reply(self, task: Task) -> Done:
         def done(message: Message | None, error: Exception | None) -> None:
             if message is None or message.kind is not Kind.DONE:
                 return  # the task is not up, or is gone
             fields: Mapping[str, Any] = message.fields
             counters = Statistics(*(int(fields.get(name, 0)) for name in Statistics._fields))
-            look = Look(time.monotonic(), counters)
-            self._looks[task] = self._looks.get(task, (look, look))[1], look
+            sample = Sample(time.monotonic(), counters)
+            self._samples[task] = self._samples.get(task, (sample, sample))[1], sample
 
         return done
 
@@ -73,7 +73,7 @@ class Watch:
         """Does nothing: a lost task is asked again by the next poll."""
 
 
-def rates(before: Look, after: Look) -> Rates | None:
+def rates(before: Sample, after: Sample) -> Rates | None:
     """The rates between two samples; None if there is only one or the task was restarted."""
     seconds = after.time - before.time
     pairs = zip(before.statistics, after.statistics, strict=True)

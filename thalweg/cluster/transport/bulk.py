@@ -26,7 +26,7 @@ from thalweg.cluster import wire
 from thalweg.cluster.transport.loop import Loop
 from thalweg.cluster.transport.sealing import TAG, Keys, Seal
 from thalweg.cluster.transport.streams import CHUNK
-from thalweg.cluster.wire import MAX_FRAME, Kind, Letter, WireError
+from thalweg.cluster.wire import MAX_FRAME, DecodedMessage, Kind, WireError
 
 _PREAMBLE = Struct("<4sHxxQ")  # magic, format version, ticket
 _PREFIX = Struct("<II")  # bytes of the frame, bytes of its data
@@ -149,7 +149,7 @@ class _ScratchBuffer:
 
 
 #: (connection, its ATTACH): takes ownership of the connection and reads it until it ends.
-Attach = Callable[[BulkSocket, Letter], None]
+Attach = Callable[[BulkSocket, DecodedMessage], None]
 
 
 class BulkListener:
@@ -159,7 +159,7 @@ class BulkListener:
         """Listen on an ephemeral port; raises OSError if there is none."""
         self._loop, self._refuse = loop, refuse
         self._offers: dict[int, tuple[Keys | None, Attach]] = {}  # by ticket
-        self._strangers: set[socket.socket] = set()
+        self._unauthenticated: set[socket.socket] = set()
         self._socket = socket.create_server((socket.gethostbyname(host), 0), backlog=_BACKLOG)
         self._socket.setblocking(False)
         self._port: int = self._socket.getsockname()[1]
@@ -179,40 +179,40 @@ class BulkListener:
         """Stop accepting, and drop connections that have not authenticated."""
         self._loop.unwatch(self._socket.fileno())
         self._socket.close()
-        for connected in [*self._strangers]:
+        for connected in [*self._unauthenticated]:
             self._drop_unauthenticated(connected)
 
     def _accept(self) -> None:
         with suppress(OSError):  # the client has disconnected already
             connected, _ = self._socket.accept()
-            if len(self._strangers) >= _MAX_STRANGERS:
+            if len(self._unauthenticated) >= _MAX_STRANGERS:
                 connected.close()
                 return
             connected.setblocking(True)
-            self._strangers.add(connected)
-            self._loop.later(_PATIENCE, partial(self._drop_unauthenticated, connected))
+            self._unauthenticated.add(connected)
+            self._loop.call_later(_PATIENCE, partial(self._drop_unauthenticated, connected))
             name = "thalweg-cluster-bulk"
             threading.Thread(target=self._serve, args=(connected,), name=name, daemon=True).start()
 
     def _drop_unauthenticated(self, connected: socket.socket) -> None:
         """Shut down a connection if it has not authenticated yet."""
-        if connected in self._strangers:
+        if connected in self._unauthenticated:
             _shut_down(connected)
 
     def _serve(self, connected: socket.socket) -> None:
         """Authenticate a connection and hand it to the owner of its ticket; on its own thread."""
         try:
-            bulk, letter, attach = self._authenticate(connected)
+            bulk, decoded, attach = self._authenticate(connected)
         except (OSError, EOFError, WireError) as error:
             reason = str(error) or "it ended early"
             self._loop.call(lambda: self._refuse(f"a connection for chunks: {reason}"))
             connected.close()
             return
         finally:
-            self._strangers.discard(connected)
-        attach(bulk, letter)
+            self._unauthenticated.discard(connected)
+        attach(bulk, decoded)
 
-    def _authenticate(self, connected: socket.socket) -> tuple[BulkSocket, Letter, Attach]:
+    def _authenticate(self, connected: socket.socket) -> tuple[BulkSocket, DecodedMessage, Attach]:
         preamble = bytearray(_PREAMBLE.size)
         _receive_exactly(connected, memoryview(preamble))
         magic, version, ticket = _PREAMBLE.unpack(preamble)
@@ -222,12 +222,12 @@ class BulkListener:
         keys, attach = offer
         bulk = BulkSocket(connected, keys)
         frame, data_bytes = bulk.receive(_MAX_FIRST)
-        letter = wire.read(frame)
+        decoded = wire.read(frame)
         # Keys must serve one connection only: of two that race with one ticket, one pops it.
-        is_attach = letter.kind is Kind.ATTACH and not data_bytes
+        is_attach = decoded.kind is Kind.ATTACH and not data_bytes
         if not is_attach or self._offers.pop(ticket, None) is None:
             raise WireError("a ticket that was used")
-        return bulk, letter, attach
+        return bulk, decoded, attach
 
 
 def _receive_exactly(connected: socket.socket, memory: memoryview) -> None:

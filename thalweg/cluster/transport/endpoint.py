@@ -21,7 +21,7 @@ from thalweg.cluster.transport.listener import Listener
 from thalweg.cluster.transport.loop import Loop
 from thalweg.cluster.transport.outbound import Outbound
 from thalweg.cluster.transport.peer import Done, Handler, Peer, unavailable
-from thalweg.cluster.transport.security import Doorkeeper, Security
+from thalweg.cluster.transport.security import Security, ZapHandler
 from thalweg.cluster.transport.shared_memory import Probe
 from thalweg.cluster.transport.sockets import zeromq
 from thalweg.cluster.transport.streams import Recycler
@@ -64,9 +64,9 @@ class Endpoint:
         self.loop = Loop("thalweg-cluster")
         self._context: zmq.Context[zmq.Socket[bytes]] = zeromq().Context()
         self._security = security or Security.of_process()
-        self._doorkeeper: Doorkeeper | None = None
+        self._zap_handler: ZapHandler | None = None
         self._peers: dict[str, Outbound] = {}
-        self._former: dict[str, int] = {}  # last session of lost peers, by address
+        self._last_sessions: dict[str, int] = {}  # last session of lost peers, by address
         self._lock = threading.Lock()
         self._is_closed = False
         if shares_memory is None:
@@ -91,7 +91,7 @@ class Endpoint:
         self._identity = Identity(self.address, self.incarnation, probe, is_secret, takes_bulk)
         if self._listener:
             self._listener.open(self._identity)
-        self.loop.later(_TRIM_EVERY, self._trim)
+        self.loop.call_later(_TRIM_EVERY, self._trim)
 
     def renew_locks(self) -> None:
         """Close in the child of a fork, which has no I/O thread and must not use the sockets."""
@@ -135,10 +135,12 @@ class Endpoint:
             known = self._peers.get(peer.address)
             if known is not None and known is peer:
                 del self._peers[peer.address]
-                self._former[peer.address] = known.session or self._former.get(peer.address, 0)
+                self._last_sessions[peer.address] = known.session or self._last_sessions.get(
+                    peer.address, 0
+                )
 
     @staticmethod
-    def has_made(peer: Peer) -> bool:
+    def initiated(peer: Peer) -> bool:
         """Whether this side opened the connection to a peer."""
         return isinstance(peer, Outbound)
 
@@ -152,13 +154,13 @@ class Endpoint:
         host = host or _LOOPBACK
         self._security.warn_if_exposed(host)
         if self._security.is_on:
-            self._doorkeeper = Doorkeeper(self.loop, self._context, self._security, self.refuse)
+            self._zap_handler = ZapHandler(self.loop, self._context, self._security, self.refuse)
         socket = self._context.socket(zeromq().ROUTER)
         self._security.protect(socket, is_server=True)
         return Listener(self, socket, host, int(port))
 
     def _connect(self, address: str, patience: float) -> Outbound:
-        replaces = self._former.get(address, 0)
+        replaces = self._last_sessions.get(address, 0)
         return Outbound(self, address, self._make_dealer, self._identity, patience, replaces)
 
     def _make_dealer(self) -> zmq.Socket[bytes]:
@@ -167,10 +169,10 @@ class Endpoint:
         return socket
 
     def _trim(self) -> None:
-        forgotten = self.lender.forgotten() if self.lender else ()
+        forgotten = self.lender.unmappable() if self.lender else ()
         for peer in self._all_peers():
             peer.trim(forgotten)
-        self.loop.later(_TRIM_EVERY, self._trim)
+        self.loop.call_later(_TRIM_EVERY, self._trim)
 
     def _all_peers(self) -> list[Peer]:
         inbound = self._listener.peers if self._listener else []
@@ -193,8 +195,8 @@ class Endpoint:
                 peer.part(_LINGER_MS)
             if self._listener:
                 self._listener.close(_LINGER_MS)
-            if self._doorkeeper:
-                self._doorkeeper.close()
+            if self._zap_handler:
+                self._zap_handler.close()
         finally:
             ended.set()
 

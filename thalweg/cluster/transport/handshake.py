@@ -12,7 +12,7 @@ from thalweg import errors
 from thalweg.cluster.transport.bulk import Offer
 from thalweg.cluster.transport.sealing import Keys
 from thalweg.cluster.transport.shared_memory import mappable_process
-from thalweg.cluster.wire import Kind, Letter, Message, WireError
+from thalweg.cluster.wire import DecodedMessage, Kind, Message, WireError
 from thalweg.version import __version__
 
 _ADDRESS = re.compile(r"\S+:\d+")
@@ -39,9 +39,9 @@ class Identity(NamedTuple):
         more = {"maps": is_local, "local": local if is_local else None, "bulk": bulk}
         return Message(Kind.WELCOME, 0, self._common_fields() | more)
 
-    def read(self, letter: Letter) -> Greeting:
+    def read(self, decoded: DecodedMessage) -> Greeting:
         """Parse the HELLO or WELCOME of another endpoint."""
-        fields = letter.fields
+        fields = decoded.fields
         probe = fields.get("probe") if self.probe else None
         return Greeting(
             field(fields, "address", str),
@@ -119,10 +119,10 @@ def refused(error: errors.OpError) -> Message:
     return Message(Kind.REFUSED, 0, {"code": error.error_code, "reason": error.message})
 
 
-def refusal(address: str, letter: Letter) -> errors.OpError:
+def refusal(address: str, decoded: DecodedMessage) -> errors.OpError:
     """The error that a REFUSED message carries."""
-    code = field(letter.fields, "code", int)
-    text = f"{address} refuses this process: {field(letter.fields, 'reason', str)}"
+    code = field(decoded.fields, "code", int)
+    text = f"{address} refuses this process: {field(decoded.fields, 'reason', str)}"
     try:
         return errors.exception_type_from_error_code(code)(None, None, text)
     except KeyError:

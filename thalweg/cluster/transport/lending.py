@@ -25,60 +25,62 @@ from thalweg.platform.forks import renewed_after_fork
 
 Array = NDArray[Any]
 
-MIN_LENT = 1 << 20  # bytes; copying a smaller array is cheap enough
+MIN_LENDABLE = 1 << 20  # bytes; copying a smaller array is cheap enough
 _FIRST_NUMBER = 1 << 24  # of segments, above the numbers that pools use
 _MAX_FREE = 1 << 30  # bytes of free segments kept for reuse
 
 
-class Lent(NamedTuple):
+class PeerLease(NamedTuple):
     """A lease of an array to a peer: its segment, and the offset of the byte the peer clears."""
 
-    segment: LentSegment
-    place: int
+    segment: LendableSegment
+    offset: int
 
     @property
     def is_over(self) -> bool:
         """Whether the peer has cleared the byte; False, too, once the byte is in use again."""
-        return not self.segment.memory[self.place]
+        return not self.segment.memory[self.offset]
 
 
-class LentSegment(SharedMemory):
+class LendableSegment(SharedMemory):
     """A shared-memory segment for one buffer."""
 
     def __init__(self, nbytes: int, order: int) -> None:
         super().__init__(nbytes, order, is_populated=False)
-        self._held: dict[int, Array] = {}  # leased arrays by the offset of their lease byte
+        self._leased_arrays: dict[
+            int, Array
+        ] = {}  # leased arrays by the offset of their lease byte
         self._lock = threading.Lock()
         self.is_tainted = False  # a lost peer may still read it
         self.freed = 0.0  # monotonic time at which its buffer was freed
 
-    def lend(self, array: Array) -> Lent | None:
+    def lend(self, array: Array) -> PeerLease | None:
         """Lease an array of the buffer to a peer; None if no lease byte is free."""
         with self._lock:
             self.reap()
-            place = self.memory.find(b"\0", FIRST_LEASE, mmap.PAGESIZE)
-            if place < 0:
+            offset = self.memory.find(b"\0", FIRST_LEASE, mmap.PAGESIZE)
+            if offset < 0:
                 return None
-            self.memory[place] = 1
-            self._held[place] = array
-            return Lent(self, place)
+            self.memory[offset] = 1
+            self._leased_arrays[offset] = array
+            return PeerLease(self, offset)
 
     def reap(self) -> None:
         """Drop references to arrays whose lease byte is cleared."""
-        for place in list(self._held):
-            if not self.memory[place]:
-                self._held.pop(place, None)
+        for offset in list(self._leased_arrays):
+            if not self.memory[offset]:
+                self._leased_arrays.pop(offset, None)
 
     @property
-    def is_held(self) -> bool:
+    def has_leases(self) -> bool:
         """Whether it holds references for leases."""
-        return bool(self._held)
+        return bool(self._leased_arrays)
 
-    def forfeit(self, place: int) -> None:
+    def revoke(self, offset: int) -> None:
         """End the lease of a lost peer; taints the segment if the peer has not cleared its byte."""
-        if self.memory[place]:
+        if self.memory[offset]:
             self.is_tainted = True
-        self._held.pop(place, None)
+        self._leased_arrays.pop(offset, None)
 
     @property
     def is_free(self) -> bool:
@@ -86,12 +88,12 @@ class LentSegment(SharedMemory):
         return self.memory.find(b"\1", FIRST_LEASE, mmap.PAGESIZE) < 0
 
 
-class LentBuffer(HostBuffer):
+class LendableBuffer(HostBuffer):
     """A host buffer in shared memory that can be leased to peers."""
 
     __slots__ = ("_leases", "_lender", "_segment")
 
-    def __init__(self, array: Array, device: str, segment: LentSegment, lender: Lender) -> None:
+    def __init__(self, array: Array, device: str, segment: LendableSegment, lender: Lender) -> None:
         self._segment, self._lender = segment, lender
         super().__init__(array, device)
 
@@ -123,9 +125,9 @@ class Lender:
     """Allocates the lendable buffers of a process, and reuses their segments."""
 
     def __init__(self) -> None:
-        self._by_address = weakref.WeakValueDictionary[int, LentSegment]()
-        self._lent: dict[LentSegment, None] = {}  # ordered set of segments with leases
-        self._free: list[LentSegment] = []
+        self._by_address = weakref.WeakValueDictionary[int, LendableSegment]()
+        self._leased: dict[LendableSegment, None] = {}  # ordered set of segments with leases
+        self._free: list[LendableSegment] = []
         self._forgotten: list[int] = []
         self._order = count(_FIRST_NUMBER)
         self._is_closed = False
@@ -142,40 +144,40 @@ class Lender:
         """An uninitialized buffer; lendable if it is large enough and memory is available."""
         element_type = np.dtype(dtype)
         nbytes = int(np.prod(shape, dtype=np.int64)) * element_type.itemsize
-        segment = None if nbytes < MIN_LENT or element_type.hasobject else self._take(nbytes)
+        segment = None if nbytes < MIN_LENDABLE or element_type.hasobject else self._take(nbytes)
         if segment is None:
             return HostBuffer(np.empty(shape, element_type), device)
         array: Array = np.ndarray(shape, element_type, segment.content)
         self._by_address[array.ctypes.data] = segment
         weakref.finalize(array, self._recycle, segment).atexit = False
-        return LentBuffer(array, device, segment, self)
+        return LendableBuffer(array, device, segment, self)
 
-    def find(self, value: Any) -> LentSegment | None:
+    def find(self, value: Any) -> LendableSegment | None:
         """The segment whose content starts with this leased, contiguous array, or None."""
         if not isinstance(value, np.ndarray):
             return None
         array = cast("Array", value)
-        if array.nbytes < MIN_LENT:
+        if array.nbytes < MIN_LENDABLE:
             return None
         segment = None if self.is_inherited else self._by_address.get(array.ctypes.data)
         return segment if segment and array.flags.c_contiguous and is_lease(array) else None
 
-    def lend(self, array: Any) -> Lent | None:
+    def lend(self, array: Any) -> PeerLease | None:
         """Lease an array to a peer; None if it is not in a lendable segment."""
         segment = self.find(array)
-        lent = segment.lend(array) if segment is not None else None
-        if lent is not None:
-            self._lent[lent.segment] = None
-        return lent
+        lease = segment.lend(array) if segment is not None else None
+        if lease is not None:
+            self._leased[lease.segment] = None
+        return lease
 
     def _reap(self) -> None:
         """Drop ended leases; this frees buffers whose variables are gone."""
-        for segment in list(self._lent):
+        for segment in list(self._leased):
             segment.reap()
-            if not segment.is_held:
-                self._lent.pop(segment, None)
+            if not segment.has_leases:
+                self._leased.pop(segment, None)
 
-    def forgotten(self) -> Sequence[int]:
+    def unmappable(self) -> Sequence[int]:
         """Drop segments idle for `IDLE` s; returns the numbers peers may unmap, each once."""
         self._reap()
         cutoff = time.monotonic() - IDLE
@@ -193,9 +195,9 @@ class Lender:
         with self._lock:
             self._is_closed = True
             self._free.clear()
-            self._lent.clear()
+            self._leased.clear()
 
-    def _take(self, nbytes: int) -> LentSegment | None:
+    def _take(self, nbytes: int) -> LendableSegment | None:
         if self._is_closed or self.is_inherited:
             return None
         self._reap()
@@ -205,11 +207,11 @@ class Lender:
                     self._free.remove(segment)
                     return segment
         try:
-            return LentSegment(_round_to_pages(nbytes), next(self._order))
+            return LendableSegment(_round_to_pages(nbytes), next(self._order))
         except OSError:  # out of memory or of descriptors
             return None
 
-    def _recycle(self, segment: LentSegment) -> None:
+    def _recycle(self, segment: LendableSegment) -> None:
         """Keep a segment for reuse; the finalizer of its array, so called on any thread."""
         if self.is_inherited:
             return

@@ -13,10 +13,10 @@ from thalweg.cluster.transport.bulk import BulkListener, BulkSocket, Offer
 from thalweg.cluster.transport.channel import Channel
 from thalweg.cluster.transport.handshake import Greeting, Identity
 from thalweg.cluster.transport.local import LocalListener, LocalSocket
-from thalweg.cluster.transport.peer import Peer, Surroundings, unavailable
+from thalweg.cluster.transport.peer import EndpointInterface, Peer, unavailable
 from thalweg.cluster.transport.sealing import Keys
 from thalweg.cluster.transport.sockets import ConnectionEvent, Socket, zeromq
-from thalweg.cluster.wire import Kind, Letter, WireError
+from thalweg.cluster.wire import DecodedMessage, Kind, WireError
 
 if TYPE_CHECKING:
     import zmq
@@ -28,9 +28,9 @@ class Inbound(Peer):
     """A peer that connected to this process."""
 
     def __init__(
-        self, surroundings: Surroundings, hello: Greeting, listener: Listener, route: bytes
+        self, endpoint: EndpointInterface, hello: Greeting, listener: Listener, route: bytes
     ) -> None:
-        super().__init__(surroundings, hello.address)
+        super().__init__(endpoint, hello.address)
         self.incarnation = hello.incarnation
         self.route = route
         self.offer: Offer | None = None  # of a bulk connection
@@ -53,24 +53,24 @@ class Inbound(Peer):
         """Whether a HELLO comes from the same process."""
         return self.incarnation == hello.incarnation
 
-    def attach_bulk(self, bulk: BulkSocket, letter: Letter) -> None:
+    def attach_bulk(self, bulk: BulkSocket, decoded: DecodedMessage) -> None:
         """Take over a bulk connection of this peer; the calling thread reads it until it ends."""
         channel = Channel(bulk.send, self.session)
         try:
-            channel.check(letter)
+            channel.check(decoded)
         except WireError as error:
             bulk.free()
             reason = str(error)
-            self._surroundings.loop.call(lambda: self._surroundings.refuse(reason))
+            self._endpoint.loop.call(lambda: self._endpoint.refuse(reason))
         else:
             self._bulk_socket, self._bulk = bulk, channel
             self._read_bulk(bulk, channel)
 
-    def attach_local(self, local: LocalSocket, letter: Letter) -> None:
+    def attach_local(self, local: LocalSocket, decoded: DecodedMessage) -> None:
         """Take over a Unix socket connection of this peer."""
         if self._local is not None:
             raise WireError("a second connection within the host")
-        self._go_local(local, self.session).check(letter)
+        self._use_local(local, self.session).check(decoded)
 
     def _write(self, *frames: Any) -> bool:
         return self._listener.send(self.route, *frames)
@@ -78,12 +78,12 @@ class Inbound(Peer):
     def _disconnect(self, linger_ms: int) -> None:
         self._listener.forget(self)
 
-    def _take_rare(self, kind: Kind, letter: Letter) -> None:
+    def _handle_rare(self, kind: Kind, decoded: DecodedMessage) -> None:
         if kind is Kind.CONFIRM:
-            self._share_memory(letter.fields.get("maps") is True, None)
+            self._share_memory(decoded.fields.get("maps") is True, None)
             self._become_ready()
         else:
-            super()._take_rare(kind, letter)
+            super()._handle_rare(kind, decoded)
 
 
 class _Connection(NamedTuple):
@@ -96,13 +96,13 @@ class Listener:
     descriptor, by which ZeroMQ's monitor reports that the connection ended."""
 
     def __init__(
-        self, surroundings: Surroundings, socket: zmq.Socket[bytes], host: str, port: int
+        self, endpoint: EndpointInterface, socket: zmq.Socket[bytes], host: str, port: int
     ) -> None:
-        self._surroundings = surroundings
+        self._endpoint = endpoint
         self._connections: dict[bytes, _Connection] = {}
         self._peers: dict[int, Inbound] = {}  # by session
         self._files: dict[int, Inbound | None] = {}  # by descriptor; None before the HELLO
-        self._socket = Socket(surroundings.loop, socket, self._received, self._happened)
+        self._socket = Socket(endpoint.loop, socket, self._received, self._on_event)
         self._identity: Identity | None = None
         self._local: LocalListener | None = None
         self._host = host
@@ -113,7 +113,7 @@ class Listener:
         """Start to accept peers, with the identity of the endpoint."""
         self._identity = identity
         if identity.probe:
-            self._local = LocalListener(self._surroundings.loop, self._accepted)
+            self._local = LocalListener(self._endpoint.loop, self._accepted)
         self._socket.watch()
 
     @property
@@ -142,38 +142,38 @@ class Listener:
     def _received(self, frames: list[zmq.Frame]) -> None:
         route, (frame, *data) = frames[0].bytes, frames[1:]
         try:
-            letter = wire.read(frame.bytes)
+            decoded = wire.read(frame.bytes)
             connection = self._connections.get(route)
             if connection is not None:
-                connection.peer.take(connection.channel, letter, data)
+                connection.peer.handle(connection.channel, decoded, data)
             else:
-                self._open(route, letter, int(frame.get("__fd")))
+                self._open(route, decoded, int(frame.get("__fd")))
         except wire.VersionError as error:
             self._refuse(route, errors.FailedPreconditionError(None, None, str(error)))
         except WireError as error:
-            self._surroundings.refuse(str(error))
+            self._endpoint.refuse(str(error))
 
-    def _open(self, route: bytes, letter: Letter, file: int) -> None:
+    def _open(self, route: bytes, decoded: DecodedMessage, file: int) -> None:
         """Handle the first message of a connection: a HELLO, or else it is refused."""
         self._socket.read_events()  # so that EVENT_ACCEPTED of this connection is processed first
         if file not in self._files:
             raise WireError("a message of a connection that is gone")
-        if letter.kind is Kind.HELLO:
-            self._accept_hello(route, letter, file)
+        if decoded.kind is Kind.HELLO:
+            self._accept_hello(route, decoded, file)
         else:
             text = "this task does not know the connection: it was started again"
             self._refuse(route, errors.AbortedError(None, None, text))
 
-    def _accept_hello(self, route: bytes, letter: Letter, file: int) -> None:
+    def _accept_hello(self, route: bytes, decoded: DecodedMessage, file: int) -> None:
         if self._identity is None:
             raise WireError("a HELLO to an endpoint that is not open")
-        hello = self._identity.read(letter)
-        peer = Inbound(self._surroundings, hello, self, route)
+        hello = self._identity.read(decoded)
+        peer = Inbound(self._endpoint, hello, self, route)
         previous, self._files[file] = self._files[file], peer
         if previous is not None:
-            previous.lose(unavailable(previous.address, "the connection broke"))
+            previous.mark_lost(unavailable(previous.address, "the connection broke"))
         for replaced in self._replaced(hello):
-            replaced.lose(unavailable(replaced.address, "it connected again"))
+            replaced.mark_lost(unavailable(replaced.address, "it connected again"))
         self._peers[peer.session] = peer
         self._connections[route] = _Connection(peer, peer.control)
         local = self._local.name if self._local else None
@@ -184,7 +184,7 @@ class Listener:
         """Offer a bulk connection to a peer with which no memory is shared."""
         if hello.process is not None or not (hello.takes_bulk and identity.takes_bulk):
             return None
-        loop, refuse = self._surroundings.loop, self._surroundings.refuse
+        loop, refuse = self._endpoint.loop, self._endpoint.refuse
         try:
             self._bulk = self._bulk or BulkListener(loop, self._host, refuse)
         except OSError:
@@ -208,27 +208,27 @@ class Listener:
     def _attach_local(self, local: LocalSocket, frame: bytes) -> None:
         """Handle the first message of a local connection: an ATTACH with its session."""
         try:
-            letter = wire.read(frame)
-            peer = self._peers.get(letter.session)
-            if letter.kind is not Kind.ATTACH or peer is None:
+            decoded = wire.read(frame)
+            peer = self._peers.get(decoded.session)
+            if decoded.kind is not Kind.ATTACH or peer is None:
                 raise WireError("a connection within the host of no session")
-            peer.attach_local(local, letter)
+            peer.attach_local(local, decoded)
         except WireError as error:
-            self._surroundings.refuse(str(error))
+            self._endpoint.refuse(str(error))
             local.close()
 
     def _refuse(self, route: bytes, error: errors.OpError) -> None:
-        self._surroundings.refuse(error.message)
+        self._endpoint.refuse(error.message)
         try:
             self._socket.send(route, wire.write(handshake.refused(error)))
         except ConnectionError:
             return  # the peer has disconnected already
 
-    def _happened(self, event: ConnectionEvent) -> None:
+    def _on_event(self, event: ConnectionEvent) -> None:
         zmq = zeromq()
         if event.event == zmq.EVENT_ACCEPTED:
             self._files[event.file] = None
         elif event.event in (zmq.EVENT_DISCONNECTED, zmq.EVENT_CLOSED):
             peer = self._files.pop(event.file, None)
             if peer is not None:
-                peer.lose(unavailable(peer.address, "the connection broke"))
+                peer.mark_lost(unavailable(peer.address, "the connection broke"))

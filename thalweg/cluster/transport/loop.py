@@ -31,7 +31,7 @@ from typing import Any
 
 import numpy as np
 
-from thalweg.cluster.transport.outbox import Outbox, Together
+from thalweg.cluster.transport.outbox import BatchedSends, Outbox
 from thalweg.platform import tf_logging
 
 Callback = Callable[[], None]
@@ -59,7 +59,7 @@ class Loop:
         self._timers: list[tuple[float, int, Callback]] = []  # heap, of the I/O thread alone
         self._order = count()
         self._now = 0.0  # seconds on the clock of timers
-        self._looked = time.monotonic()
+        self._last_poll = time.monotonic()
         self._stopped = False
         self._ending = threading.Lock()  # guards _wakeup: nobody writes to a closed descriptor
         self._outbox = Outbox()
@@ -80,25 +80,25 @@ class Loop:
         """Start the I/O thread."""
         self._thread.start()
 
-    def together(self) -> Together:
+    def batched_sends(self) -> BatchedSends:
         """A context manager that batches this thread's messages to each peer in one packet."""
-        return Together(self.outboxes)
+        return BatchedSends(self.outboxes)
 
-    def do_together(self, work: Callback) -> None:
-        """Call a function, which must not block, inside `together`; messages are sent even if a
-        signal handler raises."""
-        together = self.together()
+    def run_batched(self, work: Callback) -> None:
+        """Call a function, which must not block, inside `batched_sends`; messages are sent even if
+        a signal handler raises."""
+        batched_sends = self.batched_sends()
         try:
-            with together:
+            with batched_sends:
                 work()
         except BaseException:
-            together.end()
+            batched_sends.end()
             raise
 
     def flush(self) -> None:
         """Send the batched messages of this thread."""
         outbox = self.outboxes.get(threading.get_ident())
-        if outbox is not None and outbox.held:
+        if outbox is not None and outbox.pending:
             outbox.flush()
 
     @property
@@ -136,7 +136,7 @@ class Loop:
             with suppress(RuntimeError):  # another thread has released it already
                 self._resumed.release()
 
-    def later(self, seconds: float, function: Callback) -> None:
+    def call_later(self, seconds: float, function: Callback) -> None:
         """Call a function on the I/O thread after a delay; from any thread."""
         order = next(self._order)
         self.call(lambda: heappush(self._timers, (self._now + seconds, order, function)))
@@ -169,11 +169,11 @@ class Loop:
         timeout = 0.0
         while not self._stopped:
             self._run_callbacks(self._poll(timeout))
-            timeout = self._attend()
+            timeout = self._run_due()
             if self._next is not None and not self._next.is_empty():
                 self._next = None
                 break
-        self._resign()
+        self._stop_leading()
 
     def _stand_by(self) -> None:
         """Wait until no other thread leads, and lead; backs off while others do."""
@@ -195,17 +195,17 @@ class Loop:
             self._become_leader()
             self._lead_for(waiter)
         finally:
-            self._resign()
+            self._stop_leading()
             self._led += 1
             self._leading.release()
             if self._stopped or len(self.waiters) > 1 or self._calls:
                 self.resume()
 
     def _lead_for(self, waiter: Waiter) -> None:
-        timeout, is_empty = self._attend(), waiter.is_empty
+        timeout, is_empty = self._run_due(), waiter.is_empty
         while is_empty() and not self._stopped:
             self._run_callbacks(self._poll(timeout))
-            timeout = self._attend()
+            timeout = self._run_due()
 
     def _poll(self, timeout: float) -> list[tuple[int, int]]:
         """Poll for events. While messages come at short intervals, spin with `sched_yield` between
@@ -236,7 +236,7 @@ class Loop:
         self.ident = threading.get_ident()
         self.outboxes[self.ident] = self._outbox
 
-    def _resign(self) -> None:
+    def _stop_leading(self) -> None:
         del self.outboxes[self.ident]
         self.ident = 0
 
@@ -245,19 +245,19 @@ class Loop:
         for file, _ in events:
             try:
                 callbacks.get(file, _no_op)()
-                if outbox.held:
+                if outbox.pending:
                     outbox.flush()
             except Exception:
                 log_failure()
                 guarded(outbox.flush)
 
-    def _attend(self) -> float:
+    def _run_due(self) -> float:
         """Advance the clock, by at most the longest poll, and run queued calls and due timers;
         returns the timeout of the next poll."""
         now, timers = time.monotonic(), self._timers
-        elapsed = now - self._looked
+        elapsed = now - self._last_poll
         self._now += elapsed if elapsed < _MAX_WAIT else _MAX_WAIT
-        self._looked = now
+        self._last_poll = now
         if self._calls:
             self._run_calls()
         if timers and timers[0][0] <= self._now:
@@ -278,7 +278,7 @@ class Loop:
 
     def _call(self, function: Callback) -> None:
         guarded(function)
-        if self._outbox.held:
+        if self._outbox.pending:
             guarded(self._outbox.flush)
 
     def _clear_wakeup(self) -> None:
@@ -290,19 +290,19 @@ class Waiter:
 
     def __init__(self, loop: Loop) -> None:
         self._loop, self._thread = loop, threading.get_ident()
-        self._things: SimpleQueue[Any] = SimpleQueue()
-        self.is_empty = self._things.empty
+        self._items: SimpleQueue[Any] = SimpleQueue()
+        self.is_empty = self._items.empty
         self._is_leading = False
 
     def put(self, item: Any) -> None:
         """Add an item, and wake the waiting thread; from any thread."""
-        self._things.put(item)
+        self._items.put(item)
         if self._is_leading and threading.get_ident() != self._thread:
             self._loop.wake()
 
     def get(self) -> Any:
         """Wait for the next item, FIFO; only on the thread that created this waiter."""
-        if not self._things.empty():
+        if not self._items.empty():
             return self.get_elsewhere()
         self._is_leading = True  # before the queue is checked again
         self._loop.waiters.add(self)
@@ -316,7 +316,7 @@ class Waiter:
 
     def get_elsewhere(self) -> Any:
         """Wait for the next item without leading the loop; on any thread."""
-        while (item := self._things.get()) is _SIGNAL:
+        while (item := self._items.get()) is _SIGNAL:
             pass
         return item
 

@@ -12,9 +12,9 @@ from thalweg.cluster.transport import handshake
 from thalweg.cluster.transport.bulk import BulkSocket, Offer
 from thalweg.cluster.transport.channel import Channel
 from thalweg.cluster.transport.local import connect
-from thalweg.cluster.transport.peer import Peer, Surroundings, unavailable
+from thalweg.cluster.transport.peer import EndpointInterface, Peer, unavailable
 from thalweg.cluster.transport.sockets import ConnectionEvent, Socket, zeromq
-from thalweg.cluster.wire import Kind, Letter, Message, WireError
+from thalweg.cluster.wire import DecodedMessage, Kind, Message, WireError
 from thalweg.platform import tf_logging
 
 if TYPE_CHECKING:
@@ -30,23 +30,23 @@ class Outbound(Peer):
 
     def __init__(
         self,
-        surroundings: Surroundings,
+        endpoint: EndpointInterface,
         address: str,
         make_socket: Callable[[], zmq.Socket[bytes]],
         identity: handshake.Identity,
         patience: float,
         replaces: int,
     ) -> None:
-        super().__init__(surroundings, address)
+        super().__init__(endpoint, address)
         self._identity = identity
         self._failed_handshakes = 0
         self._is_bulk_settled = Event()  # the bulk connection is open, or will not be
         self._is_bulk_settled.set()
-        self._socket = Socket(surroundings.loop, make_socket(), self._received, self._happened)
+        self._socket = Socket(endpoint.loop, make_socket(), self._received, self._on_event)
         self._socket.connect(address)
         self._socket.send(wire.write(identity.hello(replaces)))
-        self._socket.watch()  # last: from here on the I/O thread may call `lose`
-        surroundings.loop.later(patience, lambda: self._give_up(patience))
+        self._socket.watch()  # last: from here on the I/O thread may call `mark_lost`
+        endpoint.loop.call_later(patience, lambda: self._give_up(patience))
 
     @property
     def session(self) -> int:
@@ -61,39 +61,39 @@ class Outbound(Peer):
 
     def _give_up(self, patience: float) -> None:
         if not self._control.session:
-            self.lose(unavailable(self.address, f"nobody answered for {patience:g} s"))
+            self.mark_lost(unavailable(self.address, f"nobody answered for {patience:g} s"))
 
     def _received(self, frames: list[zmq.Frame]) -> None:
         self._read(self._control, frames)
 
     def _read(self, channel: Channel, frames: list[zmq.Frame]) -> None:
         try:
-            letter = wire.read(frames[0].bytes)
+            decoded = wire.read(frames[0].bytes)
             if channel.session:
-                self.take(channel, letter, frames[1:])
+                self.handle(channel, decoded, frames[1:])
             else:
                 with suppress(errors.UnavailableError):  # lost meanwhile; the handler was notified
-                    self._shake_hands(letter)
+                    self._handle_handshake(decoded)
         except wire.VersionError as error:
             text = f"The process at {self.address} cannot be talked to: {error}"
-            self.lose(errors.FailedPreconditionError(None, None, text))
+            self.mark_lost(errors.FailedPreconditionError(None, None, text))
         except WireError as error:
-            self._surroundings.refuse(str(error))
+            self._endpoint.refuse(str(error))
 
-    def _shake_hands(self, letter: Letter) -> None:
-        kind = letter.kind
+    def _handle_handshake(self, decoded: DecodedMessage) -> None:
+        kind = decoded.kind
         if kind is Kind.REFUSED:
-            self.lose(handshake.refusal(self.address, letter))
-        elif kind is Kind.WELCOME and letter.session:
-            self._accept_welcome(letter)
+            self.mark_lost(handshake.refusal(self.address, decoded))
+        elif kind is Kind.WELCOME and decoded.session:
+            self._accept_welcome(decoded)
         else:
             raise WireError("a message before the welcome")
 
-    def _accept_welcome(self, letter: Letter) -> None:
-        welcome = self._identity.read(letter)
-        session = letter.session
+    def _accept_welcome(self, decoded: DecodedMessage) -> None:
+        welcome = self._identity.read(decoded)
+        session = decoded.session
         self.incarnation = welcome.incarnation
-        self._control = Channel(self._write, session, letter.sequence)
+        self._control = Channel(self._write, session, decoded.sequence)
         self._share_memory(welcome.maps, welcome.process)
         if welcome.local is not None:
             self._connect_local(welcome.local, session)
@@ -105,9 +105,9 @@ class Outbound(Peer):
         self._become_ready()
 
     def _connect_local(self, name: str, session: int) -> None:
-        local = connect(self._surroundings.loop, name)
+        local = connect(self._endpoint.loop, name)
         if local is not None:
-            self._go_local(local, session).put(wire.write(Message(Kind.ATTACH)))
+            self._use_local(local, session).put(wire.write(Message(Kind.ATTACH)))
 
     def _connect_bulk(self, offer: Offer, session: int) -> None:
         """Open the bulk connection, if possible, and read it until it ends; on its own thread."""
@@ -130,11 +130,11 @@ class Outbound(Peer):
         self._is_bulk_settled.wait()
         return super()._channel_of_chunks()
 
-    def _happened(self, event: ConnectionEvent) -> None:
+    def _on_event(self, event: ConnectionEvent) -> None:
         zmq = zeromq()
         if event.event == zmq.EVENT_DISCONNECTED and event.was_open:
             # ZeroMQ would reconnect, but messages in flight are lost.
-            self.lose(unavailable(self.address, "the connection broke"))
+            self.mark_lost(unavailable(self.address, "the connection broke"))
         elif event.event in (
             zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL,
             zmq.EVENT_HANDSHAKE_FAILED_AUTH,
@@ -150,4 +150,4 @@ class Outbound(Peer):
             f"The process at {self.address} refuses the connection: "
             "it has another key, or none, or is no task of Thalweg"
         )
-        self.lose(errors.UnauthenticatedError(None, None, text))
+        self.mark_lost(errors.UnauthenticatedError(None, None, text))

@@ -1,8 +1,8 @@
 """Outboxes: small messages that a thread sends to one peer in a row are batched in one packet.
 
 Each packet wakes a thread of another process, which costs more than to write or read a message. The
-I/O thread has an outbox during each callback, other threads inside `Loop.together`. An outbox is
-flushed before its thread blocks.
+I/O thread has an outbox during each callback, other threads inside `Loop.batched_sends`. An outbox
+is flushed before its thread blocks.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Protocol
 
 from thalweg.cluster.wire import MAX_BUNDLE, MAX_PACKET
 
-_MAX_HELD = MAX_PACKET - 8 - 4 * MAX_BUNDLE  # bytes of messages in one packet
+_MAX_BATCH = MAX_PACKET - 8 - 4 * MAX_BUNDLE  # bytes of messages in one packet
 
 
-class Held(Protocol):
+class BatchReceiver(Protocol):
     """A peer to which an outbox sends."""
 
-    def release(self, frames: Sequence[bytearray]) -> None:
+    def send_batch(self, frames: Sequence[bytearray]) -> None:
         """Send these messages in one packet."""
         ...
 
@@ -28,27 +28,27 @@ class Outbox:
     """The unsent messages of one thread, by peer."""
 
     def __init__(self) -> None:
-        self.held: dict[Held, list[bytearray]] = {}
+        self.pending: dict[BatchReceiver, list[bytearray]] = {}
 
-    def hold(self, peer: Held, frame: bytearray) -> None:
+    def add(self, peer: BatchReceiver, frame: bytearray) -> None:
         """Add a message; sends the earlier ones of its peer first if the packet would be full."""
-        frames = self.held.get(peer)
+        frames = self.pending.get(peer)
         if frames is None:
-            self.held[peer] = [frame]
-        elif len(frames) < MAX_BUNDLE and len(frame) + sum(map(len, frames)) <= _MAX_HELD:
+            self.pending[peer] = [frame]
+        elif len(frames) < MAX_BUNDLE and len(frame) + sum(map(len, frames)) <= _MAX_BATCH:
             frames.append(frame)
         else:
-            self.held[peer] = [frame]
-            peer.release(frames)
+            self.pending[peer] = [frame]
+            peer.send_batch(frames)
 
     def flush(self) -> None:
         """Send all messages."""
-        held, self.held = self.held, {}
-        for peer, frames in held.items():
-            peer.release(frames)
+        pending, self.pending = self.pending, {}
+        for peer, frames in pending.items():
+            peer.send_batch(frames)
 
 
-class Together:
+class BatchedSends:
     """A context manager: gives the thread an outbox, and flushes it on exit."""
 
     def __init__(self, outboxes: dict[int, Outbox]) -> None:
@@ -64,5 +64,5 @@ class Together:
     def end(self) -> None:
         """Remove and flush the outbox; idempotent, in case a signal interrupted `__exit__`."""
         self._outboxes.pop(self._thread, None)
-        if self._outbox.held:
+        if self._outbox.pending:
             self._outbox.flush()

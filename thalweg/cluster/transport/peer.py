@@ -22,19 +22,19 @@ from thalweg.cluster import wire
 from thalweg.cluster.transport import handshake
 from thalweg.cluster.transport.bulk import BulkSocket
 from thalweg.cluster.transport.channel import Channel
-from thalweg.cluster.transport.courier import Courier
 from thalweg.cluster.transport.lending import Lender
 from thalweg.cluster.transport.local import LocalSocket
 from thalweg.cluster.transport.loop import Loop, guarded, log_failure
-from thalweg.cluster.transport.parcels import MAX_INLINE, Packer, Parcel, Unpacker
+from thalweg.cluster.transport.packing import MAX_INLINE, PackedMessage, Packer, Unpacker
+from thalweg.cluster.transport.send_thread import SendThread
 from thalweg.cluster.transport.shared_memory import Mappings, Pool
 from thalweg.cluster.transport.streams import WINDOW, Recycler, Window, chunks
 from thalweg.cluster.wire import (
     MAX_PACKET,
     Content,
+    DecodedMessage,
     FixedFields,
     Kind,
-    Letter,
     Message,
     WireError,
     new_tuple,
@@ -46,7 +46,7 @@ Done = Callable[[Message | None, Exception | None], None]
 
 _RETRY = 0.001  # seconds between attempts while the send queue is full
 _CHECK_EVERY = 1.0  # seconds between checks of a waiting thread that the peer is not lost
-_MAX_HELD = 1000  # messages queued for a peer that is not ready
+_MAX_QUEUED = 1000  # messages queued for a peer that is not ready
 _CREDIT = WINDOW // 4  # bytes received after which credit is returned to the sender
 _FIRST_OF_HANDLERS = int(Kind.STATUS)  # lower kinds are the transport's own
 
@@ -63,7 +63,7 @@ class Handler(Protocol):
         ...
 
 
-class Surroundings(Protocol):
+class EndpointInterface(Protocol):
     """What a peer uses of its endpoint."""
 
     loop: Loop
@@ -91,11 +91,11 @@ class _Outgoing(NamedTuple):
 class Peer(ABC):
     """One end of a session with another process."""
 
-    def __init__(self, surroundings: Surroundings, address: str) -> None:
+    def __init__(self, endpoint: EndpointInterface, address: str) -> None:
         self.address = address
         self.incarnation = 0  # of its endpoint, random; 0 while unknown
-        self._surroundings, self._outboxes = surroundings, surroundings.loop.outboxes
-        self._received_by = surroundings.handler.received
+        self._endpoint, self._outboxes = endpoint, endpoint.loop.outboxes
+        self._received_by = endpoint.handler.received
         self._control = Channel(self._write)
         self._bulk: Channel | None = None  # so that chunks do not delay messages
         self._bulk_socket: BulkSocket | None = None
@@ -105,15 +105,15 @@ class Peer(ABC):
         self.is_alive = True  # not lost: connected or connecting
         self._is_settled = threading.Event()  # set when ready or lost
         self._is_lost = threading.Event()
-        self._held: deque[_Outgoing] | None = deque()  # queued until ready; None from then on
-        self._late: deque[Callable[[], bool]] = deque()  # packets that the courier has to send
+        self._queued: deque[_Outgoing] | None = deque()  # queued until ready; None from then on
+        self._postponed: deque[Callable[[], bool]] = deque()  # for the send thread
         self._lock = threading.Lock()
         self._numbers = count(1)
         self._requests: dict[int, Done] = {}
-        self._packer = Packer(surroundings.lender)
-        self._unpacker = Unpacker(surroundings.recycler)
-        self._window, self._taken = Window(), 0
-        self._courier = Courier(f"thalweg-cluster-courier {address}")
+        self._packer = Packer(endpoint.lender)
+        self._unpacker = Unpacker(endpoint.recycler)
+        self._window, self._received_bytes = Window(), 0
+        self._send_thread = SendThread(f"thalweg-cluster-send {address}")
 
     def send(self, message: Message) -> None:
         """Send a message, from any thread. Messages of one thread arrive in order, except that
@@ -126,7 +126,7 @@ class Peer(ABC):
 
     def push(self, kind: Kind, step: int, fields: FixedFields, value: Any) -> None:
         """Like `send` for a message with one value; faster if its header is cached."""
-        if self._held is None and not self._courier.is_busy:
+        if self._queued is None and not self._send_thread.is_busy:
             frame = wire.write_again(kind, step, fields, value)
             if frame is not None and self._attempt_small(frame):  # the fast path
                 return
@@ -156,7 +156,7 @@ class Peer(ABC):
         """Close the control connection; queued messages may be sent for `linger_ms`."""
 
     def _send(self, message: Message, is_answer: bool, request: int) -> None:
-        if self._held is None and not self._courier.is_busy:
+        if self._queued is None and not self._send_thread.is_busy:
             frame = wire.write_inline(message, is_answer, request, MAX_INLINE)
             if frame is not None and self._attempt_small(frame):  # the fast path
                 return
@@ -164,55 +164,55 @@ class Peer(ABC):
             raise _copy_error(self._error)
         contents = [wire.content_of(value) for value in message.values]
         outgoing = _Outgoing(message._replace(request=request), contents, is_answer)
-        if self._hold(outgoing):
+        if self._enqueue(outgoing):
             return
-        if self._surroundings.loop.is_current:
+        if self._endpoint.loop.is_current:
             self._dispatch(outgoing)
         else:
             self._transmit(outgoing)
 
-    def _hold(self, outgoing: _Outgoing) -> bool:
+    def _enqueue(self, outgoing: _Outgoing) -> bool:
         """Queue a message if the peer is not ready; returns whether it did. If the queue is full,
         wait until the peer is ready or lost, except on the I/O thread."""
         with self._lock:
-            if self._held is None or self._error is not None:
+            if self._queued is None or self._error is not None:
                 return False
-            if len(self._held) < _MAX_HELD or self._surroundings.loop.is_current:
-                self._held.append(outgoing)
+            if len(self._queued) < _MAX_QUEUED or self._endpoint.loop.is_current:
+                self._queued.append(outgoing)
                 return True
         self._is_settled.wait()
         return False
 
     def _transmit(self, outgoing: _Outgoing) -> None:
         """Pack and send; may block."""
-        self._send_parcel(self._packer.pack(*outgoing))
+        self._send_packed(self._packer.pack(*outgoing))
 
-    def _send_parcel(self, parcel: Parcel) -> None:
-        if not parcel.streams:
-            self._put(self._channel(parcel.frame), parcel.frame)
+    def _send_packed(self, packed: PackedMessage) -> None:
+        if not packed.streams:
+            self._put(self._channel(packed.frame), packed.frame)
             return
-        self._surroundings.loop.flush()
+        self._endpoint.loop.flush()
         channel = self._channel_of_chunks()
-        self._put(channel, parcel.frame)
-        for stream in parcel.streams:
+        self._put(channel, packed.frame)
+        for stream in packed.streams:
             for chunk in chunks(stream.content):
                 if channel is self._control:
-                    self._window.take(chunk.nbytes)
+                    self._window.consume(chunk.nbytes)
                 self._put(channel, wire.write(Message(Kind.CHUNK, stream.number)), chunk)
 
     def _dispatch(self, outgoing: _Outgoing) -> None:
-        """Send from the I/O thread, which must not block: slow sends go to the courier."""
-        if self._courier.is_busy or self._packer.is_slow(outgoing.contents):
+        """Send from the I/O thread, which must not block: slow sends go to the send thread."""
+        if self._send_thread.is_busy or self._packer.is_slow(outgoing.contents):
             self._delegate(lambda: self._transmit(outgoing))
             return
-        parcel = self._packer.pack(*outgoing)
-        if parcel.streams:  # the pool of shared memory is exhausted
-            self._delegate(lambda: self._send_parcel(parcel))
+        packed = self._packer.pack(*outgoing)
+        if packed.streams:  # the pool of shared memory is exhausted
+            self._delegate(lambda: self._send_packed(packed))
         else:
-            self._post(parcel.frame)
+            self._post(packed.frame)
 
     def _post(self, frame: bytearray) -> None:
-        """Send a frame from the I/O thread; by the courier if the send queue is full."""
+        """Send a frame from the I/O thread; by the send thread if the send queue is full."""
         channel = self._channel(frame)
         if not self._attempt(channel, frame):
             self._delegate(lambda: self._put(channel, frame))
@@ -229,11 +229,11 @@ class Peer(ABC):
 
     def _delegate(self, task: Callable[[], None]) -> None:
         def run() -> None:
-            with suppress(errors.OpError):  # the peer is lost, which `lose` reports
+            with suppress(errors.OpError):  # the peer is lost, which `mark_lost` reports
                 task()
 
-        self._surroundings.loop.flush()
-        self._courier.give(run)
+        self._endpoint.loop.flush()
+        self._send_thread.submit(run)
 
     def _put(self, channel: Channel, frame: bytearray, *more: Any) -> None:
         while not self._attempt(channel, frame, *more):
@@ -251,11 +251,11 @@ class Peer(ABC):
             try:
                 return local.put(frame)
             except ConnectionError as error:
-                raise self._lose_connection(error) from error
-        if self in outbox.held:
-            outbox.hold(self, frame)
+                raise self._on_broken_connection(error) from error
+        if self in outbox.pending:
+            outbox.add(self, frame)
         else:
-            outbox.held[self] = [frame]
+            outbox.pending[self] = [frame]
         return True
 
     def _attempt(self, channel: Channel, frame: bytearray, *more: Any) -> bool:
@@ -263,29 +263,29 @@ class Peer(ABC):
             return self._attempt_small(frame)
         return self._attempt_now(channel.put, frame, *more)
 
-    def release(self, frames: Sequence[bytearray]) -> None:
+    def send_batch(self, frames: Sequence[bytearray]) -> None:
         """Send the messages of an outbox in one packet."""
         channel: Any = self._local  # not None: outboxes hold messages of local channels only
         is_one = len(frames) == 1
-        if not self._late and self._error is None:  # the fast path
+        if not self._postponed and self._error is None:  # the fast path
             try:
-                if channel.put(frames[0]) if is_one else channel.put_together(frames):
+                if channel.put(frames[0]) if is_one else channel.put_batch(frames):
                     return
             except ConnectionError:
                 tf_logging.debug("%s: a packet did not leave", self.address)  # retried below
-        put = partial(channel.put, frames[0]) if is_one else partial(channel.put_together, frames)
-        with suppress(errors.OpError):  # the peer is lost, which `lose` reports
-            if not self._surroundings.loop.is_current:
+        put = partial(channel.put, frames[0]) if is_one else partial(channel.put_batch, frames)
+        with suppress(errors.OpError):  # the peer is lost, which `mark_lost` reports
+            if not self._endpoint.loop.is_current:
                 self._retry(put)
-            elif self._late or not self._attempt_now(put):
-                self._late.append(put)
+            elif self._postponed or not self._attempt_now(put):
+                self._postponed.append(put)
                 self._delegate(self._catch_up)
 
     def _catch_up(self) -> None:
-        """Send the packets that found the queue full, in order; on the courier's thread."""
-        while self._late:
-            self._retry(self._late[0])
-            self._late.popleft()
+        """Send the packets that found the queue full, in order; on the send thread."""
+        while self._postponed:
+            self._retry(self._postponed[0])
+            self._postponed.popleft()
 
     def _retry(self, put: Callable[[], bool]) -> None:
         while not self._attempt_now(put):
@@ -297,25 +297,25 @@ class Peer(ABC):
         try:
             return put(*frames)
         except ConnectionError as error:
-            raise self._lose_connection(error) from error
+            raise self._on_broken_connection(error) from error
 
-    def _lose_connection(self, error: ConnectionError) -> errors.OpError:
+    def _on_broken_connection(self, error: ConnectionError) -> errors.OpError:
         """Lose the peer because of a broken connection; returns the error to raise."""
         lost = unavailable(self.address, str(error))
-        self._surroundings.loop.call(lambda: self.lose(lost))
+        self._endpoint.loop.call(lambda: self.mark_lost(lost))
         return _copy_error(lost)
 
     # Receiving; on the I/O thread
 
-    def take(self, channel: Channel, letter: Letter, data: Sequence[Any]) -> None:
+    def handle(self, channel: Channel, decoded: DecodedMessage, data: Sequence[Any]) -> None:
         """Handle a message that arrived over one of this peer's connections."""
-        kind, session, sequence, step, request, is_answer, fields, values, is_complete = letter
-        if session != channel.session or sequence <= channel.heard:
-            channel.check(letter)
-        channel.heard = sequence
+        kind, session, sequence, step, request, is_answer, fields, values, is_complete = decoded
+        if session != channel.session or sequence <= channel.last_sequence:
+            channel.check(decoded)
+        channel.last_sequence = sequence
         if kind >= _FIRST_OF_HANDLERS:
             if not is_complete:
-                self._unpack(letter)
+                self._unpack(decoded)
                 return
             message = new_tuple(Message, (kind, step, fields, values, request))
             if not is_answer:
@@ -325,30 +325,30 @@ class Peer(ABC):
             if done is not None:
                 done(message, None)
         elif kind is Kind.CHUNK and data:
-            self._take_chunk(letter.step, data[0])
+            self._handle_chunk(decoded.step, data[0])
         elif kind is Kind.CREDIT:
-            self._window.give(handshake.field(letter.fields, "bytes", int))
+            self._window.add(handshake.field(decoded.fields, "bytes", int))
         else:
-            self._take_rare(kind, letter)
+            self._handle_rare(kind, decoded)
 
-    def _take_rare(self, kind: Kind, letter: Letter) -> None:
+    def _handle_rare(self, kind: Kind, decoded: DecodedMessage) -> None:
         if kind is Kind.FORGET and self._unpacker.mappings:
-            self._unpacker.mappings.forget(handshake.numbers(letter.fields, "segments"))
+            self._unpacker.mappings.forget(handshake.numbers(decoded.fields, "segments"))
         elif kind is Kind.BYE:
-            self.lose(unavailable(self.address, "it was closed"))
+            self.mark_lost(unavailable(self.address, "it was closed"))
         elif kind is Kind.REFUSED:
-            self.lose(handshake.refusal(self.address, letter))
+            self.mark_lost(handshake.refusal(self.address, decoded))
         else:
             raise WireError(f"a {kind.name} that is out of place")
 
-    def _unpack(self, letter: Letter) -> None:
+    def _unpack(self, decoded: DecodedMessage) -> None:
         try:
-            self._unpacker.unpack(letter, lambda values: self._deliver(letter, values))
+            self._unpacker.unpack(decoded, lambda values: self._deliver(decoded, values))
         except errors.ResourceExhaustedError as error:
-            self.lose(error)
+            self.mark_lost(error)
 
-    def _deliver(self, letter: Letter, values: Sequence[Any]) -> None:
-        kind, _, _, step, request, is_answer, fields, _, _ = letter
+    def _deliver(self, decoded: DecodedMessage, values: Sequence[Any]) -> None:
+        kind, _, _, step, request, is_answer, fields, _, _ = decoded
         message = Message(kind, step, fields, values, request)
         if is_answer:
             self._answer(request, message, None)
@@ -360,15 +360,15 @@ class Peer(ABC):
         if done is not None:
             done(answer, error)
 
-    def _take_chunk(self, number: int, data: Any) -> None:
+    def _handle_chunk(self, number: int, data: Any) -> None:
         chunk, streams = memoryview(data), self._unpacker.streams
-        streams.room(number, chunk.nbytes)[:] = chunk
+        streams.buffer_for(number, chunk.nbytes)[:] = chunk
         if streams.is_received(number):
             streams.complete(number)
-        self._taken += chunk.nbytes
-        if self._taken >= _CREDIT:
-            self._post(wire.write(Message(Kind.CREDIT, 0, {"bytes": self._taken})))
-            self._taken = 0
+        self._received_bytes += chunk.nbytes
+        if self._received_bytes >= _CREDIT:
+            self._post(wire.write(Message(Kind.CREDIT, 0, {"bytes": self._received_bytes})))
+            self._received_bytes = 0
 
     # The bulk connection; on its reader thread
 
@@ -380,34 +380,36 @@ class Peer(ABC):
             reason = "it was closed"
         except WireError as error:  # framing can no longer be trusted
             reason = str(error)
-            self._surroundings.loop.call(lambda: self._surroundings.refuse(reason))
+            self._endpoint.loop.call(lambda: self._endpoint.refuse(reason))
         except (OSError, EOFError):
             reason = "the connection broke"
         bulk.free()
-        self._surroundings.loop.call(lambda: self.lose(unavailable(self.address, reason)))
+        self._endpoint.loop.call(lambda: self.mark_lost(unavailable(self.address, reason)))
 
     def _take_bulk(self, bulk: BulkSocket, channel: Channel) -> None:
         frame, nbytes = bulk.receive()
-        letter, loop = wire.read(frame), self._surroundings.loop
-        if letter.kind is Kind.CHUNK:
-            channel.check(letter)
-            streams, number = self._unpacker.streams, letter.step
-            bulk.receive_into(streams.room(number, nbytes))
+        decoded, loop = wire.read(frame), self._endpoint.loop
+        if decoded.kind is Kind.CHUNK:
+            channel.check(decoded)
+            streams, number = self._unpacker.streams, decoded.step
+            bulk.receive_into(streams.buffer_for(number, nbytes))
             if streams.is_received(number):  # the I/O thread has nothing to do before
                 loop.call(lambda: streams.complete(number))
             return
         if nbytes:
-            raise WireError(f"a {letter.kind.name} with data")
+            raise WireError(f"a {decoded.kind.name} with data")
         is_taken = threading.Event()  # the chunks that follow need its streams
-        loop.call(lambda: self._take_from_bulk(channel, letter, is_taken))
+        loop.call(lambda: self._handle_bulk(channel, decoded, is_taken))
         while not is_taken.wait(_CHECK_EVERY) and self._error is None:
             pass
 
-    def _take_from_bulk(self, channel: Channel, letter: Letter, is_taken: threading.Event) -> None:
+    def _handle_bulk(
+        self, channel: Channel, decoded: DecodedMessage, is_taken: threading.Event
+    ) -> None:
         try:
-            self.take(channel, letter, ())
+            self.handle(channel, decoded, ())
         except WireError as error:
-            self._surroundings.refuse(str(error))
+            self._endpoint.refuse(str(error))
         finally:
             is_taken.set()
 
@@ -420,57 +422,57 @@ class Peer(ABC):
         if process is not None:
             self._unpacker.mappings = Mappings(process)
 
-    def _go_local(self, local: LocalSocket, session: int) -> Channel:
+    def _use_local(self, local: LocalSocket, session: int) -> Channel:
         """Use a local connection from now on."""
         channel = self._local = Channel(local.send, session, lock=local.lock)
         self._local_socket = local
         error = unavailable(self.address, "the connection broke")
-        local.watch(partial(self._received_local, channel), lambda: self.lose(error))
+        local.watch(partial(self._received_local, channel), lambda: self.mark_lost(error))
         return channel
 
     def _received_local(self, channel: Channel, packet: bytes) -> None:
         try:
             if not packet.startswith(wire.BUNDLE_MAGIC):
-                self.take(channel, wire.read(packet), ())
+                self.handle(channel, wire.read(packet), ())
                 return
             for frame in wire.frames_of(packet):
                 try:
-                    self.take(channel, wire.read(frame), ())
+                    self.handle(channel, wire.read(frame), ())
                 except WireError as error:  # drops this message only
-                    self._surroundings.refuse(str(error))
+                    self._endpoint.refuse(str(error))
                 except Exception:
                     log_failure()
         except WireError as error:
-            self._surroundings.refuse(str(error))
+            self._endpoint.refuse(str(error))
 
     def _become_ready(self) -> None:
         """Send the queued messages in order, before any others."""
-        while self._held is not None:
-            while outgoing := self._next_held():
+        while self._queued is not None:
+            while outgoing := self._next_queued():
                 self._dispatch(outgoing)
-            self._surroundings.loop.flush()
+            self._endpoint.loop.flush()
             with self._lock:
-                if not self._held:  # else more were queued meanwhile
-                    self._held = None
+                if not self._queued:  # else more were queued meanwhile
+                    self._queued = None
         self._is_settled.set()
 
-    def _next_held(self) -> _Outgoing | None:
+    def _next_queued(self) -> _Outgoing | None:
         with self._lock:
-            return self._held.popleft() if self._held else None
+            return self._queued.popleft() if self._queued else None
 
-    def trim(self, forgotten: Sequence[int] = ()) -> None:
-        """Free idle segments of the pool; the peer may unmap them and those in `forgotten`."""
-        if self._packer.pool and (segments := [*self._packer.pool.trim(), *forgotten]):
+    def trim(self, unmappable: Sequence[int] = ()) -> None:
+        """Free idle segments of the pool; the peer may unmap them and those in `unmappable`."""
+        if self._packer.pool and (segments := [*self._packer.pool.trim(), *unmappable]):
             self._post(wire.write(Message(Kind.FORGET, 0, {"segments": segments})))
 
-    def lose(self, error: errors.OpError) -> None:
+    def mark_lost(self, error: errors.OpError) -> None:
         """Mark the peer as lost: fails pending requests and notifies the handler; idempotent."""
         with self._lock:
             if self._error is not None:
                 return
             self._error, self.is_alive = error, False
         self._end(error, 0)
-        guarded(self._surroundings.handler.lost, self, error)
+        guarded(self._endpoint.handler.lost, self, error)
 
     def part(self, linger_ms: int) -> None:
         """Send BYE and disconnect, as this endpoint closes."""
@@ -495,7 +497,7 @@ class Peer(ABC):
         self._is_lost.set()
         self._is_settled.set()
         self._window.close()
-        self._courier.close()
+        self._send_thread.close()
         self._packer.close()
         self._unpacker.close()
         self._disconnect(linger_ms)
@@ -503,7 +505,7 @@ class Peer(ABC):
             self._local_socket.close()
         if self._bulk_socket is not None:
             self._bulk_socket.close()
-        self._surroundings.forget(self)
+        self._endpoint.forget(self)
         for number in list(self._requests):
             guarded(self._answer, number, None, _copy_error(error))
 

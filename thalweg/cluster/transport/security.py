@@ -139,7 +139,7 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-class Doorkeeper:
+class ZapHandler:
     """The ZAP handler: answers ZeroMQ's authentication requests; on the I/O thread."""
 
     def __init__(

@@ -87,7 +87,7 @@ class Segment(SharedMemory):
         self.memory[: _SLOT_SIZE.size] = _SLOT_SIZE.pack(slot_bytes)
         self.used = time.monotonic()
 
-    def take(self) -> Slot | None:
+    def allocate(self) -> Slot | None:
         """Allocate a free slot; None if there is none."""
         place = self.memory.find(b"\0", FIRST_LEASE, FIRST_LEASE + self.slots)
         if place < 0:
@@ -120,12 +120,12 @@ class Pool:
         """Replace the lock, which another thread of the parent may have held."""
         self._lock = threading.Lock()
 
-    def take(self, nbytes: int) -> Slot | None:
+    def allocate(self, nbytes: int) -> Slot | None:
         """Allocate a slot of at least `nbytes`; None if the pool is exhausted."""
         slot_bytes = _slot_bytes(nbytes)
         with self._lock:
             for segment in self._segments.get(slot_bytes, ()):
-                if (slot := segment.take()) is not None:
+                if (slot := segment.allocate()) is not None:
                     return slot
             return self._grow(slot_bytes)
 
@@ -142,7 +142,7 @@ class Pool:
             return None
         self._segments.setdefault(slot_bytes, []).append(segment)
         self._nbytes += segment.nbytes
-        return segment.take()
+        return segment.allocate()
 
     def trim(self, idle: float = IDLE) -> list[int]:
         """Free segments unused for `idle` seconds; returns those that the peer may unmap."""

@@ -14,16 +14,16 @@ from socket import gethostbyname
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from thalweg import errors
-from thalweg.cluster.transport import pulse
+from thalweg.cluster.transport import heartbeat
+from thalweg.cluster.transport.heartbeat import HeartbeatMonitor
 from thalweg.cluster.transport.loop import Loop, guarded
-from thalweg.cluster.transport.pulse import Pulse
 from thalweg.cluster.wire import MAX_FRAME
 
 if TYPE_CHECKING:
     import zmq
 
 _HEARTBEAT_MS = 500
-_SILENCE_MS = 3000  # heartbeat timeout of ZeroMQ, where `pulse` is not supported
+_SILENCE_MS = 3000  # heartbeat timeout of ZeroMQ, where `heartbeat` is not supported
 _HANDSHAKE_MS = 5000
 _RECONNECT_MS, _MAX_RECONNECT_MS = 50, 500
 _HIGH_WATER = 4096  # messages queued in each direction before sends fail
@@ -60,12 +60,12 @@ class Socket:
         loop: Loop,
         socket: zmq.Socket[bytes],
         received: Callable[[list[zmq.Frame]], None],
-        happened: Callable[[ConnectionEvent], None],
+        on_event: Callable[[ConnectionEvent], None],
     ) -> None:
         self._zmq = zeromq()
-        self._loop, self._socket, self._received, self._happened = loop, socket, received, happened
+        self._loop, self._socket, self._received, self._on_event = loop, socket, received, on_event
         self._lock = threading.Lock()
-        self._pulses: dict[int, Pulse] = {}  # of open connections, by file descriptor
+        self._monitors: dict[int, HeartbeatMonitor] = {}  # of open connections, by file descriptor
         self._connecting = -1  # the descriptor of a connection that this side opened
         self._configure()
         self._monitor = socket.get_monitor_socket(self._zmq.EVENT_ALL)
@@ -74,8 +74,8 @@ class Socket:
     def _configure(self) -> None:
         zmq, socket = self._zmq, self._socket
         socket.set(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)
-        # ZeroMQ's timeouts expire before it reads if this process was stopped: prefer `pulse`.
-        silence = 0 if pulse.is_counted() else _SILENCE_MS
+        # ZeroMQ's timeouts expire before it reads if this process was stopped: prefer `heartbeat`.
+        silence = 0 if heartbeat.is_counted() else _SILENCE_MS
         socket.set(zmq.HEARTBEAT_TIMEOUT, silence)
         socket.set(zmq.HEARTBEAT_TTL, silence)
         socket.set(zmq.HANDSHAKE_IVL, _HANDSHAKE_MS)
@@ -113,8 +113,8 @@ class Socket:
         # The descriptors are edge-triggered: each queue must be drained once to arm its own.
         self._loop.call(self._drain)
         self._loop.call(self.read_events)
-        if pulse.is_counted():
-            self._loop.later(_HEARTBEAT_MS / 1000, self._check_pulses)
+        if heartbeat.is_counted():
+            self._loop.call_later(_HEARTBEAT_MS / 1000, self._check_heartbeats)
 
     def send(self, *frames: Any) -> bool:
         """Send a message without blocking, from any thread; returns False if the queue is full.
@@ -180,28 +180,28 @@ class Socket:
                 event, _ = self._monitor.recv_multipart(_NOBLOCK)
             except self._zmq.Again:
                 return
-            self._happened(self._tracked(ConnectionEvent(*_EVENT.unpack(event))))
+            self._on_event(self._tracked(ConnectionEvent(*_EVENT.unpack(event))))
 
     def _tracked(self, event: ConnectionEvent) -> ConnectionEvent:
-        """Start and stop the pulse of connections. An outgoing one starts after the handshake,
+        """Start and stop the monitors of connections. An outgoing one starts after the handshake,
         which needs the other side's I/O thread and may take long: silence until then is normal."""
         zmq = self._zmq
         if event.event == zmq.EVENT_ACCEPTED:
-            self._pulses[event.file] = Pulse(event.file)
+            self._monitors[event.file] = HeartbeatMonitor(event.file)
         elif event.event == zmq.EVENT_CONNECTED:
             self._connecting = event.file
         elif event.event == zmq.EVENT_HANDSHAKE_SUCCEEDED and self._connecting >= 0:
-            self._pulses[self._connecting] = Pulse(self._connecting)
+            self._monitors[self._connecting] = HeartbeatMonitor(self._connecting)
         elif event.event in (zmq.EVENT_DISCONNECTED, zmq.EVENT_CLOSED):
-            return event._replace(was_open=self._pulses.pop(event.file, None) is not None)
+            return event._replace(was_open=self._monitors.pop(event.file, None) is not None)
         return event
 
-    def _check_pulses(self) -> None:
+    def _check_heartbeats(self) -> None:
         """Shut down connections without heartbeats; a periodic timer."""
         self.read_events()
         if self._monitor.closed:
             return
-        for connection in self._pulses.values():
+        for connection in self._monitors.values():
             if connection.is_silent():
-                connection.cut()
-        self._loop.later(_HEARTBEAT_MS / 1000, self._check_pulses)
+                connection.shut_down()
+        self._loop.call_later(_HEARTBEAT_MS / 1000, self._check_heartbeats)

@@ -39,13 +39,13 @@ class Window:
         self._changed = threading.Condition()
         self._is_closed = False
 
-    def take(self, nbytes: int) -> None:
+    def consume(self, nbytes: int) -> None:
         """Consume credit; blocks until there is enough, or the window is closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_closed or self._room >= nbytes)
             self._room -= nbytes
 
-    def give(self, nbytes: int) -> None:
+    def add(self, nbytes: int) -> None:
         """Add credit that the receiver returned."""
         with self._changed:
             self._room = min(self._room + nbytes, WINDOW)
@@ -62,19 +62,19 @@ class Recycler:
     """Memory for received values, reused after the array over it is freed."""
 
     def __init__(self) -> None:
-        self._kept: deque[mmap.mmap] = deque()
+        self._free: deque[mmap.mmap] = deque()
 
-    def take(self, nbytes: int) -> mmap.mmap:
+    def allocate(self, nbytes: int) -> mmap.mmap:
         """Memory of exactly `nbytes`. It is an mmap, not an array: the base of all views is then
         the array created over it, which is freed last."""
-        for _ in range(len(self._kept)):
+        for _ in range(len(self._free)):
             try:
-                memory = self._kept.popleft()
+                memory = self._free.popleft()
             except IndexError:  # another thread took the last one
                 break
             if len(memory) == nbytes:
                 return memory
-            self._kept.append(memory)
+            self._free.append(memory)
         return _map(nbytes)
 
     def keep_after(self, owner: Any, memory: mmap.mmap) -> None:
@@ -83,9 +83,9 @@ class Recycler:
 
     def keep(self, memory: mmap.mmap) -> None:
         """Make memory available for reuse; called during garbage collection, so takes no lock."""
-        self._kept.append(memory)
-        if sum(map(len, self._kept.copy())) > _MAX_KEPT:
-            self._kept.popleft()
+        self._free.append(memory)
+        if sum(map(len, self._free.copy())) > _MAX_KEPT:
+            self._free.popleft()
 
 
 class _IncompleteMessage:
@@ -100,11 +100,11 @@ class _Stream:
 
     def __init__(self, memory: mmap.mmap, message: _IncompleteMessage) -> None:
         self.memory, self.message = memoryview(memory), message
-        self.taken = 0  # bytes whose chunk has arrived or is being received
+        self.received = 0  # bytes whose chunk has arrived or is being received
 
 
 class Streams:
-    """The incomplete values of a peer; on the I/O thread, except `room` and `is_received`."""
+    """The incomplete values of a peer; on the I/O thread, except `buffer_for` and `is_received`."""
 
     def __init__(self, recycler: Recycler) -> None:
         self._recycler = recycler
@@ -119,25 +119,25 @@ class Streams:
         if any(header.number in self._streams or not header.nbytes for header in headers):
             raise WireError("a stream of no bytes, or one that is open already")
         message = _IncompleteMessage(len(headers), done)
-        memory = [self._recycler.take(header.nbytes) for header in headers]
+        memory = [self._recycler.allocate(header.nbytes) for header in headers]
         for header, buffer in zip(headers, memory, strict=True):
             self._streams[header.number] = _Stream(buffer, message)
         self._announced += nbytes
         return memory
 
-    def room(self, number: int, nbytes: int) -> memoryview:
+    def buffer_for(self, number: int, nbytes: int) -> memoryview:
         """The memory for the next chunk of a stream; on the thread that receives chunks."""
         stream = self._streams.get(number)
-        if stream is None or not 0 < nbytes <= stream.memory.nbytes - stream.taken:
+        if stream is None or not 0 < nbytes <= stream.memory.nbytes - stream.received:
             raise WireError(f"{nbytes} bytes for stream {number}")
-        start, stream.taken = stream.taken, stream.taken + nbytes
-        return stream.memory[start : stream.taken]
+        start, stream.received = stream.received, stream.received + nbytes
+        return stream.memory[start : stream.received]
 
     def is_received(self, number: int) -> bool:
         """Whether all of a stream was received; on the thread that receives chunks, after it has
         filled what `room` returned."""
         stream = self._streams[number]
-        return stream.taken == stream.memory.nbytes
+        return stream.received == stream.memory.nbytes
 
     def complete(self, number: int) -> None:
         """Take over a stream that was received."""

@@ -224,11 +224,11 @@ def packing_of_b(problem: Problem, schedule: Schedule) -> Packing:
 
 def _all_variables_of(access: Access) -> set[Variable]:
     """The variables that a factor depends on, computed offsets included."""
-    found = variables_of(access)
+    result = variables_of(access)
     for load in loads_of(access.value):
         for part in load.offset.parts:
-            found |= variables_of(Access(part))
-    return found
+            result |= variables_of(Access(part))
+    return result
 
 
 def is_plain_load(access: Access, dtype: Any) -> bool:

@@ -82,11 +82,11 @@ def _written(instruction: _Instruction, b: Builder, *values: Value) -> Value:
     kind, name = values[0].type, f"llvm.nvvm.{instruction.nvptx}"
     if kind.lanes == 1:
         return b.call(name, kind, *values)
-    made = Value(kind, "poison")
+    vector = Value(kind, "poison")
     for lane in range(kind.lanes):
         one = b.call(name, kind.of(1), *(b.extract(value, lane) for value in values))
-        made = b.emit(kind, f"insertelement {made}, {one}, i64 {lane}")
-    return made
+        vector = b.emit(kind, f"insertelement {vector}, {one}, i64 {lane}")
+    return vector
 
 
 def _emulated(instruction: _Instruction, b: Builder, *values: Value) -> Value:

@@ -45,10 +45,10 @@ class GridBuilder(Builder):
     # What is the same in all lanes
 
     def splat(self, value: Value, lanes: int) -> Value:
-        made = super().splat(value, lanes)
+        result = super().splat(value, lanes)
         if value.type.lanes == 1:
-            self._uniform[made.text] = value
-        return made
+            self._uniform[result.text] = value
+        return result
 
     def binary(self, operation: str, a: Value, b: Operand) -> Value:
         if operation in ("and", "or", "xor") and a.type.lanes > 1 and a.type.scalar == "i1":
@@ -152,7 +152,7 @@ class GridBuilder(Builder):
 
     def _each_lane(self, kind: Type, mask: Value | None, element: Callable[[int], Value]) -> Value:
         """A vector of elements that are computed one by one; those off the mask are zero."""
-        made = Value(kind, "poison")
+        vector = Value(kind, "poison")
         for lane in range(kind.lanes):
             if mask is None:
                 one = element(lane)
@@ -162,5 +162,5 @@ class GridBuilder(Builder):
                     lambda lane=lane: element(lane),
                     lambda: constant(kind.of(1), 0),
                 )
-            made = self.emit(kind, f"insertelement {made}, {one}, i64 {lane}")
-        return made
+            vector = self.emit(kind, f"insertelement {vector}, {one}, i64 {lane}")
+        return vector

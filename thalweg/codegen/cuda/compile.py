@@ -50,7 +50,7 @@ def to_ptx(text: str, target: CudaTarget) -> str:
     """The PTX of a module."""
     with (
         toolchain_for(target) as tools,
-        llvm_lock.held(),
+        llvm_lock.acquired(),
         parsed_module(text, target.triple, _layout(target)) as module,
     ):
         # Made for each module: what passes learnt of one is remembered by its address.
@@ -87,10 +87,10 @@ def to_cubin(ptx: str, target: CudaTarget) -> bytes | None:
     if program is None:
         return None
     with tempfile.TemporaryDirectory() as folder:
-        source, made = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
+        source, path = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
         source.write_text(ptx)
         ran = subprocess.run(
-            [program, f"-arch={target.cpu}", "-o", made, source],
+            [program, f"-arch={target.cpu}", "-o", path, source],
             capture_output=True,
             text=True,
             timeout=_TIME_LIMIT,
@@ -98,7 +98,7 @@ def to_cubin(ptx: str, target: CudaTarget) -> bytes | None:
         )
         if ran.returncode:
             raise AssemblyError(ran.stderr.strip() or ran.stdout.strip())
-        return made.read_bytes()
+        return path.read_bytes()
 
 
 def instruction_bytes(cubin: bytes) -> int:
@@ -165,7 +165,7 @@ def host_code(text: str) -> bytes:
     """The object file of a module for the emulated grid."""
     machine = _host_machine()
     layout = str(machine.target_data)
-    with llvm_lock.held(), parsed_module(text, named("native").triple, layout) as module:
+    with llvm_lock.acquired(), parsed_module(text, named("native").triple, layout) as module:
         return machine_code(machine, module, is_object=True)
 
 

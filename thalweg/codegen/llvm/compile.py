@@ -24,7 +24,7 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from thalweg.codegen.llvm.emitted import Passes
 from thalweg.codegen.llvm.object_file import EXTERNAL, ObjectFile
-from thalweg.codegen.machine import CpuTarget, llvm, named, runs_here
+from thalweg.codegen.machine import CpuTarget, host_supports, llvm, named
 from thalweg.platform.caches import memoized
 from thalweg.platform.executable import executable
 
@@ -50,7 +50,7 @@ class LlvmLock:
         self._forking = 0
 
     @contextmanager
-    def held(self, option: Option | None = None) -> Generator[None]:
+    def acquired(self, option: Option | None = None) -> Generator[None]:
         """Hold the lock, with an option set, or any option if None.
 
         It is reentrant, since finalizers may run on a thread that holds it; they get the current
@@ -141,7 +141,7 @@ def toolchain_for(target: Machine) -> Generator[Toolchain]:
     try:
         tools = resting.pop()
     except IndexError:
-        with llvm_lock.held():
+        with llvm_lock.acquired():
             tools = Toolchain(new_machine(target))
     try:
         yield tools
@@ -151,7 +151,7 @@ def toolchain_for(target: Machine) -> Generator[Toolchain]:
 
 def release_toolchains(target: Machine) -> None:
     """Free all idle toolchains but one: each takes most of a MiB."""
-    with llvm_lock.held():
+    with llvm_lock.acquired():
         del _idle_toolchains(target)[1:]
 
 
@@ -285,7 +285,7 @@ def optimised(text: str, target: CpuTarget, passes: Passes = "loops") -> str:
 
 def place(code: bytes, functions: Sequence[str], target: CpuTarget) -> tuple[int, ...]:
     """Load an object into executable memory, never to be unloaded; its functions' addresses."""
-    if not runs_here(target):
+    if not host_supports(target):
         raise RuntimeError(f"This processor cannot run code for {target.name} ({target.cpu}).")
     flat = ObjectFile(code).flat(functions)
     if flat is not None:
@@ -297,7 +297,7 @@ def place(code: bytes, functions: Sequence[str], target: CpuTarget) -> tuple[int
 
 def _link(code: bytes, functions: Sequence[str]) -> tuple[int, ...]:
     """Load an object by LLVM's linker: some 0.2 ms each, ten times as long as without."""
-    with llvm_lock.held(), _LINKING:
+    with llvm_lock.acquired(), _LINKING:
         # A library per object: kernels may have functions of the same names.
         library = llvm().JITLibraryBuilder().add_object_img(code)
         for name in functions:
@@ -323,7 +323,7 @@ def _optimize_and(
     layout = _layout(target)
     with (
         toolchain_for(target) as tools,
-        llvm_lock.held(option),
+        llvm_lock.acquired(option),
         parsed_module(text, target.triple, layout) as module,
     ):
         if passes != "tiles":

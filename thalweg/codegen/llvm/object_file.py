@@ -81,12 +81,12 @@ class ObjectFile:
         if not self._code.startswith(struct.pack("<H", _MACHINES["x86_64"]), _IDENT_BYTES + 2):
             return None
         starts, content = dict[int, int](), bytearray()
-        for place, section in enumerate(self._sections):
+        for index, section in enumerate(self._sections):
             if section[2] & _ALLOC:
                 if section[1] != _BITS or section[2] & _WRITABLE:
                     return None
                 content += bytes(-len(content) % max(section[8], _CACHE_LINE))
-                starts[place] = len(content)
+                starts[index] = len(content)
                 content += self._bytes_of(section)
         try:
             found = {self._name(s[0]): starts[s[3]] + s[4] for s in self._symbols if s[1] >> 4}
@@ -197,7 +197,7 @@ class ObjectFile:
     @cached_property
     def _usable(self) -> set[int]:
         """The symbols that relocations may use: those in loaded sections, and undefined ones."""
-        loaded = {place for place, section in enumerate(self._sections) if section[2] & _ALLOC}
+        loaded = {index for index, section in enumerate(self._sections) if section[2] & _ALLOC}
         loaded.add(0)
         return {number for number, symbol in enumerate(self._symbols) if symbol[3] in loaded}
 

@@ -106,7 +106,7 @@ class ExpressionEmitter:
         self, scope: Scope, certain: Sequence[Expr], perhaps: Sequence[Expr]
     ) -> list[Expr]:
         """The largest parts that are computable in a scope and safe to compute there."""
-        bound, found = scope.bound_variables, dict[Expr, None]()
+        bound, result = scope.bound_variables, dict[Expr, None]()
         pending = [(r, True) for r in certain] + [(r, False) for r in perhaps]
         pending.reverse()
         seen = set[tuple[Expr, bool]]()
@@ -118,8 +118,8 @@ class ExpressionEmitter:
             if not free_variables(expr) <= bound:
                 pending += reversed(_operands(expr, sure))
             elif sure or self._safe.of(expr):
-                found[expr] = None
-        return list(found)
+                result[expr] = None
+        return list(result)
 
     def _reduction_groups(self, scope: Scope, found: Sequence[Expr]) -> list[list[Reduce]]:
         """The reductions to compute here, grouped by the loops they share, inner ones first."""
@@ -197,15 +197,15 @@ class ExpressionEmitter:
         """The largest long expressions of a group of reductions that are needed elsewhere too."""
         others = [expr for expr in self._reduced if expr not in group]
         again = (self._outside | set(postorder(bodies_of(others)))) & self._long
-        pending, found = bodies_of(group), dict[Expr, None]()
+        pending, result = bodies_of(group), dict[Expr, None]()
         while pending:
             expr = pending.pop()
             free = free_variables(expr)
             if expr in again and variable in free and free <= bound and _is_number(expr):
-                found[expr] = None
+                result[expr] = None
             elif expr in self._long and not isinstance(expr, Reduce):
                 pending += expr.parts
-        return list(found)
+        return list(result)
 
     def _spill_slot(self, expr: Expr, variable: Variable, count: int, lanes: int) -> Spill:
         kind = register_type(expr.dtype, lanes)
@@ -392,11 +392,11 @@ def bodies_of(group: Sequence[Reduce]) -> list[Expr]:
 
 def _long_expressions(exprs: Sequence[Expr]) -> set[Expr]:
     """The expressions, given parts first, that contain a long one."""
-    found = set[Expr]()
+    result = set[Expr]()
     for expr in exprs:
-        if is_long(expr) or not found.isdisjoint(expr.parts):
-            found.add(expr)
-    return found
+        if is_long(expr) or not result.isdisjoint(expr.parts):
+            result.add(expr)
+    return result
 
 
 def _is_number(expr: Expr) -> bool:

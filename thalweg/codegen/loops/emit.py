@@ -100,8 +100,10 @@ class StatementEmitter:
 
     def _hoist(self, scope: Scope, statements: Sequence[Check | Store]) -> None:
         """Compute what statements here and in inner loops need and what is invariant in those."""
-        certain = [root for each in statements for root in _unconditional_roots(each)]
-        perhaps = [root for each in statements for root in each.roots if root not in certain]
+        certain = [root for statement in statements for root in _unconditional_roots(statement)]
+        perhaps = [
+            root for statement in statements for root in statement.roots if root not in certain
+        ]
         self._expressions.hoist(scope, certain, perhaps)
 
     # Stores and checks
@@ -191,7 +193,7 @@ class CpuEmitter(StatementEmitter):
 
     def _level(self, scope: Scope, depth: int) -> None:
         """Emit all that runs where the first `depth` variables are bound, inner loops included."""
-        here = [each for each in self._statements if self._plan.depth(each) == depth]
+        here = [statement for statement in self._statements if self._plan.depth(statement) == depth]
         self._hoist(scope, [work for work in self._statements if self._plan.depth(work) >= depth])
         split = self._plan.threaded_levels
         once = split is not None and depth <= split[0]

@@ -137,14 +137,14 @@ def _aliasing_variables(store: Store) -> set[Variable]:
     terms.sort(key=lambda pair: abs(pair[0]))
     reach: int | None = 0
     below = list[Variable]()
-    found = set[Variable]()
+    result = set[Variable]()
     for factor, term in terms:
         if reach is None or abs(factor) <= reach:
-            found |= {*below, *([term] if isinstance(term, Variable) else [])}
+            result |= {*below, *([term] if isinstance(term, Variable) else [])}
         if isinstance(term, Variable):
             below.append(term)
             reach = _extended_reach(reach, factor, static_extent(term), store.combine == "set")
-    return found
+    return result
 
 
 def _extended_reach(
@@ -283,11 +283,11 @@ def _order(form: Loops, vector: Variable | None) -> Variables:
     scanned = {scan.variable for scan in form.every(Scan)}
     borders = {0, len(form.variables)}
     borders |= {len(statement.variables) for statement in (*form.stores, *form.checks)}
-    found = list[Variable]()
+    result = list[Variable]()
     for first, last in pairwise(sorted(borders)):
         segment = form.variables[first:last]
-        found += sorted(segment, key=lambda v: 2 * (v in scanned) + (v is vector))
-    return tuple(found)
+        result += sorted(segment, key=lambda v: 2 * (v in scanned) + (v is vector))
+    return tuple(result)
 
 
 def scans_in_order(form: Loops, variables: Variables) -> tuple[Loops, frozenset[Variable]]:

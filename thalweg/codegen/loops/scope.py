@@ -454,7 +454,7 @@ def _condition_covers_loads(branch: Expr, condition: Expr) -> bool:
 def _guarded_loads(root: Expr) -> dict[tuple[Expr | None, Affine], int] | None:
     """The (guard, offset) of each load in an expression, with the size of its buffer; None if the
     expression has parts other than calls, casts, constants and such loads."""
-    found = dict[tuple[Expr | None, Affine], int]()
+    result = dict[tuple[Expr | None, Affine], int]()
     pending = [root]
     while pending:
         expr = pending.pop()
@@ -473,8 +473,8 @@ def _guarded_loads(root: Expr) -> dict[tuple[Expr | None, Affine], int] | None:
         if not is_static(load.buffer.size):
             return None
         key = guard, load.offset
-        found[key] = min(found.get(key, load.buffer.size), load.buffer.size)
-    return found
+        result[key] = min(result.get(key, load.buffer.size), load.buffer.size)
+    return result
 
 
 def _count_loads(root: Expr, most: int) -> int:

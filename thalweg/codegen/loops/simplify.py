@@ -221,7 +221,7 @@ class _MergeLoops(KernelRewriter):
 
     def _fits(self, outer: Variable, inner: Variable) -> bool:
         count = static_extent(inner)
-        if count is None or {outer, inner} & self._used or not self._together(outer, inner):
+        if count is None or {outer, inner} & self._used or not self._are_adjacent(outer, inner):
             return False
         for strides in self._strides:
             far, near = strides.get(outer, 0), strides.get(inner, 0)
@@ -229,7 +229,7 @@ class _MergeLoops(KernelRewriter):
                 return False
         return True
 
-    def _together(self, outer: Variable, inner: Variable) -> bool:
+    def _are_adjacent(self, outer: Variable, inner: Variable) -> bool:
         """Whether two variables are adjacent in every nest, with no statement between them."""
         for nest in self._nests:
             if (outer in nest or inner in nest) and (outer, inner) not in pairwise(nest):
@@ -237,7 +237,7 @@ class _MergeLoops(KernelRewriter):
         statements = (*self._form.stores, *self._form.checks)
         return all(
             self._has(group, outer) == self._has(group, inner)
-            for group in (self._form.serial, *(each.variables for each in statements))
+            for group in (self._form.serial, *(statement.variables for statement in statements))
         )
 
     def _has(self, variables: Iterable[Variable], wanted: Variable) -> bool:

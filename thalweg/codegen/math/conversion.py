@@ -112,12 +112,12 @@ def _widen_bfloat16_pairs(code: LlvmRegister) -> LlvmRegister:
     """bfloat16 to float32 where a GPU register holds two: one instruction per element."""
     b, count = code.builder, code.type.lanes // 2
     words = b.emit(I32.of(count), f"bitcast {code.value} to {I32.of(count)}")
-    made = Value(I32.of(2 * count), "poison")
+    vector = Value(I32.of(2 * count), "poison")
     for number in range(count):
         pair = LlvmRegister(b, words if count == 1 else b.extract(words, number))
         for lane, half in enumerate((pair << 16, pair & _HIGH_HALF), 2 * number):
-            made = b.emit(made.type, f"insertelement {made}, {half.value}, i64 {lane}")
-    return LlvmRegister(b, made).floats()
+            vector = b.emit(vector.type, f"insertelement {vector}, {half.value}, i64 {lane}")
+    return LlvmRegister(b, vector).floats()
 
 
 def _narrow(x: LlvmRegister, form: FloatFormat, width: int) -> LlvmRegister:

@@ -337,13 +337,13 @@ class Accumulator:
 
     def reduce_lanes(self, b: Builder, state: Sequence[Value]) -> State:
         """The state of all lanes: upper halves are merged into lower ones."""
-        found = list(state)
-        while found[0].type.lanes > 1:
-            half = found[0].type.lanes // 2
-            low = [_lane_range(b, value, 0, half) for value in found]
-            high = [_lane_range(b, value, half, half) for value in found]
-            found = self.merge(b, low, high)
-        return found
+        result = list(state)
+        while result[0].type.lanes > 1:
+            half = result[0].type.lanes // 2
+            low = [_lane_range(b, value, 0, half) for value in result]
+            high = [_lane_range(b, value, half, half) for value in result]
+            result = self.merge(b, low, high)
+        return result
 
 
 def accumulator_of(expr: Reduce | Scan) -> Accumulator:

@@ -112,7 +112,7 @@ def _row_pairs(matrix: Matrix) -> list[_RowPair]:
     for number, row in enumerate(matrix):
         if number in taken:
             continue
-        twin = _twin(matrix, number)
+        twin = _negated_row(matrix, number)
         if twin is None:
             pairs.append(_RowPair((number,), (_terms(row),)))
             continue
@@ -123,7 +123,7 @@ def _row_pairs(matrix: Matrix) -> list[_RowPair]:
     return pairs
 
 
-def _twin(matrix: Matrix, number: int) -> int | None:
+def _negated_row(matrix: Matrix, number: int) -> int | None:
     """A later row with the same coefficients, some of them with the other sign."""
     row = matrix[number]
     for other in range(number + 1, len(matrix)):

@@ -258,12 +258,12 @@ class OutputTransform(Stage):
         frame, (vertical, horizontal) = self.frame, self.conv.axes
         base = frame.pointers[argument_of(self.conv.kernel.a)[0]]
         there, distance = self.input_offset(vertical, at, line)
-        row, found = frame.add(self.image_offset(at), distance), list[tuple[Value, Value]]()
+        row, result = frame.add(self.image_offset(at), distance), list[tuple[Value, Value]]()
         for j in range(self.layout.outputs):
             here, further = self.input_offset(horizontal, at, frame.add(column, j))
             inside = self.b.binary("and", there, here)
-            found.append((inside, self.unchecked_address(base, frame.add(row, further))))
-        return found
+            result.append((inside, self.unchecked_address(base, frame.add(row, further))))
+        return result
 
     def _load_input(self, source: tuple[Value, Value], channel: Value) -> Value:
         """Load a channel of an input and splat it; zero if it is out of bounds."""

@@ -12,12 +12,12 @@ from thalweg.data.columns import (
     row_count,
     stacked,
 )
-from thalweg.data.flow import Element, Interrupted, Pipeline, Rows, Stage, Staged
+from thalweg.data.flow import Element, Interrupted, Pipeline, Rows, Stage, UnaryFlow
 from thalweg.data.state_code import packed_elements, unpacked_elements
 from thalweg.graph.composite import SparseTensorValue
 
 
-class BatchFlow(Staged):
+class BatchFlow(UnaryFlow):
     """So many elements joined to one."""
 
     def open(self, source: Pipeline, batch_size: Any, *rest: Any) -> None:
@@ -27,10 +27,10 @@ class BatchFlow(Staged):
         self.source = source.start(self.puller)
         self._drops_remainder = bool(rest[-1])
         self._taken: list[Element] = []  # kept where a pull is interrupted
-        self._by_rows = self.source.gives_rows
+        self._reads_rows = self.source.gives_rows
 
     def next(self) -> Element | None:
-        return self._next_rows() if self._by_rows else self._next_elements()
+        return self._next_rows() if self._reads_rows else self._next_elements()
 
     def _next_rows(self) -> Element | None:
         parts: list[Rows] = []
@@ -72,10 +72,10 @@ class BatchFlow(Staged):
         """A batch of elements."""
         return tuple([stacked(column) for column in zip(*elements, strict=True)])
 
-    def own(self) -> dict[str, Any]:
+    def own_state(self) -> dict[str, Any]:
         return {"taken": packed_elements(self._taken)}
 
-    def set_own(self, state: Any) -> None:
+    def set_own_state(self, state: Any) -> None:
         self._taken = unpacked_elements(state["taken"])
 
 
@@ -94,7 +94,7 @@ class PaddedBatchFlow(BatchFlow):
         shapes, fillings, _ = rest
         self._shapes = [[int(size) for size in shape] for shape in shapes]
         self._fillings = list(fillings)
-        self._by_rows = False
+        self._reads_rows = False
 
     def join(self, elements: list[Element]) -> Element:
         columns = zip(*elements, strict=True)
@@ -118,7 +118,7 @@ class PaddedBatchDatasetV2(Stage):
     flow = PaddedBatchFlow
 
 
-class UnbatchFlow(Staged):
+class UnbatchFlow(UnaryFlow):
     """The rows of elements, one after the other."""
 
     def open(self, source: Pipeline) -> None:
@@ -146,11 +146,11 @@ class UnbatchFlow(Staged):
             )
         self._batch, self._place, self._count = batch, 0, counts.pop()
 
-    def own(self) -> dict[str, Any]:
+    def own_state(self) -> dict[str, Any]:
         batch = [] if self._place >= self._count else [self._batch]
         return {"batch": packed_elements(batch), "place": self._place}
 
-    def set_own(self, state: Any) -> None:
+    def set_own_state(self, state: Any) -> None:
         for batch in unpacked_elements(state["batch"]):
             self._open_batch(batch)
             self._place = int(state["place"])

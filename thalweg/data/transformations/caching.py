@@ -7,7 +7,7 @@ from typing import Any
 
 from thalweg import errors
 from thalweg.data.columns import frozen
-from thalweg.data.flow import Element, Flow, Interrupted, Pipeline, Stage, Staged
+from thalweg.data.flow import Element, Flow, Interrupted, Pipeline, Stage, UnaryFlow
 from thalweg.data.state_code import decode, encode, packed_elements, unpacked_elements
 from thalweg.ops.text import text
 from thalweg.platform.files.durable import file_errors
@@ -126,7 +126,7 @@ class CacheFlow(Flow):
         if "store" not in memory or not memory["store"].is_complete:
             memory["store"] = FileStore(path) if path else MemoryStore()
         self._store: Store = memory["store"]
-        self._given = 0
+        self._position = 0
         self._is_over = False
         self._writes(source, not self._store.is_complete)
 
@@ -138,7 +138,7 @@ class CacheFlow(Flow):
             return None
         element = self._again() if self._source is None else self._first(self._source)
         self._is_over = element is None
-        self._given += not self._is_over
+        self._position += not self._is_over
         return element
 
     def _first(self, source: Flow) -> Element | None:
@@ -154,17 +154,17 @@ class CacheFlow(Flow):
 
     def _again(self) -> Element | None:
         try:
-            return self._store.at(self._given)
+            return self._store.at(self._position)
         except Exception as error:
             raise self.failed(error) from error
 
     def save(self) -> Any:
         source = None if self._source is None else self._source.save()
-        place = {"given": self._given, "over": self._is_over}
+        place = {"given": self._position, "over": self._is_over}
         return {**place, "source": source, "store": self._store.save()}
 
     def load(self, state: Any) -> None:
-        self._given, self._is_over = int(state["given"]), bool(state["over"])
+        self._position, self._is_over = int(state["given"]), bool(state["over"])
         self._store.load(state["store"])
         self._writes(self.pipeline.inputs[0], state["source"] is not None)
         if self._source is not None:
@@ -182,7 +182,7 @@ class CacheDataset(Stage):
     flow = CacheFlow
 
 
-class IgnoreErrorsFlow(Staged):
+class IgnoreErrorsFlow(UnaryFlow):
     """The elements that could be made."""
 
     def open(self, source: Pipeline) -> None:

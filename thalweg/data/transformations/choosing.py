@@ -9,7 +9,7 @@ import numpy as np
 
 from thalweg.data import structure
 from thalweg.data.dataset import Dataset, Described
-from thalweg.data.functions import Traced
+from thalweg.data.functions import TracedFunction
 from thalweg.data.iterator import leaves
 from thalweg.data.transformations.experimental import Transformation, group_by_window, names
 from thalweg.data.transformations.stateful import (
@@ -127,7 +127,7 @@ def _filled_shapes(shapes: Any, spec: Any, size: Tensor) -> Any:
 def _directed(selector: Dataset, datasets: Sequence[Dataset]) -> Dataset:
     spec = datasets[0].element_spec
     for other in datasets[1:]:
-        spec = structure.agree(spec, other.element_spec)
+        spec = structure.common_spec(spec, other.element_spec)
     op = DirectedInterleaveDataset(**leaves(spec))
     variants = [dataset.variant for dataset in datasets]
     return Dataset(op(selector.variant, variants, name=op.type_name), spec)
@@ -229,7 +229,7 @@ def scan(initial_state: TensorStructure, scan_func: Callable[..., Any]) -> Trans
         state = structure.converted(initial_state)
         spec = structure.mapped(structure.spec_of, state)
         traced = _scanned(scan_func, spec, dataset)
-        widened = structure.agree(spec, traced.spec[0])
+        widened = structure.common_spec(spec, traced.spec[0])
         if widened != spec:  # the state changes shape: say so from the start
             traced = _scanned(scan_func, widened, dataset)
         given = traced.spec[1]
@@ -240,8 +240,8 @@ def scan(initial_state: TensorStructure, scan_func: Callable[..., Any]) -> Trans
     return apply
 
 
-def _scanned(function: Callable[..., Any], spec: Any, dataset: Dataset) -> Traced:
-    traced = Traced(function, "the function of scan", spec, dataset.element_spec)
+def _scanned(function: Callable[..., Any], spec: Any, dataset: Dataset) -> TracedFunction:
+    traced = TracedFunction(function, "the function of scan", spec, dataset.element_spec)
     given: Any = traced.spec
     if not isinstance(given, tuple) or len(cast("tuple[Any, ...]", given)) != 2:
         raise TypeError("`scan_func` must return a pair: the new state, and what comes out.")
@@ -267,7 +267,7 @@ def take_while(predicate: Callable[..., Any]) -> Transformation:
 
     def apply(dataset: Dataset) -> Dataset:
         spec = dataset.element_spec
-        traced = Traced(predicate, "the predicate of take_while", spec)
+        traced = TracedFunction(predicate, "the predicate of take_while", spec)
         given = traced.spec
         is_scalar = isinstance(given, TensorSpec) and given.shape.is_compatible_with([])
         if not is_scalar or given.dtype is not dtypes.bool:

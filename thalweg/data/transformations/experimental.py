@@ -7,7 +7,7 @@ from typing import Any
 
 from thalweg.data import structure
 from thalweg.data.dataset import Dataset
-from thalweg.data.functions import Traced
+from thalweg.data.functions import TracedFunction
 from thalweg.data.iterator import Iterator, leaves
 from thalweg.data.iterator_ops import DatasetToSingleElement
 from thalweg.data.structure import DatasetSpec
@@ -237,9 +237,9 @@ def group_by_window(
 
     def apply(dataset: Dataset) -> Dataset:
         spec, key = dataset.element_spec, TensorSpec([], int64)
-        keys = Traced(key_func, "the key function of group_by_window", spec)
-        sizes = Traced(size, "the size function of group_by_window", key)
-        reduced = Traced(
+        keys = TracedFunction(key_func, "the key function of group_by_window", spec)
+        sizes = TracedFunction(size, "the size function of group_by_window", key)
+        reduced = TracedFunction(
             reduce_func, "the reduce function of group_by_window", key, DatasetSpec(spec)
         )
         if not isinstance(reduced.spec, DatasetSpec):

@@ -7,14 +7,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from thalweg.data.columns import frozen, invalid
-from thalweg.data.flow import Element, Flow, Kept, Pipeline, Stage, Staged
+from thalweg.data.flow import Element, Flow, InMemoryPipeline, Pipeline, Stage, UnaryFlow
 from thalweg.data.functions import Function, captured_values
 from thalweg.data.state_code import packed_elements, unpacked_elements
 from thalweg.graph.graphdef.attributes import FunctionName
 from thalweg.runtime.kernels import Context
 
 
-class GroupByWindowFlow(Staged):
+class GroupByWindowFlow(UnaryFlow):
     """The elements of the datasets that groups become."""
 
     def open(self, source: Pipeline, *functions: Function) -> None:
@@ -64,12 +64,12 @@ class GroupByWindowFlow(Staged):
 
     def _opened(self, key: int, group: list[Element]) -> tuple[int, list[Element], Flow]:
         try:
-            (made,) = self._reduced.flat(np.int64(key), Kept(group))
+            (made,) = self._reduced.flat(np.int64(key), InMemoryPipeline(group))
             return key, group, made.fresh().start(self.puller)
         except Exception as error:
             raise self.failed(error) from error
 
-    def own(self) -> dict[str, Any]:
+    def own_state(self) -> dict[str, Any]:
         groups = [[key, packed_elements(group)] for key, group in self._groups.items()]
         current = None
         if self._current is not None:
@@ -77,7 +77,7 @@ class GroupByWindowFlow(Staged):
             current = [key, packed_elements(group), flow.save()]
         return {"groups": groups, "current": current, "over": self._is_over}
 
-    def set_own(self, state: Any) -> None:
+    def set_own_state(self, state: Any) -> None:
         self._groups = {int(key): unpacked_elements(group) for key, group in state["groups"]}
         self._is_over = bool(state["over"])
         self._current = None

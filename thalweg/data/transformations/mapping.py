@@ -17,8 +17,8 @@ import numpy as np
 
 from thalweg.data.channels import Failure, Item, attempt
 from thalweg.data.columns import invalid, joined
-from thalweg.data.flow import Element, Flow, Pipeline, Rows, Staged
-from thalweg.data.functions import Function, FunctionStage, is_random, truth
+from thalweg.data.flow import Element, Flow, Pipeline, Rows, UnaryFlow
+from thalweg.data.functions import Function, FunctionStage, as_bool, is_random
 from thalweg.data.state_code import packed_elements, unpacked_elements
 from thalweg.data.transformations.prefetch import PrefetchedPipeline, packed_items, unpacked_items
 from thalweg.data.transformations.vectorise import vectorised
@@ -28,7 +28,7 @@ from thalweg.platform import spans
 AUTOTUNE = -1
 
 
-class MapFlow(Staged):
+class MapFlow(UnaryFlow):
     """A function of each element; of many at once where that is exactly the same."""
 
     def open(self, source: Pipeline, function: Function, *_: Any) -> None:
@@ -39,12 +39,12 @@ class MapFlow(Staged):
         self._error: Exception | None = None
         if self.source.gives_rows and self.pipeline.has_rows:
             whole = vectorised(function, source.stage)
-            self._whole = self._by_rows() if whole is None else whole.bound(run, node)
+            self._whole = self._row_function() if whole is None else whole.bound(run, node)
             self.gives_rows = self._whole is not None
 
-    def _by_rows(self) -> Callable[..., Rows] | None:
+    def _row_function(self) -> Callable[..., Rows] | None:
         """The function called for each row, if that is supported."""
-        return self.call.by_rows if self.call.goes_by_rows else None
+        return self.call.run_rows if self.call.supports_rows else None
 
     def next(self) -> Element | None:
         element = self._left.pop() if self._left else self.source.next()
@@ -107,11 +107,11 @@ class MapFlow(Staged):
             [np.stack([np.asarray(v) for v in column]) for column in zip(*done, strict=True)]
         )
 
-    def own(self) -> dict[str, Any]:
+    def own_state(self) -> dict[str, Any]:
         failure = [] if self._error is None else [Failure(self._error)]
         return {"left": packed_elements(self._left), "error": packed_items(failure)}
 
-    def set_own(self, state: Any) -> None:
+    def set_own_state(self, state: Any) -> None:
         self._left = unpacked_elements(state["left"])
         errors = unpacked_items(state["error"])
         self._error = errors[0].error if errors and isinstance(errors[0], Failure) else None
@@ -140,7 +140,7 @@ class _Workers:
 
     def __init__(self, node: Node, call: Callable[..., Element], count: int) -> None:
         self.jobs: SimpleQueue[_Job | None] = SimpleQueue()
-        self._finalize = weakref.finalize(self, _send_home, self.jobs, count)
+        self._finalize = weakref.finalize(self, _stop_workers, self.jobs, count)
         self._finalize.atexit = False
         for _ in range(count):
             args, name = (self.jobs, call, node), f"thalweg-data {node.name}"
@@ -151,7 +151,7 @@ class _Workers:
         self._finalize()
 
 
-def _send_home(jobs: SimpleQueue[_Job | None], count: int) -> None:
+def _stop_workers(jobs: SimpleQueue[_Job | None], count: int) -> None:
     for _ in range(count):
         jobs.put(None)
 
@@ -162,7 +162,7 @@ def _work(jobs: SimpleQueue[_Job | None], call: Callable[..., Element], node: No
             job = jobs.get()
             if job is None:
                 return
-            with spans.Lasting("calls the function", node):
+            with spans.BlockSpan("calls the function", node):
                 job.item = _attempted(call, job.element)
             job.done.put(True)
             del job
@@ -181,17 +181,17 @@ class ParallelMapFlow(MapFlow):
         if wanted < 1 and wanted != AUTOTUNE:
             raise self.failed(invalid("num_parallel_calls must be greater than zero."))
         self._most = os.cpu_count() or 1 if wanted == AUTOTUNE else wanted
-        self._in_line = self._most == 1 or is_random(function.body)
+        self._is_inline = self._most == 1 or is_random(function.body)
         self._pending: deque[_Job] = deque()
         self._workers: _Workers | None = None
         self._is_first = True
         self._is_over = False
 
-    def _by_rows(self) -> None:
+    def _row_function(self) -> None:
         """None: the threads call the function for single elements."""
 
     def next(self) -> Element | None:
-        if not self._pending and self._is_in_line():
+        if not self._pending and self._runs_inline():
             return super().next()
         self._fill()
         if not self._pending:
@@ -202,10 +202,10 @@ class ParallelMapFlow(MapFlow):
             raise self.failed(item.error) from item.error
         return item
 
-    def _is_in_line(self) -> bool:
+    def _runs_inline(self) -> bool:
         """Whether the next call is made here: the first is, and then those that hold the GIL."""
         is_first, self._is_first = self._is_first, False
-        return self._in_line or is_first or self.call.holds_gil
+        return self._is_inline or is_first or self.call.holds_gil
 
     def _fill(self) -> None:
         """Submit jobs up to the limit."""
@@ -232,12 +232,12 @@ class ParallelMapFlow(MapFlow):
             self.puller.get(job.done, self.pipeline.node)
         return job.item
 
-    def own(self) -> dict[str, Any]:
+    def own_state(self) -> dict[str, Any]:
         results = [self._finished(job) for job in self._pending]
-        return {**super().own(), "results": packed_items(results), "over": self._is_over}
+        return {**super().own_state(), "results": packed_items(results), "over": self._is_over}
 
-    def set_own(self, state: Any) -> None:
-        super().set_own(state)
+    def set_own_state(self, state: Any) -> None:
+        super().set_own_state(state)
         self._is_over = bool(state["over"])
         self._pending = deque(_done(item) for item in unpacked_items(state["results"]))
 
@@ -264,7 +264,7 @@ class ParallelMapDataset(FunctionStage):
     flow = ParallelMapFlow
 
 
-class FilterFlow(Staged):
+class FilterFlow(UnaryFlow):
     """The elements of which a predicate holds."""
 
     def open(self, source: Pipeline, function: Function) -> None:
@@ -279,7 +279,7 @@ class FilterFlow(Staged):
 
     def _holds(self, element: Element) -> bool:
         try:
-            return truth(self._call.flat(*element)[0])
+            return as_bool(self._call.flat(*element)[0])
         except Exception as error:
             raise self.failed(error) from error
 
@@ -292,7 +292,7 @@ class FilterDataset(FunctionStage):
     flow = FilterFlow
 
 
-class _Open:
+class _OpenDataset:
     """An open dataset, and the element that the function made it from."""
 
     def __init__(self, element: Element, flow: Flow | PrefetchedPipeline) -> None:
@@ -300,7 +300,7 @@ class _Open:
         self.flow = flow
 
 
-class InterleaveFlow(Staged):
+class InterleaveFlow(UnaryFlow):
     """The elements of several datasets in turn, each made by a function of an element."""
 
     def open(
@@ -320,7 +320,7 @@ class InterleaveFlow(Staged):
         if self._cycle < 1 or self._block < 1:
             raise self.failed(invalid("cycle_length and block_length must be greater than zero."))
         self._is_parallel = int(num_parallel_calls) not in (0, 1)
-        self._slots: list[_Open | None] = [None] * self._cycle
+        self._slots: list[_OpenDataset | None] = [None] * self._cycle
         self._place = self._in_block = 0
         self._is_over = False
 
@@ -337,7 +337,7 @@ class InterleaveFlow(Staged):
                 self._advance()
         return None
 
-    def _read(self, current: _Open) -> Element | None:
+    def _read(self, current: _OpenDataset) -> Element | None:
         element = current.flow.next()
         if element is None:
             current.flow.close()
@@ -361,10 +361,10 @@ class InterleaveFlow(Staged):
         else:
             self._slots[self._place] = self._opened(element)
 
-    def _opened(self, element: Element) -> _Open:
+    def _opened(self, element: Element) -> _OpenDataset:
         try:
             (pipeline,) = self._call.flat(*element)
-            return _Open(element, self._started(pipeline.fresh()))
+            return _OpenDataset(element, self._started(pipeline.fresh()))
         except Exception as error:
             raise self.failed(error) from error
 
@@ -373,7 +373,7 @@ class InterleaveFlow(Staged):
             return PrefetchedPipeline(self.pipeline.node, pipeline, self.puller, 2 * self._block)
         return pipeline.start(self.puller)
 
-    def own(self) -> dict[str, Any]:
+    def own_state(self) -> dict[str, Any]:
         opened = [
             None if slot is None else [packed_elements([slot.element]), slot.flow.save()]
             for slot in self._slots
@@ -381,14 +381,14 @@ class InterleaveFlow(Staged):
         place = [self._place, self._in_block, self._is_over]
         return {"open": opened, "place": place}
 
-    def set_own(self, state: Any) -> None:
+    def set_own_state(self, state: Any) -> None:
         self._place, self._in_block, self._is_over = state["place"]
         self._slots = [None if saved is None else self._restored(*saved) for saved in state["open"]]
 
-    def _restored(self, element: Any, state: Any) -> _Open:
-        found = self._opened(unpacked_elements(element)[0])
-        found.flow.load(state)
-        return found
+    def _restored(self, element: Any, state: Any) -> _OpenDataset:
+        result = self._opened(unpacked_elements(element)[0])
+        result.flow.load(state)
+        return result
 
     def close(self) -> None:
         super().close()

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from thalweg.data.columns import invalid
-from thalweg.data.flow import Element, Flow, Interrupted, Pipeline, Rows, Stage, Staged
+from thalweg.data.flow import Element, Flow, Interrupted, Pipeline, Rows, Stage, UnaryFlow
 from thalweg.data.state_code import packed_elements, unpacked_elements
 
 _AT_ONCE = 1024  # rows that are read to be skipped
 
 
-class RepeatFlow(Staged):
+class RepeatFlow(UnaryFlow):
     """The elements several times over, or for ever."""
 
     def open(self, source: Pipeline, count: Any) -> None:
@@ -27,7 +27,7 @@ class RepeatFlow(Staged):
             if element is not None:
                 self._is_new = False
                 return element
-            self._begin_again()
+            self._restart()
         return None
 
     def rows(self, most: int) -> Rows | None:
@@ -36,20 +36,20 @@ class RepeatFlow(Staged):
             if rows is not None:
                 self._is_new = False
                 return rows
-            self._begin_again()
+            self._restart()
         return None
 
-    def _begin_again(self) -> None:
+    def _restart(self) -> None:
         self._left = 0 if self._is_new and self._left < 0 else self._left - 1
         if self._left:
             self._is_new = True
             self.source.close()
             self.source = self._pipeline.start(self.puller)
 
-    def own(self) -> dict[str, Any]:
+    def own_state(self) -> dict[str, Any]:
         return {"left": self._left, "new": self._is_new}
 
-    def set_own(self, state: Any) -> None:
+    def set_own_state(self, state: Any) -> None:
         self._left, self._is_new = int(state["left"]), bool(state["new"])
 
 
@@ -60,7 +60,7 @@ class RepeatDataset(Stage):
     flow = RepeatFlow
 
 
-class TakeFlow(Staged):
+class TakeFlow(UnaryFlow):
     """The first elements."""
 
     def open(self, source: Pipeline, count: Any) -> None:
@@ -82,10 +82,10 @@ class TakeFlow(Staged):
         self._left -= 0 if rows is None else len(rows[0])
         return rows
 
-    def own(self) -> dict[str, Any]:
+    def own_state(self) -> dict[str, Any]:
         return {"left": self._left}
 
-    def set_own(self, state: Any) -> None:
+    def set_own_state(self, state: Any) -> None:
         self._left = int(state["left"])
 
 
@@ -96,7 +96,7 @@ class TakeDataset(Stage):
     flow = TakeFlow
 
 
-class SkipFlow(Staged):
+class SkipFlow(UnaryFlow):
     """All but the first elements."""
 
     def open(self, source: Pipeline, count: Any) -> None:
@@ -119,10 +119,10 @@ class SkipFlow(Staged):
             self._left -= len(rows[0])
         return self.source.rows(most)
 
-    def own(self) -> dict[str, Any]:
+    def own_state(self) -> dict[str, Any]:
         return {"left": self._left}
 
-    def set_own(self, state: Any) -> None:
+    def set_own_state(self, state: Any) -> None:
         self._left = int(state["left"])
 
 
@@ -133,7 +133,7 @@ class SkipDataset(Stage):
     flow = SkipFlow
 
 
-class ShardFlow(Staged):
+class ShardFlow(UnaryFlow):
     """Every n-th element."""
 
     def open(self, source: Pipeline, num_shards: Any, index: Any) -> None:
@@ -155,10 +155,10 @@ class ShardFlow(Staged):
         self._before, self._skipped = self._count - 1, 0
         return element
 
-    def own(self) -> dict[str, Any]:
+    def own_state(self) -> dict[str, Any]:
         return {"before": self._before, "skipped": self._skipped}
 
-    def set_own(self, state: Any) -> None:
+    def set_own_state(self, state: Any) -> None:
         self._before, self._skipped = int(state["before"]), int(state["skipped"])
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from thalweg import errors
 from thalweg.data.channels import Channel, Failure, Item
 from thalweg.data.columns import invalid
-from thalweg.data.flow import Element, Flow, Pipeline, Puller, Stage, Staged
+from thalweg.data.flow import Element, Flow, Pipeline, Puller, Stage, UnaryFlow
 from thalweg.data.state_code import packed_elements, unpacked_elements
 from thalweg.graph.node import Node
 from thalweg.ops.core.buffer import HostBuffer
@@ -24,14 +24,14 @@ _MIN_COPIED = 1 << 12  # bytes; smaller values are copied with a step's other ar
 class PrefetchedPipeline:
     """A flow whose elements are prefetched by a background thread."""
 
-    def __init__(self, node: Node, pipeline: Pipeline, puller: Puller, room: int) -> None:
+    def __init__(self, node: Node, pipeline: Pipeline, puller: Puller, capacity: int) -> None:
         self._node = node
         self._puller = puller
         self._inner = Puller(puller.run)
         self._flow = pipeline.start(self._inner)
-        self._room = room
+        self._capacity = capacity
         self._channel: Channel | None = None
-        self._made: list[Item] = []
+        self._items: list[Item] = []
         self._is_over = False
 
     def next(self) -> Element | None:
@@ -47,22 +47,22 @@ class PrefetchedPipeline:
         return item
 
     def _started(self) -> Channel:
-        inner, flow, made = self._inner, self._flow, self._made
-        self._made = []
-        return Channel(self._node, lambda: flow.next(), flow.close, self._room, made, inner)
+        inner, flow, items = self._inner, self._flow, self._items
+        self._items = []
+        return Channel(self._node, lambda: flow.next(), flow.close, self._capacity, items, inner)
 
     def save(self) -> Any:
         """The queued items, and the position of the source after them."""
-        made = self._made
+        items = self._items
         if self._channel is not None:
-            self._puller.run.holds.enter_context(self._channel.making)
-            made = self._channel.made()
+            self._puller.run.holds.enter_context(self._channel.producing)
+            items = self._channel.pending_items()
         source = self._flow.save()
-        return {"made": packed_items(made), "over": self._is_over, "source": source}
+        return {"made": packed_items(items), "over": self._is_over, "source": source}
 
     def load(self, state: Any) -> None:
         """Continue at a saved position."""
-        self._made = unpacked_items(state["made"])
+        self._items = unpacked_items(state["made"])
         self._is_over = bool(state["over"])
         self._flow.load(state["source"])
 
@@ -109,10 +109,10 @@ class PrefetchFlow(Flow):
         size = int(buffer_size)
         if size < -1:
             raise self.failed(invalid("buffer_size must be >= -1."))
-        room = _AUTOMATIC if size < 0 else size
+        capacity = _AUTOMATIC if size < 0 else size
         node, puller = self.pipeline.node, self.puller
         self._source = (
-            PrefetchedPipeline(node, source, puller, room) if room else source.start(puller)
+            PrefetchedPipeline(node, source, puller, capacity) if capacity else source.start(puller)
         )
 
     def next(self) -> Element | None:
@@ -135,7 +135,7 @@ class PrefetchDataset(Stage):
     flow = PrefetchFlow
 
 
-class CopyToDeviceFlow(Staged):
+class CopyToDeviceFlow(UnaryFlow):
     """The same elements; arrays of more than a few numbers are buffers of a device."""
 
     def open(self, source: Pipeline, device: Any) -> None:

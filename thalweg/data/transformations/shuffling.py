@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.data.columns import invalid, joined
-from thalweg.data.flow import Element, Pipeline, Rows, Stage, Staged
+from thalweg.data.flow import Element, Pipeline, Rows, Stage, UnaryFlow
 from thalweg.data.state_code import packed_elements, unpacked_elements
 from thalweg.ops.random import philox
 
@@ -48,7 +48,7 @@ class Draws:
         return (generator.random_raw(_AT_ONCE) >> np.uint64(32)).tolist()
 
 
-class ShuffleFlow(Staged):
+class ShuffleFlow(UnaryFlow):
     """The elements in a random order."""
 
     def open(self, source: Pipeline, buffer_size: Any, seed: Any, seed2: Any) -> None:
@@ -154,7 +154,7 @@ class ShuffleFlow(Staged):
         self._hole = hole
         return chosen, filled
 
-    def own(self) -> dict[str, Any]:
+    def own_state(self) -> dict[str, Any]:
         return {
             "buffer": self._buffer.save(),
             "hole": self._hole,
@@ -165,7 +165,7 @@ class ShuffleFlow(Staged):
             "drawn": self._draws.drawn,
         }
 
-    def set_own(self, state: Any) -> None:
+    def set_own_state(self, state: Any) -> None:
         first, second = (int(seed) for seed in state["seeds"])
         self._seeds = first, second
         self._pass = int(state["pass"])
@@ -223,9 +223,9 @@ class _RowBuffer:
             return tuple([column[numbers] for column in columns])
         is_old = numbers < self.count
         pairs = zip(columns, new, strict=True)
-        found = tuple([_gathered(*pair, numbers, is_old, self.count) for pair in pairs])
+        result = tuple([_gathered(*pair, numbers, is_old, self.count) for pair in pairs])
         self._keep(new, filled)
-        return found
+        return result
 
     def _keep(self, new: Rows, filled: list[int]) -> None:
         kept = list(dict.fromkeys(filled))  # a slot may be filled more than once
@@ -249,10 +249,10 @@ class _RowBuffer:
 
 
 def _gathered(old: Array, new: Array, numbers: Array, is_old: Array, first: int) -> Array:
-    found = np.empty((len(numbers), *old.shape[1:]), old.dtype)
-    found[is_old] = old[numbers[is_old]]
-    found[~is_old] = new[numbers[~is_old] - first]
-    return found
+    result = np.empty((len(numbers), *old.shape[1:]), old.dtype)
+    result[is_old] = old[numbers[is_old]]
+    result[~is_old] = new[numbers[~is_old] - first]
+    return result
 
 
 def _owned(column: Array) -> Array:

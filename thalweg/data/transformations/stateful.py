@@ -7,14 +7,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from thalweg.data.columns import as_array, frozen, invalid
-from thalweg.data.flow import Element, Flow, Interrupted, Pipeline, Stage, Staged
-from thalweg.data.functions import Function, FunctionStage, captured_values, truth
+from thalweg.data.flow import Element, Flow, Interrupted, Pipeline, Stage, UnaryFlow
+from thalweg.data.functions import Function, FunctionStage, as_bool, captured_values
 from thalweg.data.state_code import packed_elements, unpacked_elements
 from thalweg.graph.graphdef.attributes import FunctionName
 from thalweg.runtime.kernels import Context
 
 
-class ScanFlow(Staged):
+class ScanFlow(UnaryFlow):
     """What a function of a state and each element gives, and the next state with it."""
 
     def open(self, source: Pipeline, initial_state: list[Any], function: Function) -> None:
@@ -34,10 +34,10 @@ class ScanFlow(Staged):
         self._state = frozen(tuple(given[:count]))
         return tuple(given[count:])
 
-    def own(self) -> dict[str, Any]:
+    def own_state(self) -> dict[str, Any]:
         return {"state": packed_elements([self._state])}
 
-    def set_own(self, state: Any) -> None:
+    def set_own_state(self, state: Any) -> None:
         self._state = unpacked_elements(state["state"])[0]
 
 
@@ -56,7 +56,7 @@ class ScanDataset(Stage):
         return Pipeline(self, context.node, (source, state, function))
 
 
-class TakeWhileFlow(Staged):
+class TakeWhileFlow(UnaryFlow):
     """The elements before the first of which a predicate does not hold."""
 
     def open(self, source: Pipeline, function: Function) -> None:
@@ -73,14 +73,14 @@ class TakeWhileFlow(Staged):
 
     def _holds(self, element: Element) -> bool:
         try:
-            return truth(self._call.flat(*element)[0])
+            return as_bool(self._call.flat(*element)[0])
         except Exception as error:
             raise self.failed(error) from error
 
-    def own(self) -> dict[str, Any]:
+    def own_state(self) -> dict[str, Any]:
         return {"over": self._is_over}
 
-    def set_own(self, state: Any) -> None:
+    def set_own_state(self, state: Any) -> None:
         self._is_over = bool(state["over"])
 
 
@@ -92,7 +92,7 @@ class TakeWhileDataset(FunctionStage):
     flow = TakeWhileFlow
 
 
-class UniqueFlow(Staged):
+class UniqueFlow(UnaryFlow):
     """Each element once, where it first comes."""
 
     def open(self, source: Pipeline) -> None:
@@ -114,10 +114,10 @@ class UniqueFlow(Staged):
         self._seen[key] = frozen(element)
         return True
 
-    def own(self) -> dict[str, Any]:
+    def own_state(self) -> dict[str, Any]:
         return {"seen": packed_elements(list(self._seen.values()))}
 
-    def set_own(self, state: Any) -> None:
+    def set_own_state(self, state: Any) -> None:
         self._seen = {}
         for element in unpacked_elements(state["seen"]):
             self._added(element)

@@ -62,8 +62,8 @@ def _batched_body(body: Body, count: int) -> Body:
     graph = SubGraph(body.graph.outer, body.graph.holder)
     values: dict[Tensor, Value] = {}
     with graph.as_default(), graph.without_scopes():
-        for place, tensor in enumerate(body.arguments):
-            values[tensor] = _argument(graph, tensor, place < count)
+        for index, tensor in enumerate(body.arguments):
+            values[tensor] = _argument(graph, tensor, index < count)
         arguments = tuple(value.tensor for value in values.values())
         for node in needed(body.outputs, body.targets, values):
             _add(graph, node, values)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from thalweg.data.columns import frozen, invalid
-from thalweg.data.flow import Element, Kept, Pipeline, Stage, Staged
+from thalweg.data.flow import Element, InMemoryPipeline, Pipeline, Stage, UnaryFlow
 from thalweg.data.state_code import packed_elements, unpacked_elements
 
 
-class WindowFlow(Staged):
+class WindowFlow(UnaryFlow):
     """Neighbouring elements, `size` at a time, the next ones `shift` further on."""
 
     def open(self, source: Pipeline, size: Any, shift: Any, stride: Any, drops: Any) -> None:
@@ -30,7 +30,9 @@ class WindowFlow(Staged):
         chosen = self._buffer[: span : self._stride]
         self._to_skip = max(0, self._shift - len(self._buffer))
         self._buffer = self._buffer[self._shift :]
-        return tuple([Kept([(v,) for v in column]) for column in zip(*chosen, strict=True)])
+        return tuple(
+            [InMemoryPipeline([(v,) for v in column]) for column in zip(*chosen, strict=True)]
+        )
 
     def _fill(self, span: int) -> None:
         while not self._is_over and (self._to_skip or len(self._buffer) < span):
@@ -42,11 +44,11 @@ class WindowFlow(Staged):
             else:
                 self._buffer.append(frozen(element))
 
-    def own(self) -> dict[str, Any]:
+    def own_state(self) -> dict[str, Any]:
         rest = {"skip": self._to_skip, "over": self._is_over}
         return {"buffer": packed_elements(self._buffer), **rest}
 
-    def set_own(self, state: Any) -> None:
+    def set_own_state(self, state: Any) -> None:
         self._buffer = unpacked_elements(state["buffer"])
         self._to_skip, self._is_over = int(state["skip"]), bool(state["over"])
 

@@ -194,7 +194,7 @@ class Program(DeviceProgram[Invocation, "Call"]):
 
     # Rows
 
-    def by_rows(
+    def run_rows(
         self, values: Sequence[Any], is_row: Sequence[bool], count: int
     ) -> list[Array] | None:
         """Run a program without variables and random streams once per row; the stacked outputs.

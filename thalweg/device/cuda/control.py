@@ -109,9 +109,9 @@ class CudaControlStep(ControlStep["_Invocation"]):
 
     def upload(self, array: Array) -> DeviceBuffer:
         """An array of the host as a buffer."""
-        made = self.memory.buffer(array.shape, array.dtype, self._shared.name)
-        self.memory.upload(made.address, array)
-        return made
+        result = self.memory.buffer(array.shape, array.dtype, self._shared.name)
+        self.memory.upload(result.address, array)
+        return result
 
     # Calls
 
@@ -122,16 +122,16 @@ class CudaControlStep(ControlStep["_Invocation"]):
         except IndexError:
             invocation = _Invocation(self)
         try:
-            found = None
+            result = None
             if self._bind_inputs(invocation, values):
                 run = self.run_with_variables if self.variables else self.run_bound
-                found = run(invocation, values, context)
+                result = run(invocation, values, context)
         except BaseException:
             invocation.close()  # what it was given is not known to be whole
             raise
-        invocation.held.clear()
+        invocation.keep_alive.clear()
         self._idle.append(invocation)
-        return found
+        return result
 
     def new_use(self) -> Use[VariableCell]:
         """How an invocation says which variables it uses."""
@@ -175,27 +175,27 @@ class CudaControlStep(ControlStep["_Invocation"]):
         return True
 
     def _bind_input(self, invocation: _Invocation, view: BufferView, value: Any) -> None:
-        if self._is_here(value):
-            invocation.held.append(value)
+        if self._is_on_device(value):
+            invocation.keep_alive.append(value)
             invocation.bind(view, value.address)
             return
         array = value.lease() if isinstance(value, Buffer) else value
         if view in self.offsets:
-            invocation.given_to(view)[...] = array
+            invocation.upload_buffer(view)[...] = array
             invocation.bind(view, invocation.address + self.offsets[view])
         else:
-            made = self.upload(np.require(array, view.dtype, ["C", "A"]))
-            invocation.held.append(made)
-            invocation.bind(view, made.address)
+            buffer = self.upload(np.require(array, view.dtype, ["C", "A"]))
+            invocation.keep_alive.append(buffer)
+            invocation.bind(view, buffer.address)
 
-    def _is_here(self, value: Any) -> bool:
+    def _is_on_device(self, value: Any) -> bool:
         return isinstance(value, DeviceBuffer) and value.device == self._shared.name
 
     def bind_variable(
         self, invocation: _Invocation, view: BufferView, buffer: Buffer | None
     ) -> bool:
         """Bind the buffer of a variable; whether it is of this device and has the shape."""
-        if buffer is None or not self._is_here(buffer) or buffer.shape != view.shape:
+        if buffer is None or not self._is_on_device(buffer) or buffer.shape != view.shape:
             return False
         invocation.bind(view, buffer.address)
         return True
@@ -209,18 +209,18 @@ class CudaControlStep(ControlStep["_Invocation"]):
         for view in self.small:
             start = starts.get(view)
             if start is not None:
-                invocation.given_to(view)[...] = start()
+                invocation.upload_buffer(view)[...] = start()
             elif view in self.begun:
-                invocation.given_to(view)[...] = 0
-        found: dict[BufferView, DeviceBuffer] = {}
+                invocation.upload_buffer(view)[...] = 0
+        result: dict[BufferView, DeviceBuffer] = {}
         for view in self.large:
             start = starts.get(view)
-            made = self._fresh(view) if start is None else start()
-            if not isinstance(made, DeviceBuffer):
-                made = self.upload(np.require(made, view.dtype, ["C", "A"]))
-            found[view] = made
-            invocation.bind(view, made.address)
-        return found
+            buffer = self._fresh(view) if start is None else start()
+            if not isinstance(buffer, DeviceBuffer):
+                buffer = self.upload(np.require(buffer, view.dtype, ["C", "A"]))
+            result[view] = buffer
+            invocation.bind(view, buffer.address)
+        return result
 
     def _fresh(self, view: BufferView) -> DeviceBuffer:
         return self.memory.buffer(view.shape, np.dtype(view.dtype), self._shared.name)
@@ -229,17 +229,17 @@ class CudaControlStep(ControlStep["_Invocation"]):
         """The rows of a list that is about to be changed, in memory of their own."""
         if view in self.offsets:
             return super().initial_rows(value, view)
-        made, rows = self._fresh(view), value.on_device
+        result, rows = self._fresh(view), value.on_device
         if rows is None and value.written.any():
             return super().initial_rows(value, view)
         context, stream = self.memory.context, self.memory.stream
-        size = 0 if rows is None else min(rows.nbytes, made.nbytes)
+        size = 0 if rows is None else min(rows.nbytes, result.nbytes)
         if rows is not None:
-            context.copy(made.address, rows.address, size, stream)
-        if size < made.nbytes:
-            context.clear(made.address + size, made.nbytes - size, stream)
+            context.copy(result.address, rows.address, size, stream)
+        if size < result.nbytes:
+            context.clear(result.address + size, result.nbytes - size, stream)
         context.wait(stream)
-        return made
+        return result
 
 
 def _rows_of(value: ListValue, view: BufferView) -> Any:
@@ -264,11 +264,11 @@ class _Invocation:
         self._block = memory.pool.allocate(step.size)
         self.address = self._block.address
         self.use: Use[VariableCell] = step.new_use()
-        self.held: list[Any] = []  # what the graph may access
+        self.keep_alive: list[Any] = []  # what the graph may access
         self.stream = context.stream()
-        self._given = Pinned(context, step.end_of_small)
+        self._upload = Pinned(context, step.end_of_small)
         self._returned = Pinned(context, step.end_of_small)
-        self._given.array[:] = 0
+        self._upload.array[:] = 0
         self.fault = self._returned.array[step.fault : step.fault + 4].view(np.int32)
         self._stop = Pinned(context, 16)
         self._stop.array[:] = 0
@@ -284,9 +284,9 @@ class _Invocation:
             memory,
         )
 
-    def given_to(self, view: BufferView) -> Array:
+    def upload_buffer(self, view: BufferView) -> Array:
         """Pinned memory that is copied to where a view is, when the graph begins."""
-        return self._array(self._given, view)
+        return self._array(self._upload, view)
 
     def _array(self, pinned: Pinned, view: BufferView) -> Array:
         start = self._step.offsets[view]
@@ -305,7 +305,7 @@ class _Invocation:
         """Run the graph; a step that is to stop ends its loops."""
         size = self._step.end_of_small
         graph = self._graph.ready(
-            (self.address, self._given.address, size), (self._returned.address, self.address, size)
+            (self.address, self._upload.address, size), (self._returned.address, self.address, size)
         )
         driver = self._memory.context
         try:
@@ -330,4 +330,4 @@ class _Invocation:
         """Free the memory; nothing of it runs any more."""
         self._graph.close()
         self._memory.pool.free(self._block)
-        self.held.clear()
+        self.keep_alive.clear()

@@ -195,11 +195,11 @@ class ControlGraph:
 
     def _place_maps(self) -> int:
         """Where the tensor maps of each launch go; how many there are."""
-        self._map_places: dict[_Launch, int] = {}
+        self._map_offsets: dict[_Launch, int] = {}
         count = 0
         for placed in self._parts.values():
             for number, call in enumerate(placed.listing.calls):
-                self._map_places[placed, number] = count
+                self._map_offsets[placed, number] = count
                 count += len(call.kernel.tensor_maps)
         return count
 
@@ -207,7 +207,7 @@ class ControlGraph:
         """The tensor maps of a launch, for the addresses that its words have now."""
         if not call.kernel.tensor_maps:
             return 0
-        start = -(-self._maps.ctypes.data // 64) * 64 + BYTES * self._map_places[launch]
+        start = -(-self._maps.ctypes.data // 64) * 64 + BYTES * self._map_offsets[launch]
         words = self._words[first : first + call.word_count].tolist()
         for at, spec in enumerate(call.kernel.tensor_maps):
             self._memory.context.encode(spec.resolved(words), start + BYTES * at)

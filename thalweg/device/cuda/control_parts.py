@@ -58,12 +58,12 @@ def placed_parts(
 ) -> dict[Part, PlacedPart]:
     """The parts of a program, their kernels compiled or found."""
     adapted = iter(specialized)
-    found: dict[Part, PlacedPart] = {}
+    result: dict[Part, PlacedPart] = {}
     start = 0
     for part in program.parts:
         to = [next(adapted) for _ in part.lowered.launches]
         _, loaded = load_kernels(part.lowered, to, kernels, kernels.target)
         placed = PlacedPart(part, listed(part.lowered, to, loaded, kernels.target), start)
-        found[part] = placed
+        result[part] = placed
         start += placed.word_count
-    return found
+    return result

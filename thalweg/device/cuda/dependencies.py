@@ -46,7 +46,7 @@ def edges(
             start = arena.scratch[number]
             written.append((start, start + scratch[number]))
         read = [_extent(buffer, arena) for buffer in launch.buffers]
-        needed = tracked.meet(number, read, written)
+        needed = tracked.add_launch(number, read, written)
         if checks and writes_variable(launch):
             needed.update(checks)
         if is_check(launch):
@@ -66,7 +66,7 @@ def in_lanes(after: Sequence[tuple[int, ...]], most: int = _MAX_LANES) -> list[t
     """Edges with more of them, so that at most so many launches wait for nothing but what they
     need: one that continues no lane comes after the lane that has waited longest."""
     tails: list[int] = []  # the last launch of each lane
-    found: list[tuple[int, ...]] = []
+    result: list[tuple[int, ...]] = []
     for number, needed in enumerate(after):
         continued = [lane for lane, tail in enumerate(tails) if tail in needed]
         if continued:
@@ -76,8 +76,8 @@ def in_lanes(after: Sequence[tuple[int, ...]], most: int = _MAX_LANES) -> list[t
         else:
             lane = min(range(most), key=tails.__getitem__)
             needed, tails[lane] = (*needed, tails[lane]), number
-        found.append(needed)
-    return found
+        result.append(needed)
+    return result
 
 
 def _reduced(needed: set[int], before: Sequence[int]) -> tuple[tuple[int, ...], int]:
@@ -105,19 +105,21 @@ class _Accesses:
         self._whole: dict[Buffer, tuple[int, list[int]]] = {}  # the writer (or -1), the readers
         self._ranges: list[tuple[int, int, int, bool]] = []  # (start, end, launch, writes)
 
-    def meet(self, number: int, read: Sequence[Extent], written: Sequence[Extent]) -> set[int]:
+    def add_launch(
+        self, number: int, read: Sequence[Extent], written: Sequence[Extent]
+    ) -> set[int]:
         """Note what a launch accesses; the launches that it must come after."""
-        found: set[int] = set()
+        result: set[int] = set()
         for extents, writes in ((read, False), (written, True)):
             for extent in extents:
                 if isinstance(extent, Buffer):
-                    found |= self._meet_buffer(number, extent, writes)
+                    result |= self._add_buffer_access(number, extent, writes)
                 else:
-                    found |= self._meet_range(number, *extent, writes)
-        found.discard(number)
-        return found
+                    result |= self._add_range_access(number, *extent, writes)
+        result.discard(number)
+        return result
 
-    def _meet_buffer(self, number: int, buffer: Buffer, writes: bool) -> set[int]:
+    def _add_buffer_access(self, number: int, buffer: Buffer, writes: bool) -> set[int]:
         writer, readers = self._whole.get(buffer, (-1, []))
         if writes:
             self._whole[buffer] = number, []
@@ -125,15 +127,15 @@ class _Accesses:
         self._whole[buffer] = writer, [*readers, number]
         return {writer} - {-1}
 
-    def _meet_range(self, number: int, start: int, end: int, writes: bool) -> set[int]:
+    def _add_range_access(self, number: int, start: int, end: int, writes: bool) -> set[int]:
         kept: list[tuple[int, int, int, bool]] = []
-        found: set[int] = set()
+        result: set[int] = set()
         for one in self._ranges:
             first, last, launch, wrote = one
             meets = first < end and start < last
             if meets and (writes or wrote):
-                found.add(launch)
+                result.add(launch)
             if not (meets and writes and start <= first and last <= end and launch != number):
                 kept.append(one)  # unless it is overwritten: who comes later comes after us
         self._ranges = [*kept, (start, end, number, writes)]
-        return found
+        return result

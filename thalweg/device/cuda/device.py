@@ -94,10 +94,10 @@ class CudaDevice(Device):
                 " that use GPUs with the 'spawn' method, or fork before the first session",
             )
         with self._lock:
-            found = self._shared
-        if found.memory.context.lost is not None:
-            raise found.memory.context.lost
-        return found
+            result = self._shared
+        if result.memory.context.lost is not None:
+            raise result.memory.context.lost
+        return result
 
     @cached_property
     def _shared(self) -> DeviceMemory:
@@ -128,9 +128,9 @@ class CudaDevice(Device):
     def upload(self, value: Array) -> DeviceBuffer:
         """A copy of an array of the host."""
         shared = self.shared
-        made = shared.memory.buffer(value.shape, value.dtype, self.name)
-        shared.memory.upload(made.address, value)
-        return made
+        result = shared.memory.buffer(value.shape, value.dtype, self.name)
+        shared.memory.upload(result.address, value)
+        return result
 
     def relieve_by(self, release: Callable[[], None]) -> None:
         """Have `release` called when memory runs out."""

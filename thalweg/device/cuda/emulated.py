@@ -123,10 +123,10 @@ class EmulatedContext(Context):
 
     def allocate(self, size: int) -> int:
         self.check("cuMemAlloc")
-        found = self._device.take(size)
-        if not found:
+        result = self._device.take(size)
+        if not result:
             raise self.failed(OUT_OF_MEMORY, "cuMemAlloc")
-        return found
+        return result
 
     def free(self, address: int) -> None:
         if self.lost is None:

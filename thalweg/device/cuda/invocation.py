@@ -73,7 +73,7 @@ class Invocation:
         self.use = use
         self.addresses = [0] * len(template.references)
         self.borrowed: Sequence[Any] = ()  # the variables' buffers that the words point to
-        self.held: list[Any] = []  # what the launches that run may access
+        self.keep_alive: list[Any] = []  # what the launches that run may access
         self._plan_memory(input_dtypes)
         base = self._block.address
         known = [base + self._fault, base + self._arena, base + self._streams]
@@ -141,15 +141,15 @@ class Invocation:
                 places[number] = end
                 end += rounded(size, _ALIGNMENT)
         self._block = self._memory.pool.allocate(end)
-        self._given = Pinned(self._memory.context, self._fault + _FAULT_BYTES)
+        self._upload = Pinned(self._memory.context, self._fault + _FAULT_BYTES)
         self._returned = Pinned(self._memory.context, self._results_end - self._fault)
-        self._given.array[:] = self._returned.array[:] = 0
+        self._upload.array[:] = self._returned.array[:] = 0
         self.fault = self._returned.array[:4].view(np.int32)
         self.inputs = [
             self._staged(place, *shapes[number], sizes[number] <= MAX_SMALL_INPUT)
             for number, place in enumerate(places)
         ]
-        positions = self._given.array[self._streams : self._streams + self._stream_bytes]
+        positions = self._upload.array[self._streams : self._streams + self._stream_bytes]
         self.streams = positions.view(np.uint32).reshape(-1, STREAM_BYTES // 4)
         self.outputs = [None if place < 0 else self._result(*one) for place, *one in results]
 
@@ -180,7 +180,7 @@ class Invocation:
         if not is_small:
             return Staged(address, None)
         size = dtype.itemsize * math.prod(shape)
-        return Staged(address, self._given.array[place : place + size].view(dtype).reshape(shape))
+        return Staged(address, self._upload.array[place : place + size].view(dtype).reshape(shape))
 
     def _result(self, place: int, shape: Any, dtype: Any) -> Staged:
         start = place - self._fault
@@ -243,7 +243,7 @@ class Invocation:
         graph = self._memory.context.graph()
         begin: list[int] = []
         if is_first and self._fault:
-            begin = [graph.add_upload(self._block.address, self._given.address, self._fault, ())]
+            begin = [graph.add_upload(self._block.address, self._upload.address, self._fault, ())]
         ends: dict[int, int] = {}  # the last node of each launch
         last = begin
         for number in launches:
@@ -307,7 +307,7 @@ class Invocation:
         """Free the memory; nothing of it runs any more."""
         self._close_graphs()
         self._memory.pool.free(self._block)
-        self.borrowed, self.held = (), []
+        self.borrowed, self.keep_alive = (), []
 
     def _close_graphs(self) -> None:
         for graph in self.graphs:

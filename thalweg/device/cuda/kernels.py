@@ -45,7 +45,7 @@ class Image:
     def to_bytes(self) -> bytes:
         """As it is kept on disk: a line about it, and the code."""
         about = {"entries": self.entries, "scratch": self.scratch, "ptx": self.ptx_size}
-        maps = [each.to_json() for each in self.tensor_maps]
+        maps = [tensor_map.to_json() for tensor_map in self.tensor_maps]
         return json.dumps({**about, "maps": maps}).encode() + b"\n" + self.code
 
     @classmethod

@@ -258,9 +258,9 @@ class LibcudaContext(Context):
         self.call("cuMemsetD8Async", *arguments)
 
     def stream(self) -> int:
-        made = c_void_p()
-        self.call("cuStreamCreate", byref(made), _NON_BLOCKING)
-        return made.value or 0
+        handle = c_void_p()
+        self.call("cuStreamCreate", byref(handle), _NON_BLOCKING)
+        return handle.value or 0
 
     def wait(self, stream: int) -> None:
         self.enter()
@@ -276,9 +276,9 @@ class LibcudaContext(Context):
         return not code
 
     def event(self) -> int:
-        made = c_void_p()
-        self.call("cuEventCreate", byref(made), 0)
-        return made.value or 0
+        handle = c_void_p()
+        self.call("cuEventCreate", byref(handle), 0)
+        return handle.value or 0
 
     def elapsed(self, first: int, second: int) -> float:
         milliseconds = c_float()
@@ -297,12 +297,12 @@ class LibcudaContext(Context):
         if code:
             described = f"{_described(code)}\n{log.value.decode(errors='replace')}".strip()
             raise self.failure(code, "cuModuleLoadDataEx", described)
-        found: list[int] = []
+        result: list[int] = []
         for name in entries:
             function = c_void_p()
             self.call("cuModuleGetFunction", byref(function), module, name.encode())
-            found.append(function.value or 0)
-        return tuple(found)
+            result.append(function.value or 0)
+        return tuple(result)
 
     def allow_shared(self, function: int, size: int) -> None:
         if size > _STATIC_SHARED:
@@ -331,9 +331,9 @@ class LibcudaContext(Context):
         self.call("cuTensorMapEncodeIm2col", *about, *corners, *sizes, *rest)
 
     def graph(self) -> LibcudaGraph:
-        made = c_void_p()
-        self.call("cuGraphCreate", byref(made), 0)
-        return LibcudaGraph(self, self._handle, made)
+        handle = c_void_p()
+        self.call("cuGraphCreate", byref(handle), 0)
+        return LibcudaGraph(self, self._handle, handle)
 
     @cached_property
     def has_conditionals(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride] -- computed once

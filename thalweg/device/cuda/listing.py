@@ -88,7 +88,7 @@ def listed(
     words = 0
     for number, launch in enumerate(launches):
         specialized = kernels[number]
-        made = CudaCall(
+        cuda_call = CudaCall(
             launch,
             specialized,
             loaded[number],
@@ -100,8 +100,8 @@ def listed(
             after[number],
             seconds_of(launch, target),
         )
-        calls.append(made)
-        words += made.word_count
+        calls.append(cuda_call)
+        words += cuda_call.word_count
     return CudaListing(lowered, calls, arena)
 
 

@@ -54,7 +54,7 @@ class Pool:
         self._free: list[tuple[int, int, Block]] = []  # (size, address, block), the smallest first
         self._dropped: list[Block] = []  # freed by finalizers, which must not wait
         self.reserved = self.used = self.peak = 0
-        self.relieve: Callable[[], None] = _nothing  # frees what is only kept to be used again
+        self.release_idle: Callable[[], None] = _nothing  # frees what is only kept to be used again
         if reserve:
             self._insert(self._segment(min(reserve, limit)))
 
@@ -64,7 +64,7 @@ class Pool:
         with self._lock:
             block = self._take(size)
             if block is None:
-                self.relieve()
+                self.release_idle()
                 block = self._take(size)
             if block is None:
                 raise self._exhausted(size)
@@ -96,19 +96,19 @@ class Pool:
         self._collect()
         found = self._fit(size)
         if found is None:
-            found = self._grown(size)
+            found = self._grow(size)
         return None if found is None else self._split(found, size)
 
     def _fit(self, size: int) -> Block | None:
         """The smallest free block that is large enough, which is free no more."""
-        for place, (found, _, block) in enumerate(self._free):
+        for index, (found, _, block) in enumerate(self._free):
             if found >= size:
-                del self._free[place]
+                del self._free[index]
                 block.is_free = False
                 return block
         return None
 
-    def _grown(self, size: int) -> Block | None:
+    def _grow(self, size: int) -> Block | None:
         """More memory from the driver, which may have less left than this process is allowed."""
         for wanted in (max(size, _SEGMENT), size):
             if self.reserved + wanted <= self.limit:
@@ -270,11 +270,11 @@ class DeviceBuffer(Buffer):
 
     def copy(self) -> DeviceBuffer:
         """A buffer with the same elements that nobody else has."""
-        made = self._memory.buffer(self.shape, self.dtype, self.device)
+        buffer = self._memory.buffer(self.shape, self.dtype, self.device)
         context, stream = self._memory.context, self._memory.stream
-        context.copy(made.address, self.address, self.nbytes, stream)
+        context.copy(buffer.address, self.address, self.nbytes, stream)
         context.wait(stream)
-        return made
+        return buffer
 
     def fill(self, value: Any) -> None:
         """Write the elements of an array, converted where they are others."""

@@ -48,9 +48,9 @@ class DeviceMemory:
         self.memory, self.name, self.target = memory, name, target
         self.programs: weakref.WeakSet[CudaProgram] = weakref.WeakSet()
         self.releases: list[Callable[[], None]] = []  # of what others keep
-        memory.pool.relieve = self.relieve
+        memory.pool.release_idle = self.release_idle
 
-    def relieve(self) -> None:
+    def release_idle(self) -> None:
         """Free what calls that are over keep for the next ones, and what others keep."""
         for program in list(self.programs):
             program.release_memory()
@@ -158,9 +158,9 @@ class CudaProgram(DeviceProgram[Invocation, CudaCall]):
         return timed(context, values, cells), timed.times
 
     def _uploaded(self, array: Any) -> DeviceBuffer:
-        made = self._shared.memory.buffer(array.shape, array.dtype, self._shared.name)
-        self._shared.memory.upload(made.address, array)
-        return made
+        result = self._shared.memory.buffer(array.shape, array.dtype, self._shared.name)
+        self._shared.memory.upload(result.address, array)
+        return result
 
     def release_memory(self) -> None:
         """Free the memory of calls that are over; the next one allocates again."""
@@ -170,7 +170,7 @@ class CudaProgram(DeviceProgram[Invocation, CudaCall]):
             except IndexError:
                 return
 
-    def by_rows(self, values: Sequence[Any], is_row: Sequence[bool], count: int) -> None:
+    def run_rows(self, values: Sequence[Any], is_row: Sequence[bool], count: int) -> None:
         """A GPU takes whole batches: rows are left to the host."""
         return
 
@@ -196,8 +196,8 @@ class CudaProgram(DeviceProgram[Invocation, CudaCall]):
         if not invocation.is_ready:
             invocation.prepare()
         self._launch(invocation, context)
-        if invocation.held:
-            invocation.held.clear()
+        if invocation.keep_alive:
+            invocation.keep_alive.clear()
         if invocation.fault[0]:
             invocation.clear_fault()
             return None
@@ -230,9 +230,9 @@ class CudaProgram(DeviceProgram[Invocation, CudaCall]):
                     host[...] = value
                 else:
                     self._upload(address, value, number)
-            elif self._is_here(value):
+            elif self._is_on_device(value):
                 address = value.address
-                invocation.held.append(value)
+                invocation.keep_alive.append(value)
             elif host is not None:
                 host[...] = value.lease()
             else:
@@ -270,7 +270,7 @@ class CudaProgram(DeviceProgram[Invocation, CudaCall]):
     ) -> bool:
         if borrowed == invocation.borrowed:  # the very buffers of the call before
             return True
-        if any(buffer is not None and not self._is_here(buffer) for buffer in borrowed):
+        if any(buffer is not None and not self._is_on_device(buffer) for buffer in borrowed):
             return False  # a variable of the host: the reference kernels read and write it
         if not super()._borrow(invocation, cells, borrowed, first):
             return False
@@ -279,7 +279,7 @@ class CudaProgram(DeviceProgram[Invocation, CudaCall]):
             invocation.serialize()
         return True
 
-    def _is_here(self, buffer: Buffer) -> bool:
+    def _is_on_device(self, buffer: Buffer) -> bool:
         return isinstance(buffer, DeviceBuffer) and buffer.device == self._shared.name
 
     # Errors
@@ -334,8 +334,8 @@ class TimedCudaProgram(CudaProgram):
     def times(self) -> Times:
         """When each launch of the last run began and ended, in nanoseconds: [launch, 0, end]."""
         elapsed, now = self._shared.memory.context.elapsed, time.perf_counter_ns()
-        found = np.zeros((len(self._events), 1, 2), np.int64)
+        result = np.zeros((len(self._events), 1, 2), np.int64)
         first = self._events[0].first if self._events else 0
         for number, (begin, end) in enumerate(self._events):
-            found[number, 0] = [now + int(elapsed(first, event) * 1e9) for event in (begin, end)]
-        return found
+            result[number, 0] = [now + int(elapsed(first, event) * 1e9) for event in (begin, end)]
+        return result

@@ -71,15 +71,15 @@ class _Lane:
         self._streams = context.stream(), context.stream()
         self._stages = [Pinned(context, STAGE) for _ in self._streams]
         self._waiting: list[Array | None] = [None, None]  # where what comes in is to go
-        self._turn = 0
+        self._half = 0
 
     def _next(self) -> int:
         """The half that was used longest ago, which is free then."""
-        self._turn = 1 - self._turn
-        self._settle(self._turn)
-        return self._turn
+        self._half = 1 - self._half
+        self._wait_for(self._half)
+        return self._half
 
-    def _settle(self, half: int) -> None:
+    def _wait_for(self, half: int) -> None:
         self._context.wait(self._streams[half])
         part, self._waiting[half] = self._waiting[half], None
         if part is not None:
@@ -100,5 +100,5 @@ class _Lane:
 
     def wait(self) -> None:
         """Until all parts are where they belong."""
-        self._settle(1 - self._turn)
-        self._settle(self._turn)
+        self._wait_for(1 - self._half)
+        self._wait_for(self._half)

@@ -55,10 +55,10 @@ def _tuned(subject: CudaSubject, end: float) -> Iterator[Tuned]:
         return
     bench, likely = ScheduleBench(subject), choices[0]
     seconds = {likely: bench.seconds(likely)}
-    for made in choices[1:]:
+    for schedule in choices[1:]:
         if time.monotonic() > end:
             break
-        seconds[made] = bench.seconds(made)
+        seconds[schedule] = bench.seconds(schedule)
     bench.close()
     best, tuned = winner(subject, seconds, likely)
     keep_schedule(subject.kernel, subject.target, best)
@@ -82,17 +82,19 @@ class ScheduleBench:
         """Free the memory."""
         self._memory.pool.free(self._block)
 
-    def compiled(self, made: Schedule) -> tuple[CudaKernel, bytes]:
+    def compiled(self, schedule: Schedule) -> tuple[CudaKernel, bytes]:
         """The contraction by a schedule, and its code."""
         subject = self._subject
-        given = subject.kernel, subject.target, False, subject.is_aligned, made
+        given = subject.kernel, subject.target, False, subject.is_aligned, schedule
         emitted = emit_contraction(*given)
         return emitted, code_of(emitted, subject.target)[0]
 
-    def seconds(self, made: Schedule, compiled: tuple[CudaKernel, bytes] | None = None) -> float:
+    def seconds(
+        self, schedule: Schedule, compiled: tuple[CudaKernel, bytes] | None = None
+    ) -> float:
         """The best mean time of some launches, one after the other."""
         subject, context = self._subject, self._memory.context
-        emitted, code = compiled or self.compiled(made)
+        emitted, code = compiled or self.compiled(schedule)
         functions = context.load(code, emitted.entries)
         scratch = self._memory.pool.allocate(max(emitted.scratch, 1))
         words = [*self._addresses, scratch.address, *subject.specialized.words]
@@ -102,7 +104,7 @@ class ScheduleBench:
         for number, spec in enumerate(emitted.tensor_maps):
             context.encode(spec.resolved(words), start + BYTES * number)
         shapes = contraction_shapes(
-            subject.kernel, subject.target, subject.specialized.words, subject.is_aligned, made
+            subject.kernel, subject.target, subject.specialized.words, subject.is_aligned, schedule
         )
         graph, events = context.graph(), (context.event(), context.event())
         after = [graph.add_event(events[0], ())]

@@ -10,12 +10,12 @@ from thalweg.distributions import vector
 from thalweg.distributions.base import NOT_REPARAMETERIZED
 from thalweg.distributions.parameters import (
     after,
+    broadcast_all,
     choose,
     floats,
     is_count,
     logits_and_probs,
     new_seed,
-    together,
 )
 from thalweg.distributions.scalar import ScalarDistribution
 from thalweg.graph.likes import TensorLike
@@ -101,7 +101,7 @@ class Binomial(_Counts):
         return after([*is_count(value, "counts"), most], value)
 
     def _sample_n(self, n: Tensor, seed: int | None) -> Tensor:
-        count, logits = together(self._total_count, self._logits)
+        count, logits = broadcast_all(self._total_count, self._logits)
         sides = joining.stack([logits, filling.zeros_like(logits)], axis=-1)
         draws = vector.as_draws(count)
         counts = vector.tallies(vector.rows(sides), draws, n, self.dtype, seed)
@@ -114,7 +114,9 @@ class Binomial(_Counts):
         return orders - hits - multiply_no_nan(softplus(self._logits), n - k)
 
     def _cdf(self, value: Tensor) -> Tensor:
-        k, n, p = together(rounding.floor(self._as_float(value)), self._total_count, self._probs)
+        k, n, p = broadcast_all(
+            rounding.floor(self._as_float(value)), self._total_count, self._probs
+        )
         one = filling.ones_like(k)
         # The beta function wants arguments above zero, also where the answer is known.
         inner = betainc(arithmetic.maximum(n - k, one), arithmetic.maximum(k, 0) + 1, 1 - p)
@@ -180,7 +182,7 @@ class NegativeBinomial(_Counts):
         return self._probs
 
     def _sample_n(self, n: Tensor, seed: int | None) -> Tensor:
-        count, logits = together(self._total_count, self._logits)
+        count, logits = broadcast_all(self._total_count, self._logits)
         rate = random_parametric.random_gamma(
             [n], count, transcendental.exp(-logits), dtype=self.dtype, seed=seed
         )
@@ -195,7 +197,9 @@ class NegativeBinomial(_Counts):
         return orders - hits - multiply_no_nan(softplus(self._logits), n)
 
     def _cdf(self, value: Tensor) -> Tensor:
-        k, n, p = together(rounding.floor(self._as_float(value)), self._total_count, self._probs)
+        k, n, p = broadcast_all(
+            rounding.floor(self._as_float(value)), self._total_count, self._probs
+        )
         inner = betainc(n, 1 + arithmetic.maximum(k, 0), 1 - p)
         return choose(k < 0, filling.zeros_like(k), inner)
 
@@ -355,7 +359,7 @@ class Poisson(_Counts):
 
     def _cdf(self, value: Tensor) -> Tensor:
         given = self._as_float(value)
-        k, rate = together(given if self._interpolates else rounding.floor(given), self._rate)
+        k, rate = broadcast_all(given if self._interpolates else rounding.floor(given), self._rate)
         inner = igammac(1 + arithmetic.maximum(k, 0), rate)
         return choose(k < 0, filling.zeros_like(k), inner)
 

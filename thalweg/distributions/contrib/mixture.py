@@ -7,7 +7,7 @@ from typing import Any
 
 from thalweg.distributions.base import NOT_REPARAMETERIZED, Distribution
 from thalweg.distributions.categorical import Categorical
-from thalweg.distributions.parameters import new_seed, together
+from thalweg.distributions.parameters import broadcast_all, new_seed
 from thalweg.distributions.vector import column
 from thalweg.graph.node import Tensor
 from thalweg.graph.shapes import TensorShape
@@ -269,7 +269,7 @@ class Mixture(_OfComponents):
 
     def _stacked_at(self, method: str, value: Tensor) -> Tensor:
         each = [getattr(one, method)(value) for one in self._components]
-        return joining.stack(together(*each), axis=-1)
+        return joining.stack(broadcast_all(*each), axis=-1)
 
     def _sample_n(self, n: Tensor, seed: int | None) -> Tensor:
         each: list[Tensor] = []

@@ -17,10 +17,10 @@ def cast(x: Any, dtype: Any) -> Any:
     array, wanted = widened(np.asarray(x)), np.dtype(dtype)
     if array.dtype.kind == "c" and wanted.kind != "c":
         array = np.asarray(np.real(array))
-    found = array.astype(wanted)
+    result = array.astype(wanted)
     if wanted != np.uint64 or array.dtype.kind in "biu":
-        return found
-    return np.where(array >= array.dtype.type(2.0**64), wanted.type(2**63), found)
+        return result
+    return np.where(array >= array.dtype.type(2.0**64), wanted.type(2**63), result)
 
 
 def bitcast(x: Any, dtype: Any) -> Any:

@@ -27,6 +27,7 @@ from thalweg.ir.target import Target
 from thalweg.lower.control.inlining import Bound, Inlining, is_changed, list_origin, list_source
 from thalweg.lower.control.program import (
     LISTS,
+    Binding,
     Branch,
     BufferView,
     Capacity,
@@ -34,7 +35,6 @@ from thalweg.lower.control.program import (
     ControlProgram,
     Count,
     Drawing,
-    Given,
     Item,
     Label,
     ListBuffer,
@@ -59,10 +59,14 @@ OuterTraces = Mapping[Tensor, LoopTraces]  # the outer loop's traces, by the lis
 
 
 def lower_control(
-    unit: ControlRegion, given: Sequence[Given], capacity: Capacity, target: Target, lower: Lower
+    unit: ControlRegion,
+    bindings: Sequence[Binding],
+    capacity: Capacity,
+    target: Target,
+    lower: Lower,
 ) -> ControlProgram:
     """The program of a control node on inputs of known shapes, with this capacity for traces."""
-    return _Lowering(capacity, target, lower).program(unit, given)
+    return _Lowering(capacity, target, lower).program(unit, bindings)
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,8 +75,8 @@ class _LoopContext:
 
     node: Node
     op: While
-    variables: Sequence[Given]
-    invariants: Sequence[Given]
+    variables: Sequence[Binding]
+    invariants: Sequence[Binding]
     condition: BufferView
     traces: LoopTraces
 
@@ -87,30 +91,34 @@ class _Lowering:
         self._drawings: list[Drawing] = []
         self._resets: list[BufferView] = []  # counters and starts to zero before the outermost loop
 
-    def program(self, unit: ControlRegion, given: Sequence[Given]) -> ControlProgram:
+    def program(self, unit: ControlRegion, bindings: Sequence[Binding]) -> ControlProgram:
         """The program of a control node."""
         if isinstance(unit.node.op, While):
-            given = self._copied_lists(unit.node.op.body, given)
-        outputs = self._lowered(unit, given, Storage.RESULT, {})
+            bindings = self._copied_lists(unit.node.op.body, bindings)
+        outputs = self._lowered(unit, bindings, Storage.RESULT, {})
         views = [bound.view for bound in outputs if isinstance(bound, ListBuffer)]
         if any(view is not None and view.where is Storage.OWN for view in views):
             raise NotCompiled(unit.node, "it gives a list that was made inside")
-        lists = {n: bound for n, bound in enumerate(given) if isinstance(bound, ListBuffer)}
+        lists = {n: bound for n, bound in enumerate(bindings) if isinstance(bound, ListBuffer)}
         counts, drawings = tuple(self._counts), tuple(self._drawings)
         interface = ControlInterface(tuple(outputs), counts, lists, drawings)
         return ControlProgram(tuple(self._items), interface)
 
     def _lowered(
-        self, unit: ControlRegion, given: Sequence[Given], where: Storage, outer_traces: OuterTraces
-    ) -> list[Given]:
+        self,
+        unit: ControlRegion,
+        bindings: Sequence[Binding],
+        where: Storage,
+        outer_traces: OuterTraces,
+    ) -> list[Binding]:
         """Lower a control node to items."""
         lowered = self._loop if isinstance(unit.node.op, While) else self._branching
-        return lowered(unit, given, where, outer_traces)
+        return lowered(unit, bindings, where, outer_traces)
 
-    def _copied_lists(self, body: Body, given: Sequence[Given]) -> list[Given]:
+    def _copied_lists(self, body: Body, bindings: Sequence[Binding]) -> list[Binding]:
         """The inputs of a loop; lists that it changes are copied to new arrays of the call."""
-        inputs = list(given)
-        for position, bound in enumerate(given[: len(body.outputs)]):
+        inputs = list(bindings)
+        for position, bound in enumerate(bindings[: len(body.outputs)]):
             if isinstance(bound, ListBuffer) and is_changed(body, position):
                 inputs[position] = self._copy_of_list(bound)
         return inputs
@@ -131,8 +139,12 @@ class _Lowering:
     # Loops
 
     def _loop(
-        self, unit: ControlRegion, given: Sequence[Given], where: Storage, outer_traces: OuterTraces
-    ) -> list[Given]:
+        self,
+        unit: ControlRegion,
+        bindings: Sequence[Binding],
+        where: Storage,
+        outer_traces: OuterTraces,
+    ) -> list[Binding]:
         """Lower a loop. Where an outer loop keeps its traces, those of all outer iterations are
         concatenated."""
         node, op = unit.node, cast("While", unit.node.op)
@@ -140,15 +152,15 @@ class _Lowering:
         first_item = len(self._items)
         outer_resets, self._resets = self._resets, []
         enter = Scratch()
-        variables: list[Given] = []
-        for bound in given[:count]:
+        variables: list[Binding] = []
+        for bound in bindings[:count]:
             if isinstance(bound, BufferView):
                 start, bound = bound, BufferView(where, bound.dtype, bound.shape)
                 enter.assign(bound, enter.value(start), node)
             variables.append(bound)
         traces = self._loop_traces(unit, enter, where, outer_traces)
         condition = BufferView(Storage.OWN, np.bool_, ())
-        loop = _LoopContext(node, op, variables, given[count:], condition, traces)
+        loop = _LoopContext(node, op, variables, bindings[count:], condition, traces)
         self._condition(enter, loop)
         start, end = Label(), Label()
         self._items += [Branch(end, condition), start]
@@ -198,7 +210,7 @@ class _Lowering:
         self._emit(scratch, {})
         self._items = [*items[:position], *self._items, *items[position:]]
 
-    def _loop_output(self, tensor: Tensor, loop: _LoopContext) -> Given:
+    def _loop_output(self, tensor: Tensor, loop: _LoopContext) -> Binding:
         outputs, traces = loop.node.outputs, loop.traces
         if tensor in outputs:
             return loop.variables[outputs.index(tensor)]
@@ -264,15 +276,19 @@ class _Lowering:
     # Conditionals
 
     def _branching(
-        self, unit: ControlRegion, given: Sequence[Given], where: Storage, outer_traces: OuterTraces
-    ) -> list[Given]:
+        self,
+        unit: ControlRegion,
+        bindings: Sequence[Binding],
+        where: Storage,
+        outer_traces: OuterTraces,
+    ) -> list[Binding]:
         node, op = unit.node, cast("Branching", unit.node.op)
-        choice, inputs = given[0], given[1:]
+        choice, inputs = bindings[0], bindings[1:]
         assert isinstance(choice, BufferView)
-        outputs: dict[Tensor, Given] = {}
+        outputs: dict[Tensor, Binding] = {}
         for position, tensor in enumerate(node.outputs):
             if tensor.dtype.base_dtype is variant:
-                outputs[tensor] = given[list_source(node, position)]
+                outputs[tensor] = bindings[list_source(node, position)]
         end = Label()
         for number, body in reversed([*enumerate(op.branches)]):
             skip = Label()
@@ -305,8 +321,8 @@ class _Lowering:
         self,
         unit: ControlRegion,
         body: Body,
-        inputs: Sequence[Given],
-        outputs: dict[Tensor, Given],
+        inputs: Sequence[Binding],
+        outputs: dict[Tensor, Binding],
         where: Storage,
         outer_traces: OuterTraces,
     ) -> None:
@@ -365,9 +381,9 @@ class _Lowering:
                 raise NotCompiled(unit, "it runs on the host")
 
     def _control(self, unit: ControlRegion, scratch: Scratch, where: Storage) -> None:
-        given = [scratch.lists.get(t) or _view_of(scratch, t) for t in unit.inputs]
+        bindings = [scratch.lists.get(t) or _view_of(scratch, t) for t in unit.inputs]
         outer_traces = {t: scratch.kept_lists[t] for t in unit.outputs if t in scratch.kept_lists}
-        outputs = self._lowered(unit, given, where, outer_traces)
+        outputs = self._lowered(unit, bindings, where, outer_traces)
         for tensor, bound in zip(unit.outputs, outputs, strict=True):
             if isinstance(bound, ListBuffer):
                 scratch.lists[tensor] = bound
@@ -430,7 +446,7 @@ class _BlockCounter:
 
 
 def _arguments(
-    scratch: Scratch, variables: Sequence[Given], invariants: Sequence[Given]
+    scratch: Scratch, variables: Sequence[Binding], invariants: Sequence[Binding]
 ) -> list[Bound]:
     """The arguments of a body: loop variables and variables are references, the rest values."""
     arguments: list[Bound] = []
@@ -475,7 +491,7 @@ def _view_of(scratch: Scratch, tensor: Tensor) -> BufferView:
 
 
 def _result_view(
-    outputs: dict[Tensor, Given], tensor: Tensor, value: Tensor, where: Storage
+    outputs: dict[Tensor, Binding], tensor: Tensor, value: Tensor, where: Storage
 ) -> BufferView:
     """The memory of a conditional's output; all branches write to it."""
     if not value.shape.is_fully_defined():

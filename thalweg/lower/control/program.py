@@ -93,7 +93,7 @@ class ListBuffer:
         return self.offset is None or self.each is not None
 
 
-Given = BufferView | ListBuffer  # the binding of an input or output of a control node
+Binding = BufferView | ListBuffer  # the binding of an input or output of a control node
 
 LISTS = -1  # stands for all lists that grow, in a capacity
 
@@ -152,7 +152,7 @@ Item = Part | Label | Branch
 class ControlInterface(NamedTuple):
     """What a call of a control program begins and ends with."""
 
-    outputs: tuple[Given, ...]  # in the order of the unit's outputs
+    outputs: tuple[Binding, ...]  # in the order of the unit's outputs
     counts: tuple[Count, ...]  # of loops with traces, whose capacity may be exceeded
     lists: Mapping[int, ListBuffer]  # the inputs that are lists
     drawings: tuple[Drawing, ...]

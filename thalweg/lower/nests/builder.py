@@ -163,7 +163,7 @@ class NestBuilder:
         for first, *others in node.op.fused_outputs:
             read = [n for n in others if node.outputs[n] in self._stored.tensors]
             if read or node.outputs[first] in self._stored.tensors:
-                self._build_together(node, [first, *read])
+                self._build_joint(node, [first, *read])
 
     def _is_strided(self, tensor: Tensor) -> bool:
         """Whether an inlined tensor is a strided view of a buffer, with contiguous rows."""
@@ -174,7 +174,7 @@ class NestBuilder:
             return False
         return not at or form.offset.factor(at.variables[-1]) == 1
 
-    def _build_together(self, node: Node, outputs: Sequence[int]) -> None:
+    def _build_joint(self, node: Node, outputs: Sequence[int]) -> None:
         """Build one sealed nest for some outputs, over the loops of the first or an outer part of
         them."""
         shape = self._spec.shapes[node.outputs[outputs[0]]]

@@ -69,7 +69,7 @@ class HoistReductions:
             stays = free_variables(rewritten) - frozenset(self._variables)
             is_apart = not stays and (
                 (part is not value and self._exceeds_row(part))
-                or (part in nested and self._is_apart(part))
+                or (part in nested and self._is_separate(part))
             )
             replacement = None if stays else self._replacement(node, rewritten, is_apart)
             if replacement is not None or rewritten is not part:
@@ -108,11 +108,11 @@ class HoistReductions:
         is_long = iterations(part.variables) > self._target.max_row_at_hand
         return is_long and not _reads_variables(part)
 
-    def _is_apart(self, part: Reduce) -> bool:
+    def _is_separate(self, part: Reduce) -> bool:
         """Whether a long reduction inside another one is computed first: several thread blocks
         share each of the two, and cannot synchronise in between."""
         target, results = self._target, iterations(free_variables(part))
-        along = goes_along_rows(part)
+        along = is_contiguous(part)
         if results >= (target.min_nested_rows if along else target.min_nested_columns):
             return False
         return results * iterations(part.variables) >= _MIN_APART_ELEMENTS
@@ -123,7 +123,7 @@ class HoistReductions:
         results, length, dtype = iterations(level), iterations(variables), part.dtype
         if any(v in _split_variables for v in level):
             return None  # it is a partial reduction itself
-        target, along_rows = self._target, goes_along_rows(part)
+        target, along_rows = self._target, is_contiguous(part)
         if results >= (target.min_shared_rows if along_rows else target.min_shared_results):
             return None
         least = target.min_split_elements * 2
@@ -152,7 +152,7 @@ def _reads_variables(part: Reduce) -> bool:
     return any(load.buffer.is_variable for load in loads_in([part.body]))
 
 
-def goes_along_rows(part: Reduce) -> bool:
+def is_contiguous(part: Reduce) -> bool:
     """Whether a reduction loads contiguous elements."""
     offsets = [load.offset for load in loads_in([part.body])]
     return any(offset.factor(v) == 1 for offset in offsets for v in part.variables)

@@ -107,7 +107,7 @@ class _ValueSplit(Rewriter):
                 break
             if isinstance(largest, Call | Cast | Bitcast):
                 load = self._store(self.new(largest))
-                self._made[largest] = load
+                self._rewritten[largest] = load
                 sizes[largest] = _Size(1, {load.buffer})
         self._sizes[node] = _Size(1).of(*sizes.values())
         return super().rebuilt(node)

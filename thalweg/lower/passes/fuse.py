@@ -36,7 +36,7 @@ from thalweg.lower.nests.loop_nest import (
     Renaming,
     renaming,
 )
-from thalweg.lower.nests.reductions import goes_along_rows, outermost
+from thalweg.lower.nests.reductions import is_contiguous, outermost
 
 _MAX_CANDIDATES = 8
 _MIN_ROW = 64  # elements that are reduced for each row, and that are written for it
@@ -434,7 +434,7 @@ def _reduces_rows(nest: LoopNest) -> bool:
     """Whether a nest reduces long rows, and nothing else."""
     reductions = nest.reductions
     return bool(reductions) and all(
-        iterations(part.variables) >= _MIN_ROW and goes_along_rows(part) for part in reductions
+        iterations(part.variables) >= _MIN_ROW and is_contiguous(part) for part in reductions
     )
 
 

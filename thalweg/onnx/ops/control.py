@@ -167,8 +167,8 @@ def scan_batch(node: NodeView, lengths: Any, *inputs: Tensor) -> Any:
         raise node.unsupported("the size of the batch must be known")
     turns = list(node.get("directions") or [0] * count)
     found: list[list[Tensor]] = []
-    for place in range(batch):
-        each = [x[place] for x in inputs]
+    for index in range(batch):
+        each = [x[index] for x in inputs]
         rows = [_leading(node, x, 0, t) for x, t in zip(each[-count:], turns, strict=True)]
         made = _scanned(node, body, each[: len(each) - count], rows)
         found.append(list(cast("Any", made)) if isinstance(made, tuple) else [made])
@@ -267,16 +267,16 @@ def sequence_at(node: NodeView, sequence: list[Tensor], position: Any) -> Tensor
 def sequence_insert(
     node: NodeView, sequence: list[Tensor], value: Tensor, position: Any = None
 ) -> Any:
-    made = list(sequence)
-    made.insert(_place(node, position, len(made), len(made)), value)
-    return made
+    result = list(sequence)
+    result.insert(_place(node, position, len(result), len(result)), value)
+    return result
 
 
 @operator("SequenceErase", since=11)
 def sequence_erase(node: NodeView, sequence: list[Tensor], position: Any = None) -> Any:
-    made = list(sequence)
-    del made[_place(node, position, len(made), len(made) - 1)]
-    return made
+    result = list(sequence)
+    del result[_place(node, position, len(result), len(result) - 1)]
+    return result
 
 
 @operator("SplitToSequence", since=11)
@@ -310,8 +310,8 @@ def sequence_map(node: NodeView, *inputs: Any) -> Any:
     body = node.graph(node.get("body"))
     first = inputs[0]
     found = [
-        body.run(*(each[place] if isinstance(each, list) else each for each in inputs))
-        for place in range(len(first))
+        body.run(*(each[index] if isinstance(each, list) else each for each in inputs))
+        for index in range(len(first))
     ]
     return _outputs([list(row) for row in zip(*found, strict=True)] or [[] for _ in body.outputs])
 

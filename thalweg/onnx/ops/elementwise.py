@@ -172,12 +172,12 @@ def bit_shift(node: NodeView, x: Tensor, y: Tensor) -> Tensor:
 
 @operator("IsInf", since=10)
 def is_inf(node: NodeView, x: Tensor) -> Tensor:
-    found = compare.is_inf(x)
+    result = compare.is_inf(x)
     if not node.get("detect_negative", 1):
-        found = compare.logical_and(found, x > like(0, x))
+        result = compare.logical_and(result, x > like(0, x))
     if not node.get("detect_positive", 1):
-        found = compare.logical_and(found, x < like(0, x))
-    return found
+        result = compare.logical_and(result, x < like(0, x))
+    return result
 
 
 @operator("Where", since=9)

@@ -59,9 +59,9 @@ def _resized(node: NodeView, x: Tensor, scales: Any, sizes: Any, roi: Any) -> Te
     plan = _plan(node, own, axes, scales, sizes)
     kind = x.dtype.base_dtype
     found = x if kind.is_floating else casting.cast(x, "float32")
-    for place, axis in enumerate(axes):
-        scale, size = plan[place]
-        region = (0.0, 1.0) if not roi else (roi[place], roi[place + len(axes)])
+    for index, axis in enumerate(axes):
+        scale, size = plan[index]
+        region = (0.0, 1.0) if not roi else (roi[index], roi[index + len(axes)])
         if (
             size == own[axis]
             and scale == 1
@@ -120,7 +120,7 @@ def _weights(
     shrink = min(scale, 1.0) if node.get("antialias", 0) else 1.0
     kernel = _linear if mode == "linear" else _cubic(float(node.get("cubic_coeff_a", -0.75)))
     reach = (1 if mode == "linear" else 2) / shrink
-    made = np.zeros((out, size))
+    array = np.zeros((out, size))
     for row, place in enumerate(places):
         first, last = math.floor(place - reach) + 1, math.ceil(place + reach)
         near = np.array(range(first, last + 1), np.int64)
@@ -128,8 +128,8 @@ def _weights(
         if node.get("exclude_outside", 0):
             weights = np.where((near < 0) | (near >= size), 0.0, weights)
         weights = weights / weights.sum()
-        np.add.at(made[row], np.clip(near, 0, size - 1), weights)
-    return made, outside
+        np.add.at(array[row], np.clip(near, 0, size - 1), weights)
+    return array, outside
 
 
 def _places(

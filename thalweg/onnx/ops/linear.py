@@ -53,15 +53,15 @@ def matrix_product(x: Tensor, y: Tensor) -> Tensor:
 
 @operator("Gemm")
 def gemm(node: NodeView, a: Tensor, b: Tensor, c: Any = None) -> Tensor:
-    found = products.matmul(
+    result = products.matmul(
         a, b, transpose_a=bool(node.get("transA", 0)), transpose_b=bool(node.get("transB", 0))
     )
     alpha, beta = float(node.get("alpha", 1.0)), float(node.get("beta", 1.0))
     if alpha != 1:
-        found = found * like(alpha, found)
+        result = result * like(alpha, result)
     if c is None:
-        return found
-    return found + (c if beta == 1 else c * like(beta, found))
+        return result
+    return result + (c if beta == 1 else c * like(beta, result))
 
 
 @operator("Einsum", since=12)
@@ -113,7 +113,7 @@ class Window:
         """What has to be added behind so that windows which begin inside are whole."""
         if not node.get("ceil_mode", 0):
             return [0] * self.rank
-        found: list[int] = []
+        result: list[int] = []
         for axis in range(self.rank):
             size = x.shape.as_list()[2 + axis]
             if size is None:
@@ -123,8 +123,8 @@ class Window:
             count = -(-(whole - self.spans[axis]) // stride) + 1
             if (count - 1) * stride >= size + before:  # it would begin in the border
                 count -= 1
-            found.append(max(0, (count - 1) * stride + self.spans[axis] - whole))
-        return found
+            result.append(max(0, (count - 1) * stride + self.spans[axis] - whole))
+        return result
 
     @property
     def is_bare(self) -> bool:
@@ -306,12 +306,12 @@ def _lowest(x: Tensor) -> Tensor:
 def max_pool(node: NodeView, x: Tensor) -> Any:
     window = Window(node, x, node.get("kernel_shape"))
     padded = window.padded(x, _lowest(x))
-    found = reduce.reduce_max(_windows(padded, window), -1)
+    result = reduce.reduce_max(_windows(padded, window), -1)
     if _is_native(window):
-        found = _pooled(padded, window, "max")
+        result = _pooled(padded, window, "max")
     if not node.wants(1):
-        return found
-    return found, _max_places(node, x, window)
+        return result
+    return result, _max_places(node, x, window)
 
 
 def _is_native(window: Window) -> bool:

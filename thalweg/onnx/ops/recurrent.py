@@ -57,7 +57,7 @@ class Layer:
         betas = iter(node.get("activation_beta") or ())
         made = [_function(n, next(alphas, _DEFAULTS.get(n, 1.0)), next(betas, 0.5)) for n in names]
         per = len(usual)
-        self.functions = [made[place * per : (place + 1) * per] for place in range(self.count)]
+        self.functions = [made[index * per : (index + 1) * per] for index in range(self.count)]
         clip = node.get("clip")
         self.clip = None if clip is None else float(clip)
 
@@ -78,10 +78,10 @@ class Layer:
         _, batch, _ = sizes_of(x)
         outputs: list[Tensor] = []
         ends: list[list[Tensor]] = []
-        for place in range(self.count):
-            starts = [self._start(each, place, batch, hidden, x, is_batch_first) for each in states]
-            reverse = self.direction == "reverse" or place == 1
-            found, last = self._pass(x, starts, lengths, reverse, place, cell)
+        for index in range(self.count):
+            starts = [self._start(each, index, batch, hidden, x, is_batch_first) for each in states]
+            reverse = self.direction == "reverse" or index == 1
+            found, last = self._pass(x, starts, lengths, reverse, index, cell)
             outputs.append(found)
             ends.append(last)
         whole = joining.stack(outputs, 1)
@@ -136,13 +136,13 @@ def _parts(values: Any, place: int, count: int, axis: int = 0) -> list[Any]:
 
 
 def _gate(row: Tensor, hidden: Any, w: Tensor, r: Any, wb: Any, rb: Any) -> Tensor:
-    found = products.matmul(row, w, transpose_b=True)
+    result = products.matmul(row, w, transpose_b=True)
     if hidden is not None:
-        found = found + products.matmul(hidden, r, transpose_b=True)
+        result = result + products.matmul(hidden, r, transpose_b=True)
     for bias in (wb, rb):
         if bias is not None:
-            found = found + bias
-    return found
+            result = result + bias
+    return result
 
 
 def _hidden(node: NodeView, r: Tensor) -> int:

@@ -30,10 +30,10 @@ def grid_sample(node: NodeView, x: Tensor, grid: Tensor) -> Tensor:
         ]
         return np.stack(found).astype(image.dtype)
 
-    made = python_call.numpy_function(read, [x, grid], x.dtype.base_dtype)
+    result = python_call.numpy_function(read, [x, grid], x.dtype.base_dtype)
     batch, channels = x.shape.as_list()[:2]
-    made.set_shape([batch, channels, *grid.shape.as_list()[1 : rank_of(node, grid) - 1]])
-    return made
+    result.set_shape([batch, channels, *grid.shape.as_list()[1 : rank_of(node, grid) - 1]])
+    return result
 
 
 def _places(points: Array, sizes: tuple[int, ...], corners: bool) -> Array:
@@ -69,7 +69,7 @@ def _taps(places: Array, mode: str) -> tuple[Array, Array]:
     if mode == "linear":
         return base.astype(np.int64), np.stack([1 - part, part])
     distances = [part + 1, part, 1 - part, 2 - part]
-    return base.astype(np.int64) - 1, np.stack([_cubic(each) for each in distances])
+    return base.astype(np.int64) - 1, np.stack([_cubic(distance) for distance in distances])
 
 
 def _cubic(distance: Array, a: float = -0.75) -> Array:
@@ -114,9 +114,9 @@ def roi_align(node: NodeView, x: Tensor, rois: Tensor, batches: Tensor) -> Tenso
         shape = (len(regions), images.shape[1], rows, columns)
         return np.array(found, images.dtype).reshape(shape)
 
-    made = python_call.numpy_function(read, [x, rois, batches], x.dtype.base_dtype)
-    made.set_shape([rois.shape.as_list()[0], x.shape.as_list()[1], rows, columns])
-    return made
+    result = python_call.numpy_function(read, [x, rois, batches], x.dtype.base_dtype)
+    result.set_shape([rois.shape.as_list()[0], x.shape.as_list()[1], rows, columns])
+    return result
 
 
 def _region(

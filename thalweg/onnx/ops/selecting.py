@@ -38,12 +38,12 @@ def _coordinates(node: NodeView, x: Tensor, indices: Tensor, axis: int) -> Tenso
     sizes = sizes_of(indices)
     own = wrapped(to_int32(indices), shaping.shape(x)[axis])
     found: list[Tensor] = []
-    for place in range(rank):
-        if place == axis:
+    for index in range(rank):
+        if index == axis:
             found.append(own)
             continue
-        line = filling.range(0, sizes[place])
-        spread = shaping.reshape(line, [-1 if a == place else 1 for a in range(rank)])
+        line = filling.range(0, sizes[index])
+        spread = shaping.reshape(line, [-1 if a == index else 1 for a in range(rank)])
         found.append(arithmetic.add(spread, filling.zeros_like(own)))
     return joining.stack(found, -1)
 
@@ -91,13 +91,13 @@ def _scattered(node: NodeView, x: Tensor, places: Tensor, updates: Tensor) -> Te
     write = _REDUCTIONS[kind]
 
     def change(data: Any, at: Any, values: Any) -> Any:
-        made = np.array(data)
-        write(made, tuple(np.moveaxis(at, -1, 0)), values)
-        return made
+        result = np.array(data)
+        write(result, tuple(np.moveaxis(at, -1, 0)), values)
+        return result
 
-    made = python_call.numpy_function(change, [x, places, updates], x.dtype.base_dtype)
-    made.set_shape(x.shape)
-    return made
+    result = python_call.numpy_function(change, [x, places, updates], x.dtype.base_dtype)
+    result.set_shape(x.shape)
+    return result
 
 
 @operator("OneHot", since=9)
@@ -190,14 +190,15 @@ def label_encoder(node: NodeView, x: Tensor) -> Tensor:
     rest = default if default is not None else _nothing(kind)
 
     def find(data: Any) -> Any:
-        made = [known.get(_key(each), rest) for each in np.ravel(data).tolist()]
+        result = [known.get(_key(each), rest) for each in np.ravel(data).tolist()]
         return np.reshape(
-            np.array(made, object if kind is dtypes.string else kind.as_numpy_dtype), np.shape(data)
+            np.array(result, object if kind is dtypes.string else kind.as_numpy_dtype),
+            np.shape(data),
         )
 
-    made = python_call.numpy_function(find, [x], kind)
-    made.set_shape(x.shape)
-    return made
+    result = python_call.numpy_function(find, [x], kind)
+    result.set_shape(x.shape)
+    return result
 
 
 def _mapping(node: NodeView) -> tuple[list[Any], list[Any], Any, Any]:

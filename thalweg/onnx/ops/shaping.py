@@ -89,11 +89,11 @@ def eye_like(node: NodeView, x: Tensor) -> Tensor:
 @operator("Shape")
 def shape(node: NodeView, x: Tensor) -> Tensor:
     """Of all axes, or since version 15 of a range of them."""
-    found = shapes.shape(x, out_type=dtypes.int64)
+    result = shapes.shape(x, out_type=dtypes.int64)
     start, end = node.get("start", 0), node.get("end")
     if not start and end is None:
-        return found
-    return found[_clamped(node, x, start, 0) : _clamped(node, x, end, rank_of(node, x))]
+        return result
+    return result[_clamped(node, x, start, 0) : _clamped(node, x, end, rank_of(node, x))]
 
 
 def _clamped(node: NodeView, x: Tensor, place: int | None, default: int) -> int:
@@ -294,12 +294,12 @@ def _dynamic_slice(
     end: list[Any] = [sizes[a] for a in range(rank)]
     stride: list[Any] = [1] * rank
     masks = 0
-    for place, axis in enumerate(axes):
+    for index, axis in enumerate(axes):
         axis = axis + rank if axis < 0 else axis
         size = sizes[axis]
-        step = constant(1) if steps is None else to_int32(steps[place])
-        first = wrapped(_clamp(starts[place]), size)
-        last = wrapped(_clamp(ends[place]), size)
+        step = constant(1) if steps is None else to_int32(steps[index])
+        first = wrapped(_clamp(starts[index]), size)
+        last = wrapped(_clamp(ends[index]), size)
         forward = compare.greater(step, 0)
         low = choosing.where_v2(forward, 0, -1)
         high = choosing.where_v2(forward, size, size - 1)
@@ -349,8 +349,8 @@ def _padded(node: NodeView, x: Tensor, pads: Any, value: Any, axes: Any) -> Tens
         return padding.pad(x, pairs, constant_values=fill)
     border = np.zeros((rank, 2), np.int64)
     order = range(rank) if places is None else [a + rank if a < 0 else a for a in places]
-    for place, axis in enumerate(order):
-        border[axis] = known[place], known[place + len(known) // 2]
+    for index, axis in enumerate(order):
+        border[axis] = known[index], known[index + len(known) // 2]
     return bordered(node, x, border, mode, fill)
 
 

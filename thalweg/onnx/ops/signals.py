@@ -31,10 +31,10 @@ def dft(node: NodeView, x: Tensor, length: Any = None, axis: Any = None) -> Tens
         return _transformed(data, size, place, inverse, half)
 
     count = np.int64(-1) if length is None else length
-    made = python_call.numpy_function(transform, [x, count], x.dtype.base_dtype)
+    result = python_call.numpy_function(transform, [x, count], x.dtype.base_dtype)
     sizes = [None] * (rank - 1) + [2 if not (inverse and half) else 1]
-    made.set_shape(sizes)
-    return made
+    result.set_shape(sizes)
+    return result
 
 
 def _transformed(data: Any, size: int | None, axis: int, inverse: bool, half: bool) -> Any:
@@ -108,17 +108,17 @@ def mel_weight_matrix(node: NodeView, *inputs: Tensor) -> Tensor:
         mels = np.arange(int(bins) + 2) * ((ends[1] - ends[0]) / (int(bins) + 2)) + ends[0]
         places = ((int(length) + 1) * (700 * (10 ** (mels / 2595) - 1))) // int(rate)
         places = places.astype(np.int64)
-        made = np.zeros((lines, int(bins)))
+        array = np.zeros((lines, int(bins)))
         for k in range(int(bins)):
             left, centre, right = places[k : k + 3]
             if centre == left:
-                made[centre, k] = 1
+                array[centre, k] = 1
             else:
                 rising = np.array(range(left, centre + 1), np.int64)
-                made[rising, k] = (rising - left) / (centre - left)
+                array[rising, k] = (rising - left) / (centre - left)
             if right > centre:
                 falling = np.array(range(centre, right), np.int64)
-                made[falling, k] = (right - falling) / (right - centre)
-        return made.astype(kind.as_numpy_dtype)
+                array[falling, k] = (right - falling) / (right - centre)
+        return array.astype(kind.as_numpy_dtype)
 
     return python_call.numpy_function(make, list(inputs), kind)

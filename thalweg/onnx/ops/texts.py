@@ -31,12 +31,12 @@ def string_normalizer(node: NodeView, x: Tensor) -> Tensor:
 
     def normalize(data: Any) -> Any:
         kept = [word for word in _decoded(data) if fold(word) not in stops]
-        made = np.array([changed(word).encode() for word in kept] or [b""], object)
-        return made[None] if np.ndim(data) == 2 else made
+        result = np.array([changed(word).encode() for word in kept] or [b""], object)
+        return result[None] if np.ndim(data) == 2 else result
 
-    made = python_call.numpy_function(normalize, [x], dtypes.string)
-    made.set_shape([None] if x.shape.rank == 1 else [1, None])
-    return made
+    result = python_call.numpy_function(normalize, [x], dtypes.string)
+    result.set_shape([None] if x.shape.rank == 1 else [1, None])
+    return result
 
 
 @operator("TfIdfVectorizer", since=9)
@@ -60,31 +60,31 @@ def tf_idf_vectorizer(node: NodeView, x: Tensor) -> Tensor:
         found = found.astype(np.float32)
         return found[0] if np.ndim(data) == 1 else found
 
-    made = python_call.numpy_function(count, [x], dtypes.float32)
-    made.set_shape([width] if x.shape.rank == 1 else [None, width])
-    return made
+    result = python_call.numpy_function(count, [x], dtypes.float32)
+    result.set_shape([width] if x.shape.rank == 1 else [None, width])
+    return result
 
 
 def _grams(pool: Sequence[Any], starts: Any, indexes: Any) -> dict[tuple[Any, ...], int]:
-    found: dict[tuple[Any, ...], int] = {}
+    result: dict[tuple[Any, ...], int] = {}
     ends = [*starts[1:], len(pool)]
     numbers = iter(indexes)
     for size, (start, end) in enumerate(zip(starts, ends, strict=True), 1):
-        for place in range(start, end, size):
-            found[tuple(pool[place : place + size])] = next(numbers)
-    return found
+        for index in range(start, end, size):
+            result[tuple(pool[index : index + size])] = next(numbers)
+    return result
 
 
 def _counts(row: Any, grams: Any, width: int, least: int, most: int, skip: int) -> Any:
     items = _decoded(row) if np.asarray(row).dtype == object else np.asarray(row).tolist()
-    made = np.zeros(width, np.float32)
+    array = np.zeros(width, np.float32)
     for size in range(least, most + 1):
         for gap in range(1, skip + 2) if size > 1 else (1,):
             for start in range(len(items) - (size - 1) * gap):
                 gram = tuple(items[start : start + size * gap : gap])
                 if gram in grams and len(gram) == size:
-                    made[grams[gram]] += 1
-    return made
+                    array[grams[gram]] += 1
+    return array
 
 
 @operator("StringConcat", since=20)
@@ -100,9 +100,9 @@ def regex_full_match(node: NodeView, x: Tensor) -> Tensor:
         found = [pattern.fullmatch(word) is not None for word in _decoded(data)]
         return np.array(found, bool).reshape(np.shape(data))
 
-    made = python_call.numpy_function(match, [x], dtypes.bool)
-    made.set_shape(x.shape)
-    return made
+    result = python_call.numpy_function(match, [x], dtypes.bool)
+    result.set_shape(x.shape)
+    return result
 
 
 @operator("StringSplit", since=20)

@@ -15,7 +15,7 @@ from thalweg.ops.math import arithmetic, compare, transcendental
 def _groups(inputs: tuple[Any, ...], parts: int) -> list[tuple[Any, ...]]:
     """All first parts, then all second ones, …, as one tuple for each tensor."""
     count = len(inputs) // parts
-    return [tuple(inputs[k * count + place] for k in range(parts)) for place in range(count)]
+    return [tuple(inputs[k * count + index] for k in range(parts)) for index in range(count)]
 
 
 def _transposed(found: list[tuple[Tensor, ...]]) -> Any:

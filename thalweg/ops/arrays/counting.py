@@ -39,9 +39,9 @@ def _first_places(x: Array) -> tuple[Array, Array]:
 def _first_places_of_strings(x: Array) -> tuple[Array, Array]:
     numbers: dict[Any, int] = {}
     places: list[int] = []
-    for place, value in enumerate(x.tolist()):
+    for position, value in enumerate(x.tolist()):
         if numbers.setdefault(value, len(numbers)) == len(places):
-            places.append(place)
+            places.append(position)
     index = [numbers[value] for value in x.tolist()]
     return np.array(places, np.int64), np.array(index, np.int64)
 

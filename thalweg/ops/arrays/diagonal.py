@@ -157,10 +157,10 @@ def _band_shape(sizes: tuple[Size, ...], band: tuple[int, int]) -> tuple[Size, .
 def _places(shape: tuple[int, ...], band: tuple[int, int]) -> Iterator[tuple[int, Any, Any, slice]]:
     """For each diagonal, from the top: its number among them, and where its elements are."""
     (rows, columns), (low, high) = shape[-2:], band
-    for place, number in enumerate(range(high, low - 1, -1)):
+    for index, number in enumerate(range(high, low - 1, -1)):
         length = max(_length(rows, columns, number), 0)
         steps = np.arange(length)
-        yield place, steps - min(number, 0), steps + max(number, 0), slice(length)
+        yield index, steps - min(number, 0), steps + max(number, 0), slice(length)
 
 
 def _as_band(diagonal: Array, band: tuple[int, int]) -> Array:

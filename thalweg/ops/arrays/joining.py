@@ -175,7 +175,7 @@ class ConcatV2(Op):
 
 def moved(at: IndexTuple, axis: int, offset: int) -> list[Expr]:
     """A place moved along an axis."""
-    return [index + offset if place == axis else index for place, index in enumerate(at)]
+    return [index + offset if position == axis else index for position, index in enumerate(at)]
 
 
 def _concatenated(shapes: list[TensorShape], rank: int, axis: int) -> TensorShape:
@@ -408,7 +408,7 @@ def _stack_conversion(
         return NotImplemented
     kind = tensor.dtype.base_dtype if dtype is None else dtype
     with name_scope(name, "packed", [tensor]) as scope:
-        parts = [_part(item, kind, str(place)) for place, item in enumerate(value)]
+        parts = [_part(item, kind, str(index)) for index, item in enumerate(value)]
         return Pack()(parts, name=scope)
 
 

@@ -436,10 +436,10 @@ class Bound(Op, abstract=True):
         return TensorShape.of((wanted[0].merge_with(rows).value, wanted[1].value))
 
     def numpy(self, sorted_inputs: Array, values: Array) -> Array:
-        found = np.empty(values.shape, self.out_type.as_numpy_dtype)
+        result = np.empty(values.shape, self.out_type.as_numpy_dtype)
         for row, (line, wanted) in enumerate(zip(sorted_inputs, values, strict=True)):
-            found[row] = np.searchsorted(line, wanted, side=self.side)
-        return found
+            result[row] = np.searchsorted(line, wanted, side=self.side)
+        return result
 
     def loop(self, at: IndexTuple, sorted_inputs: Operand, values: Operand) -> Expr:
         """The number of elements the value comes after, all of them asked."""

@@ -63,8 +63,8 @@ class Strided(Op, abstract=True):
                 "Expected begin, end, and strides to be 1D equal size tensors, but they have "
                 f"{len(begin)}, {len(end)} and {len(strides)} elements"
             )
-        for place, (first, last, stride) in enumerate(zip(begin, end, strides, strict=True)):
-            bit = 1 << place
+        for index, (first, last, stride) in enumerate(zip(begin, end, strides, strict=True)):
+            bit = 1 << index
             if self.ellipsis_mask & bit:
                 yield Ellipsis
             elif self.new_axis_mask & bit:
@@ -76,7 +76,7 @@ class Strided(Op, abstract=True):
                     None if self.begin_mask & bit else _bound(first),
                     None if self.end_mask & bit else _bound(last),
                     _bound(stride),
-                    place,
+                    index,
                 )
 
     def array_index(self, sizes: Sequence[int], begin: Any, end: Any, strides: Any) -> Any:
@@ -178,7 +178,7 @@ def _first(start: Any, step: int, size: int) -> Any:
 def _loop_bounds(bounds: Operand) -> list[Any]:
     """Bounds as numbers where they are known, else as loads."""
     if bounds.value is None:
-        return [bounds[place] for place in range(bounds.size)]
+        return [bounds[index] for index in range(bounds.size)]
     return bounds.value.tolist()
 
 

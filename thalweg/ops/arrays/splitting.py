@@ -44,7 +44,7 @@ class Unpack(Op):
             raise ValueError(
                 f"Input shape axis {self.axis} must equal {self.num}, got {len(moved)}"
             )
-        return [moved[place, ...] for place in range(self.num)]
+        return [moved[index, ...] for index in range(self.num)]
 
     def loop(self, at: IndexTuple, value: Operand) -> Expr:
         axis = shaping.axis_within(self.axis, value.rank)

@@ -245,14 +245,14 @@ def _flipped(at: IndexTuple, axes: Sequence[int]) -> list[Expr]:
 
 
 def _reversed(axes: list[int], rank: int) -> tuple[int, ...]:
-    found: list[int] = []
+    result: list[int] = []
     for position, axis in enumerate(axes):
         if not -rank <= axis < rank:
             raise ValueError(f"'axis'[{position}] = {axis} is out of valid range [0, {rank - 1}]")
-        if axis % rank in found:
+        if axis % rank in result:
             raise ValueError(f"axis {axis % rank} specified more than once.")
-        found.append(axis % rank)
-    return tuple(found)
+        result.append(axis % rank)
+    return tuple(result)
 
 
 @public("reverse", "reverse_v2", "manip.reverse")

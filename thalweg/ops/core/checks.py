@@ -422,13 +422,13 @@ def _shape_checks(
     check_rank = assert_rank_at_least if open_rank else assert_rank
     checks = [check_rank(tensor, len(sizes), message=message)]
     actual = shaping.shape(tensor)
-    for place, size in enumerate(sizes):
+    for index, size in enumerate(sizes):
         if size is None or size == ".":
             continue
-        found = actual[place - len(sizes)]
+        found = actual[index - len(sizes)]
         known = convert_to_tensor(size) if isinstance(size, int) else named.setdefault(size, found)
         if known is not found:
-            words = f"{message or ''} Tensor {tensor.name} dimension {place} must have size {size}:"
+            words = f"{message or ''} Tensor {tensor.name} dimension {index} must have size {size}:"
             checks.append(assert_equal(found, known, [words, found, known], limit))
     return checks
 

@@ -18,7 +18,7 @@ from thalweg.graph.dtypes import DType
 from thalweg.graph.node import Node
 from thalweg.graph.shapes import TensorShape
 from thalweg.ops.core.buffer import Buffer, HostBuffer, host_buffer, read_only
-from thalweg.ops.state.variable_uses import USES, Held
+from thalweg.ops.state.variable_uses import USES, HostUse
 
 Array = NDArray[Any]
 Resource = TypeVar("Resource")
@@ -110,7 +110,7 @@ class VariableCell:
         return leased
 
     def _read_beside_others(self) -> Array:
-        with Held([self]):
+        with HostUse([self]):
             with USES.mutex:
                 buffer = self._require()
                 if not USES.is_written(buffer):
@@ -123,12 +123,12 @@ class VariableCell:
         buffer = self._require()
         if math.prod(buffer.shape) == 1:  # one element is read in one operation
             return buffer.snapshot()
-        with Held([self]):
+        with HostUse([self]):
             return self._require().snapshot()
 
     def assign(self, value: Array) -> None:
         """Replace the value by a copy of `value`."""
-        with Held([self], writes=True):
+        with HostUse([self], writes=True):
             buffer = self.buffer
             if buffer is None or np.shape(value) != buffer.shape or buffer.is_leased:
                 buffer = self.allocate(np.shape(value))
@@ -141,7 +141,7 @@ class VariableCell:
         value = np.require(value, self.dtype.as_numpy_dtype, ["C", "A"])
         made = self.allocate(value.shape)
         spare = made.adopt(value)
-        with Held([self], writes=True):
+        with HostUse([self], writes=True):
             former, self.buffer = self.buffer, made
         if spare is not None:
             return spare
@@ -152,7 +152,7 @@ class VariableCell:
 
     def update(self, change: Callable[[Array], None]) -> None:
         """Let `change` write into the memory. It must check its arguments before it writes."""
-        with Held([self], writes=True):
+        with HostUse([self], writes=True):
             self.copy_on_write().update(change)
 
     # For native code, which reads and writes the buffer itself: in a `Use`, `USES.mutex` held

@@ -417,7 +417,7 @@ def axis_within(axis: int, rank: int) -> int:
 
 def one_axis(rank: int, axis: int, size: int) -> list[int]:
     """The shape of a vector that lies along one axis of a tensor: 1 along all others."""
-    return [size if place == axis else 1 for place in range(rank)]
+    return [size if index == axis else 1 for index in range(rank)]
 
 
 @public("squeeze")

@@ -14,12 +14,12 @@ Stop = Callable[[], None]
 
 def waited_for(start: Callable[[Done], Stop]) -> Any:
     """What something that is started tells; this thread sleeps until then."""
-    told = list[tuple[Any, BaseException | None]]()
+    outcomes = list[tuple[Any, BaseException | None]]()
     sleeper = threading.Lock()
     sleeper.acquire()
 
     def done(value: Any, error: BaseException | None) -> None:
-        told.append((value, error))
+        outcomes.append((value, error))
         sleeper.release()
 
     stop = start(done)
@@ -28,7 +28,7 @@ def waited_for(start: Callable[[Done], Stop]) -> Any:
     except BaseException:  # an interrupt: the waiter goes, so must its request
         stop()
         raise
-    ((value, error),) = told
+    ((value, error),) = outcomes
     if error is not None:
         raise error
     return value

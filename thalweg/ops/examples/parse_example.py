@@ -210,7 +210,7 @@ def batch_shapes(count: int, rank: int) -> list[TensorShape]:
 
 def transposed(parts: list[tuple[Any, ...]], width: int) -> list[Any]:
     """All first components, all second ones, and so on."""
-    return [part[place] for place in range(width) for part in parts]
+    return [part[index] for index in range(width) for part in parts]
 
 
 class ParseExample(Op):

@@ -193,10 +193,10 @@ def _listed(value: Any) -> list[Any]:
 
 def wanted(features: Mapping[str, Any] | None, allowed: Sequence[type[Any]]) -> Wanted:
     """What features of the allowed types ask for, in the order of their keys."""
-    found = Wanted()
+    result = Wanted()
     for key in sorted(features or {}):
-        found.add(key, cast("Mapping[str, Any]", features)[key], allowed)
-    return found
+        result.add(key, cast("Mapping[str, Any]", features)[key], allowed)
+    return result
 
 
 def _varying(features: Mapping[str, Any]) -> dict[str, Any]:

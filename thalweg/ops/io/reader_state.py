@@ -138,19 +138,19 @@ class Reader:
         """Records of the work under way; at its end there is none any more."""
         if self._under_way is None:
             return []
-        found: list[Record] = []
+        result: list[Record] = []
         try:
-            found.extend(itertools.islice(self._under_way, most))
+            result.extend(itertools.islice(self._under_way, most))
         except errors.OpError as error:
-            if not found:
+            if not result:
                 self._finish()
                 raise
             self._under_way = _failing(error)
-        self._produced += len(found)
-        self._of_work += len(found)
-        if self.is_single or not found:
+        self._produced += len(result)
+        self._of_work += len(result)
+        if self.is_single or not result:
             self._finish()
-        return found
+        return result
 
     def _finish(self) -> None:
         self._under_way, self._of_work = None, 0

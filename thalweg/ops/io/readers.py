@@ -56,13 +56,13 @@ class ReaderHandle(Op, abstract=True):
 
     def kernel(self, context: Context) -> Reader:
         name = self.shared_name or context.node.name
-        found: Any = context.resource(name, self.container, lambda: self.make(name))
+        result: Any = context.resource(name, self.container, lambda: self.make(name))
         wanted = self.type_name.removesuffix("V2")
-        if not isinstance(found, Reader) or found.kind != wanted:
+        if not isinstance(result, Reader) or result.kind != wanted:
             raise errors.InvalidArgumentError(
-                None, None, f"'{name}' is a {type(found).__name__}, not a {wanted}"
+                None, None, f"'{name}' is a {type(result).__name__}, not a {wanted}"
             )
-        return found
+        return result
 
 
 class IdentityReaderOp(ReaderHandle, name="IdentityReader"):

@@ -31,7 +31,7 @@ from thalweg.ops.text.strings import RegexFullMatch, StringOp
 from thalweg.platform.files import checkpoint_files
 from thalweg.platform.files.checkpoints import open_checkpoint
 from thalweg.platform.files.safetensors import Piece
-from thalweg.platform.files.tensor_slices import Checkpoint, Slice, Wish, parse_slice
+from thalweg.platform.files.tensor_slices import Checkpoint, ReadRequest, Slice, parse_slice
 
 Array = NDArray[Any]
 #: An assignment of what is restored, and the variable that it changes.
@@ -319,14 +319,14 @@ class RestoreV2(FileOp):
     ) -> None:
         """Give variables what the checkpoint has, as the assignments of the outputs would."""
         checkpoint = _open(context, _text(prefix))
-        wanted: list[Wish] = []
+        wanted: list[ReadRequest] = []
         each = zip(_texts(names), _texts(slices), self.dtypes, targets, strict=True)
         for name, spec, dtype, target in each:
             box = parse_slice(spec)
             _check_dtype(checkpoint, name, dtype)
             _check_assign(checkpoint, name, box, target)
             wanted.append((name, box, target[1].exchange))
-        checkpoint.hand_over(wanted)
+        checkpoint.read_into(wanted)
 
 
 class Restore(FileOp):

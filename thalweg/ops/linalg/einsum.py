@@ -141,7 +141,7 @@ def _einsum_of_unknown_ranks(equation: str, tensors: list[Tensor]) -> Tensor:
         result = (_ELLIPSIS if _ELLIPSIS in left else "") + _appearing_once(
             [term.replace(_ELLIPSIS, "") for term in terms]
         )
-    led = [_Led.of(*pair) for pair in zip(terms, tensors, strict=True)]
+    led = [_LeadingEllipsis.of(*pair) for pair in zip(terms, tensors, strict=True)]
     hidden = [operand.hidden for operand in led if operand.hidden is not None]
     if not hidden:
         return _einsum(equation, [operand.tensor for operand in led])
@@ -164,7 +164,7 @@ def _leading(term: str) -> str:
 
 
 @dataclass(frozen=True)
-class _Led:
+class _LeadingEllipsis:
     """A tensor whose axes of the ellipsis come first, and the sizes of those, if it has any."""
 
     tensor: Tensor
@@ -172,13 +172,13 @@ class _Led:
     hidden: Tensor | None
 
     @staticmethod
-    def of(term: str, tensor: Tensor) -> _Led:
+    def of(term: str, tensor: Tensor) -> _LeadingEllipsis:
         named = len(_replaced(term, ""))
         if _ELLIPSIS not in term:
-            return _Led(shaping.ensure_shape(tensor, [None] * named), term, None)
+            return _LeadingEllipsis(shaping.ensure_shape(tensor, [None] * named), term, None)
         moved = transposing.transpose(tensor, _order_to_leading(term, shaping.rank(tensor)))
         sizes = shaping.shape(moved)
-        return _Led(moved, _leading(term), sizes[: shaping.rank(moved) - named])
+        return _LeadingEllipsis(moved, _leading(term), sizes[: shaping.rank(moved) - named])
 
     def merged(self, common: Tensor) -> Tensor:
         """With one axis in place of the hidden ones, stretched to `common`."""

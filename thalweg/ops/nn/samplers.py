@@ -253,9 +253,9 @@ def unigram_weights(
     counts: Iterable[float], distortion: float, reserved: int, shards: int, shard: int
 ) -> list[float]:
     """The weights of one shard: none for reserved classes, count ** distortion for others."""
-    weights = [0.0 for place in range(reserved) if place % shards == shard]
-    for place, count in enumerate(counts, len(weights)):
-        if place % shards == shard:
+    weights = [0.0 for index in range(reserved) if index % shards == shard]
+    for index, count in enumerate(counts, len(weights)):
+        if index % shards == shard:
             weights.append(count**distortion)
     return weights
 

@@ -23,7 +23,7 @@ from thalweg.ir.expr import Expr
 from thalweg.ir.loop import IndexTuple, Operand
 from thalweg.ops.arrays.indexing import check_within
 from thalweg.ops.core.context import Context, VariableCell
-from thalweg.ops.state.variable_uses import Held
+from thalweg.ops.state.variable_uses import HostUse
 
 Array = NDArray[Any]
 
@@ -66,7 +66,7 @@ class TrainingOp(Op, abstract=True):
         if "global_step" in named:
             kind = cells[0].dtype.as_numpy_dtype
             named["global_step"] = np.asarray(named["global_step"]).astype(kind)
-        with Held(cells, writes=True):
+        with HostUse(cells, writes=True):
             if indices is None:
                 self._change_all(cells, list(named.values()))
             else:
@@ -116,9 +116,9 @@ class Dense(TrainingOp, abstract=True):
     def loop(self, at: IndexTuple, *operands: Operand) -> Expr:
         kind = operands[0].dtype
         elements = [operand.broadcast(at) for operand in operands]
-        for place, argument in enumerate(self.parsed.inputs):
+        for index, argument in enumerate(self.parsed.inputs):
             if argument.name == "global_step":
-                elements[place] = elements[place].cast(kind)
+                elements[index] = elements[index].cast(kind)
         return self.rule(*elements)[at.output]
 
 

@@ -411,10 +411,10 @@ class QuantizedConcat(Op):
             element = x[(*before, at[axis] - starts[number], *after)]
             return _requantized(element, lows[number], highs[number], low, high, x.dtype)
 
-        found = piece(0)
+        result = piece(0)
         for number in range(1, len(values)):
-            found = select(at[axis] < starts[number], found, piece(number))
-        return found
+            result = select(at[axis] < starts[number], result, piece(number))
+        return result
 
 
 def _requantized(x: Any, old_low: Any, old_high: Any, low: Any, high: Any, kind: Any) -> Any:

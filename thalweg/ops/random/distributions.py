@@ -273,18 +273,18 @@ def categorical(generator: Philox, logits: Array, samples: int) -> Array:
     largest = np.max(np.where(finite, wide, -np.inf), axis=1, keepdims=True, initial=-np.inf)
     weights = np.where(finite, np.exp(wide - largest), 0.0)
     sums = np.cumsum(weights, axis=1)
-    found = np.empty((len(logits), samples), np.int64)
-    drawn = uniform(generator, found.size, np.float64).reshape(found.shape)
+    result = np.empty((len(logits), samples), np.int64)
+    drawn = uniform(generator, result.size, np.float64).reshape(result.shape)
     for row, (cumulative, targets) in enumerate(zip(sums, drawn, strict=True)):
-        found[row] = np.searchsorted(cumulative, targets * cumulative[-1], side="right")
-    return found
+        result[row] = np.searchsorted(cumulative, targets * cumulative[-1], side="right")
+    return result
 
 
 def permutation(generator: Philox, size: int) -> Array:
     """A permutation by Fisher and Yates' swaps."""
     order = list(range(size))
     words = generator.words(max(0, size - 1)).tolist()
-    for place, word in enumerate(words):
-        other = place + word % (size - place)
-        order[place], order[other] = order[other], order[place]
+    for index, word in enumerate(words):
+        other = index + word % (size - index)
+        order[index], order[other] = order[other], order[index]
     return np.array(order, np.int64)

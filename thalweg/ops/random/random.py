@@ -116,12 +116,12 @@ def sizes(shape: Array) -> tuple[int, ...]:
         raise errors.InvalidArgumentError(
             None, None, f"shape must be a vector of sizes, got the shape {np.shape(shape)}"
         )
-    found: list[int] = shape.tolist()
-    if min(found, default=0) < 0:
+    result: list[int] = shape.tolist()
+    if min(result, default=0) < 0:
         raise errors.InvalidArgumentError(
-            None, None, f"Dimension {min(found)} must be >= 0 in the shape {found}"
+            None, None, f"Dimension {min(result)} must be >= 0 in the shape {result}"
         )
-    return tuple(found)
+    return tuple(result)
 
 
 class FromShape(Random, abstract=True):

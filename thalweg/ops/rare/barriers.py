@@ -204,12 +204,12 @@ class BarrierHandle(BarrierOp, name="Barrier"):
 
     def kernel(self, context: Context) -> BarrierTable:
         name = self.shared_name or context.node.name
-        found: Any = context.resource(name, self.container, lambda: self.make(name))
-        if not isinstance(found, BarrierTable):
-            raise invalid(f"'{name}' is a {type(found).__name__}, not a barrier")
-        if found.made_by is not self:
-            found.check_same(self.make(name))
-        return found
+        result: Any = context.resource(name, self.container, lambda: self.make(name))
+        if not isinstance(result, BarrierTable):
+            raise invalid(f"'{name}' is a {type(result).__name__}, not a barrier")
+        if result.made_by is not self:
+            result.check_same(self.make(name))
+        return result
 
 
 class BarrierInsertMany(BarrierOp):

@@ -46,7 +46,7 @@ def _check_running(cancellation: Cancellation) -> None:
         ) from error
 
 
-def _tell(served: Sequence[tuple[_Wait, Any, Exception | None]]) -> None:
+def _notify(served: Sequence[tuple[_Wait, Any, Exception | None]]) -> None:
     for wait, value, error in served:
         wait.end(value, error)
 
@@ -87,7 +87,7 @@ class Accumulator(Generic[Accumulated]):
             self._add(gradient)
             self.count += 1
             served = self._serve()
-        _tell(served)
+        _notify(served)
 
     def take(self, required: int, cancellation: Cancellation) -> Accumulated:
         """Wait for `required` gradients; give their mean or sum and begin the next step."""
@@ -112,7 +112,7 @@ class Accumulator(Generic[Accumulated]):
         with self._lock:
             self._waiting.append(wait)
             served = self._serve()
-        _tell(served)
+        _notify(served)
         stop = partial(self._withdraw, wait, cancellation)
         if not wait.is_over:
             wait.forget = cancellation.on_cancel(stop)
@@ -127,7 +127,7 @@ class Accumulator(Generic[Accumulated]):
             wait.is_over = True
             self._waiting.remove(wait)
             served = self._serve()
-        _tell(served)
+        _notify(served)
         try:
             _check_running(cancellation)
         except errors.OpError as error:

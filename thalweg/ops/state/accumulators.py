@@ -61,13 +61,13 @@ class AccumulatorHandle(Op, abstract=True):
 
     def kernel(self, context: Context) -> Accumulator[Any]:
         name = self.shared_name or context.node.name
-        found = context.resource(name, self.container, self.make)
-        if found.dtype is not self.dtype or found.shape.sizes != self.given_shape.sizes:
+        result = context.resource(name, self.container, self.make)
+        if result.dtype is not self.dtype or result.shape.sizes != self.given_shape.sizes:
             raise invalid(
-                f"Shared accumulator '{name}' holds {found.dtype.name} of shape {found.shape}, "
+                f"Shared accumulator '{name}' holds {result.dtype.name} of shape {result.shape}, "
                 f"not {self.dtype.name} of shape {self.given_shape}"
             )
-        return found
+        return result
 
 
 class ConditionalAccumulatorOp(AccumulatorHandle, name="ConditionalAccumulator"):

@@ -53,7 +53,7 @@ class TableHandle(TableOp, abstract=True):
     def shape(self, *_: Tensor) -> TensorShape:
         return scalar()
 
-    def found(self, context: Context, make: Callable[[str], Table], kind: str) -> Table:
+    def get_or_create(self, context: Context, make: Callable[[str], Table], kind: str) -> Table:
         """The table, made on first use."""
         name = self.shared_name or context.node.name
         table: Any = context.resource(name, self.container, lambda: make(name))
@@ -81,7 +81,7 @@ class HashTableV2(TableHandle):
         def make(name: str) -> Table:
             return StaticTable(name, self.key_dtype, self.value_dtype)
 
-        return self.found(context, make, StaticTable.kind)
+        return self.get_or_create(context, make, StaticTable.kind)
 
 
 class MutableHashTableV2(TableHandle):
@@ -91,7 +91,7 @@ class MutableHashTableV2(TableHandle):
         def make(name: str) -> Table:
             return Table(name, self.key_dtype, self.value_dtype)
 
-        return self.found(context, make, Table.kind)
+        return self.get_or_create(context, make, Table.kind)
 
 
 class MutableHashTableOfTensorsV2(TableHandle):
@@ -104,7 +104,7 @@ class MutableHashTableOfTensorsV2(TableHandle):
             sizes = _sizes(self.value_shape)
             return Table(name, self.key_dtype, self.value_dtype, value_shape=sizes)
 
-        return self.found(context, make, Table.kind)
+        return self.get_or_create(context, make, Table.kind)
 
 
 class MutableDenseHashTableV2(TableHandle):
@@ -122,7 +122,7 @@ class MutableDenseHashTableV2(TableHandle):
             sizes = _sizes(self.value_shape)
             return DenseTable(name, self.key_dtype, self.value_dtype, sizes, empty_key, deleted_key)
 
-        return self.found(context, make, DenseTable.kind)
+        return self.get_or_create(context, make, DenseTable.kind)
 
 
 # What steps do with tables
@@ -284,9 +284,9 @@ def _converted(name: str, number: int, field: bytes, dtype: DType) -> Any:
 
 
 def _column(values: list[Any], dtype: DType) -> Array:
-    made = np.empty(len(values), dtype.as_numpy_dtype)
-    made[:] = values
-    return made
+    result = np.empty(len(values), dtype.as_numpy_dtype)
+    result[:] = values
+    return result
 
 
 def _lines(name: str) -> Iterator[bytes]:

@@ -142,15 +142,15 @@ def _joined(column: Sequence[Array], part: _Component) -> Array:
     if part.varies:
         return _padded(column, shape, part.kind)
     joined = np.empty(shape, part.kind)
-    for place, array in enumerate(column):
-        joined[place, ...] = array
+    for index, array in enumerate(column):
+        joined[index, ...] = array
     return joined
 
 
 def _padded(column: Sequence[Array], shape: tuple[int, ...], kind: np.dtype[Any]) -> Array:
     joined = np.full(shape, b"", kind) if kind.hasobject else np.zeros(shape, kind)
-    for place, array in enumerate(column):
-        joined[(place, *map(slice, array.shape), ...)] = array
+    for index, array in enumerate(column):
+        joined[(index, *map(slice, array.shape), ...)] = array
     return joined
 
 

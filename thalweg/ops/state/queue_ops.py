@@ -48,14 +48,16 @@ class QueueHandle(Op, abstract=True):
 
     def kernel(self, context: Context) -> Queue:
         name = self.shared_name or context.node.name
-        found: Any = context.resource(name, self.container, lambda: self._made(name, context.node))
-        if not isinstance(found, Queue):
-            raise invalid(f"'{name}' is a {type(found).__name__}, not a queue")
-        if found.made_by is not self:
-            found.check_same(self.make(name))
-        return found
+        result: Any = context.resource(
+            name, self.container, lambda: self._create(name, context.node)
+        )
+        if not isinstance(result, Queue):
+            raise invalid(f"'{name}' is a {type(result).__name__}, not a queue")
+        if result.made_by is not self:
+            result.check_same(self.make(name))
+        return result
 
-    def _made(self, name: str, node: Node) -> Queue:
+    def _create(self, name: str, node: Node) -> Queue:
         queue = self.make(name)
         queue.made_by, queue.origin = self, node.origin
         return queue
@@ -248,10 +250,10 @@ class QueueDequeue(DequeueOp):
         self.check(handle)
         request = Take(1)
 
-        def told(error: BaseException | None) -> None:
+        def on_done(error: BaseException | None) -> None:
             done(None if error else request.taken[0], error)
 
-        handle.start(request, context.cancellation, told)
+        handle.start(request, context.cancellation, on_done)
 
 
 class QueueDequeueV2(QueueDequeue):

@@ -25,7 +25,7 @@ from thalweg.platform.forks import renewed_after_fork
 UNBOUNDED = 2**31 - 1
 
 #: (why a request was not met, or None)
-Told = Callable[[errors.OpError | None], None]
+DoneCallback = Callable[[errors.OpError | None], None]
 
 #: How far a request got when it was tried: nowhere, part of its way, to its end.
 STUCK, MOVED, DONE = range(3)
@@ -40,7 +40,7 @@ class Request:
     def __init__(self) -> None:
         self.error: errors.OpError | None = None
         self.is_over = False
-        self.told: Callable[[], None] | None = None  # of one that waits
+        self.on_done: Callable[[], None] | None = None  # of one that waits
         self.forget: Callable[[], None] | None = None  # that the step may be cancelled
 
     def advance(self, queue: Queue) -> int:
@@ -228,76 +228,78 @@ class Queue:
             while self._puts:
                 self._end(self._puts.popleft(), _cancelled(Put.what))
             self._serve()
-        self._tell()
+        self._notify()
 
     def put(self, elements: Sequence[Element]) -> None:
         """Add elements to a queue that has no bound: nothing waits."""
         with self._lock:
             self.add(elements)
             self._serve()
-        self._tell()
+        self._notify()
 
     # Waiting
 
-    def start(self, request: Request, cancellation: Cancellation, done: Told) -> None:
+    def start(self, request: Request, cancellation: Cancellation, done: DoneCallback) -> None:
         """Tell when a request is met, or why it is not; no thread waits for that."""
-        line = self._takes if isinstance(request, Take) else self._puts
-        waiting = spans.Lasting(request.awaits, self)
+        waiters = self._takes if isinstance(request, Take) else self._puts
+        waiting = spans.BlockSpan(request.awaits, self)
         waiting.__enter__()
 
-        def told() -> None:
+        def on_done() -> None:
             waiting.__exit__()
             if request.forget is not None:
                 request.forget()
             done(_reason(request, cancellation))
 
-        if not self._line_up(request, line, told):
-            told()
+        if not self._enqueue(request, waiters, on_done):
+            on_done()
         elif not request.is_over:
-            stop = partial(self._withdraw, request, line, _cancelled(request.what))
+            stop = partial(self._withdraw, request, waiters, _cancelled(request.what))
             request.forget = cancellation.on_cancel(stop)
             if request.is_over:  # by now
                 request.forget()
 
-    def _line_up(self, request: Request, line: deque[Request], told: Callable[[], None]) -> bool:
+    def _enqueue(
+        self, request: Request, waiters: deque[Request], on_done: Callable[[], None]
+    ) -> bool:
         """Meet a request now, or have it wait; whether it waits, or did."""
         with self._lock:
-            request.is_over = not line and request.advance(self) == DONE
+            request.is_over = not waiters and request.advance(self) == DONE
             waits = not request.is_over
             if waits:
-                request.told = told
-                line.append(request)
+                request.on_done = on_done
+                waiters.append(request)
             if self._puts or self._takes:
                 self._serve()
-        self._tell()
+        self._notify()
         return waits
 
     def _submit(
-        self, request: Request, line: deque[Request], cancellation: Cancellation, limit: float
+        self, request: Request, waiters: deque[Request], cancellation: Cancellation, limit: float
     ) -> None:
         sleeper = Sleeper()
-        if self._line_up(request, line, sleeper.wake):
-            self._wait(request, line, sleeper, cancellation, limit)
+        if self._enqueue(request, waiters, sleeper.wake):
+            self._wait(request, waiters, sleeper, cancellation, limit)
         if request.error is not None:
             raise request.error
 
     def _wait(
         self,
         request: Request,
-        line: deque[Request],
+        waiters: deque[Request],
         sleeper: Sleeper,
         cancellation: Cancellation,
         limit: float,
     ) -> None:
         def stop() -> None:
-            self._withdraw(request, line, _cancelled(request.what))
+            self._withdraw(request, waiters, _cancelled(request.what))
 
         forget = cancellation.on_cancel(stop)
         try:
-            with spans.Lasting(request.awaits, self):
+            with spans.BlockSpan(request.awaits, self):
                 is_met = sleeper.sleep(limit)
             if not is_met:
-                self._withdraw(request, line, _late(request.what, limit))
+                self._withdraw(request, waiters, _late(request.what, limit))
         except BaseException:  # an interrupt: the waiter goes, so must its request
             stop()
             raise
@@ -306,15 +308,15 @@ class Queue:
         if isinstance(request.error, errors.CancelledError):
             _check(cancellation, request.error)
 
-    def _withdraw(self, request: Request, line: deque[Request], error: errors.OpError) -> None:
+    def _withdraw(self, request: Request, waiters: deque[Request], error: errors.OpError) -> None:
         with self._lock:
             if request.is_over:
                 return
-            line.remove(request)
+            waiters.remove(request)
             request.give_up(self)
             self._end(request, error)
             self._serve()
-        self._tell()
+        self._notify()
 
     def _end(self, request: Request, error: errors.OpError | None = None) -> None:
         """A request that waited need not do so any longer."""
@@ -322,30 +324,33 @@ class Queue:
         request.error = request.error or error
         self._ended.append(request)
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         """Tell those whose requests have ended; without the lock, as they go on at once."""
         while self._ended:
             try:
                 request = self._ended.popleft()
             except IndexError:  # another thread was faster
                 return
-            told, request.told = request.told, None  # it refers to the request: end the cycle
-            if told is not None:
-                told()
+            on_done, request.on_done = (
+                request.on_done,
+                None,
+            )  # it refers to the request: end the cycle
+            if on_done is not None:
+                on_done()
 
     def _serve(self) -> None:
         """Meet waiting requests until none can go on."""
-        while self._serve_line(self._puts) | self._serve_line(self._takes):
+        while self._serve_waiters(self._puts) | self._serve_waiters(self._takes):
             pass
 
-    def _serve_line(self, line: deque[Request]) -> bool:
+    def _serve_waiters(self, waiters: deque[Request]) -> bool:
         """Meet requests from the head of a line; whether anything moved."""
         moved = False
-        while line:
-            progress = line[0].advance(self)
+        while waiters:
+            progress = waiters[0].advance(self)
             if progress != DONE:
                 return moved or progress == MOVED
-            self._end(line.popleft())
+            self._end(waiters.popleft())
             moved = True
         return moved
 

@@ -130,8 +130,8 @@ class QueueBase:
         """
         with name_scope(name, f"{self._name}_enqueue", _values(vals)) as scope:
             tensors = self._components(vals)
-            for place, tensor in enumerate(tensors):
-                self._check_shape(place, tensor.shape)
+            for index, tensor in enumerate(tensors):
+                self._check_shape(index, tensor.shape)
             return self._op(QueueEnqueue)(self._queue_ref, tensors, name=scope)
 
     def enqueue_many(
@@ -146,9 +146,9 @@ class QueueBase:
         with name_scope(name, f"{self._name}_EnqueueMany", _values(vals)) as scope:
             tensors = self._components(vals)
             rows = tensors[0].shape.with_rank_at_least(1)[0]
-            for place, tensor in enumerate(tensors):
+            for index, tensor in enumerate(tensors):
                 rows = rows.merge_with(tensor.shape.with_rank_at_least(1)[0])
-                self._check_shape(place, tensor.shape[1:])
+                self._check_shape(index, tensor.shape[1:])
             return self._op(QueueEnqueueMany)(self._queue_ref, tensors, name=scope)
 
     def _check_shape(self, place: int, shape: TensorShape) -> None:
@@ -167,8 +167,8 @@ class QueueBase:
                 f"{len(values)} were given"
             )
         return [
-            convert_to_tensor(value, dtype, name=f"component_{place}")
-            for place, (value, dtype) in enumerate(zip(values, self._dtypes, strict=True))
+            convert_to_tensor(value, dtype, name=f"component_{index}")
+            for index, (value, dtype) in enumerate(zip(values, self._dtypes, strict=True))
         ]
 
     def _in_order(self, vals: Any) -> Sequence[Any]:
@@ -462,19 +462,19 @@ def shape_list(shapes: Any) -> list[TensorShape] | None:
     """One shape or several, as a list; all must be known."""
     if shapes is None:
         return None
-    found = _shapes(shapes)
-    if any(not shape.is_fully_defined() for shape in found):
-        raise ValueError(f"All shapes must be fully defined: {found}")
-    return found
+    result = _shapes(shapes)
+    if any(not shape.is_fully_defined() for shape in result):
+        raise ValueError(f"All shapes must be fully defined: {result}")
+    return result
 
 
 def _partial_shape_list(shapes: Any) -> list[TensorShape]:
     if not isinstance(shapes, list | tuple) or not shapes or _is_single(cast("Any", shapes)):
         raise ValueError("When providing partial shapes, a list of shapes must be provided.")
-    found = _shapes(shapes)
-    if any(shape.rank is None for shape in found):
-        raise ValueError(f"All shapes must have a defined rank: {found}")
-    return found
+    result = _shapes(shapes)
+    if any(shape.rank is None for shape in result):
+        raise ValueError(f"All shapes must have a defined rank: {result}")
+    return result
 
 
 def _shapes(shapes: Any) -> list[TensorShape]:

@@ -25,7 +25,7 @@ from thalweg.graph.shapes import TensorShape, as_shape, scalar, unknown_shape
 from thalweg.ir.expr import Expr
 from thalweg.ir.loop import IndexTuple, NotLowered, Operand, Scatter, scatter
 from thalweg.ops.core.context import Cancellation, Context, VariableCell
-from thalweg.ops.state.variable_uses import Held
+from thalweg.ops.state.variable_uses import HostUse
 from thalweg.public import public
 
 Array = NDArray[Any]
@@ -339,7 +339,7 @@ class CountUpTo(Op):
         return ref.shape.merge_with(scalar())
 
     def kernel(self, context: Context, ref: VariableCell) -> Array:
-        with Held([ref], writes=True):
+        with HostUse([ref], writes=True):
             before = ref.snapshot()
             if before >= self.limit:
                 raise errors.OutOfRangeError(None, None, f"Reached limit of {self.limit}")

@@ -172,10 +172,10 @@ class Table:
         return [tuple(row) for row in rows.tolist()], outer
 
     def _key_array(self, keys: Sequence[Any]) -> Array:
-        made = np.empty((len(keys), *self.key_shape), self.key_dtype.as_numpy_dtype)
-        for place, key in enumerate(keys):
-            made[place] = np.reshape(key, self.key_shape) if self.key_shape else key
-        return made
+        result = np.empty((len(keys), *self.key_shape), self.key_dtype.as_numpy_dtype)
+        for index, key in enumerate(keys):
+            result[index] = np.reshape(key, self.key_shape) if self.key_shape else key
+        return result
 
     def _flat_values(self, values: Any, outer: Sizes) -> Array:
         array = self._as_array(values, self.value_dtype)
@@ -206,14 +206,14 @@ class StaticTable(Table):
                 raise _refused(f"Table '{self.name}' was already initialized with different data.")
 
     def _entries(self, keys: Sequence[Hashable], values: list[Any]) -> dict[Hashable, Any]:
-        found: dict[Hashable, Any] = {}
+        result: dict[Hashable, Any] = {}
         for key, value in zip(keys, values, strict=True):
-            if found.setdefault(key, value) != value:
+            if result.setdefault(key, value) != value:
                 raise _refused(
                     f"HashTable has different value for same key. Key {key!r} of table "
-                    f"'{self.name}' has {found[key]!r} and trying to add value {value!r}."
+                    f"'{self.name}' has {result[key]!r} and trying to add value {value!r}."
                 )
-        return found
+        return result
 
     @property
     def size(self) -> int:

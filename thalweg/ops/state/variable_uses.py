@@ -175,11 +175,11 @@ class Uses:
 USES = Uses()
 
 
-class Held:
+class HostUse:
     """On the host: variables are used inside, all of them exclusively if they are written.
 
     ```
-    with Held([cell], writes=True):
+    with HostUse([cell], writes=True):
         cell.buffer += 1
     ```
     """

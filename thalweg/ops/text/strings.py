@@ -450,16 +450,16 @@ class ReduceJoin(StringOp):
 def _join_axes(axes: Array, sizes: Sequence[Size], noun: str) -> list[int]:
     """The axes in their order, in [0, rank); none given means all, the last one first."""
     rank = len(sizes)
-    found: list[int] = []
+    result: list[int] = []
     for axis in np.atleast_1d(axes).tolist() or range(rank)[::-1]:
         if not -rank <= axis < rank:
             raise ValueError(f"Invalid reduction dimension {axis} for input with {rank} dimensions")
-        if axis % rank in found:
+        if axis % rank in result:
             raise ValueError(f"Duplicate reduction {noun} {axis % rank}")
         if sizes[axis] == 0:
             raise ValueError(f"Cannot reduce dimension {axis} with size 0")
-        found.append(axis % rank)
-    return found
+        result.append(axis % rank)
+    return result
 
 
 @public("reduce_join", "strings.reduce_join")

@@ -86,7 +86,7 @@ class _Forms:
 
     def _neighbours(self, tensor: Tensor) -> list[Node]:
         producer = [tensor.op] if self._graph.is_open(tensor) else []
-        return [*producer, *self._graph.takers(tensor)]
+        return [*producer, *self._graph.consumers(tensor)]
 
     def takes_image(self, node: Node, tensor: Tensor) -> bool:
         """Whether a node takes a tensor as an image, in its own layout."""
@@ -110,25 +110,25 @@ def _cheapest(graph: StepGraph, forms: _Forms) -> set[Node]:
     vertices = {node: cut.vertex(second=form.gain) for node, form in forms.of.items()}
     channels_first = cut.vertex(first=INFINITE)
     for tensor in dict.fromkeys(t for node in forms.of for t in forms.images(node)):
-        maker = vertices[tensor.op] if forms.makes_image(tensor) else channels_first
-        takers = [
+        producer = vertices[tensor.op] if forms.makes_image(tensor) else channels_first
+        consumers = [
             vertices[node] if forms.takes_image(node, tensor) else channels_first
-            for node in graph.takers(tensor)
+            for node in graph.consumers(tensor)
         ]
-        takers += [channels_first] if tensor in forms.fetched else []
-        _add_transpose_cost(cut, maker, dict.fromkeys(takers), _cost(tensor, graph))
+        consumers += [channels_first] if tensor in forms.fetched else []
+        _add_transpose_cost(cut, producer, dict.fromkeys(consumers), _cost(tensor, graph))
     first = cut.first_side()
     return {node for node, vertex in vertices.items() if vertex in first}
 
 
-def _add_transpose_cost(cut: Cut, maker: int, takers: Iterable[int], cost: float) -> None:
-    """Add the cost of one transpose if some taker is on another side than the maker."""
+def _add_transpose_cost(cut: Cut, producer: int, consumers: Iterable[int], cost: float) -> None:
+    """Add the cost of one transpose if some consumer is on another side than the producer."""
     last, first = cut.vertex(), cut.vertex()
-    cut.edge(last, maker, cost)
-    cut.edge(maker, first, cost)
-    for taker in takers:
-        cut.edge(taker, last, INFINITE)
-        cut.edge(first, taker, INFINITE)
+    cut.edge(last, producer, cost)
+    cut.edge(producer, first, cost)
+    for consumer in consumers:
+        cut.edge(consumer, last, INFINITE)
+        cut.edge(first, consumer, INFINITE)
 
 
 def _cost(tensor: Tensor, graph: StepGraph) -> float:
@@ -178,7 +178,7 @@ class _Rewrite:
 
     def _is_used_channels_first(self, tensor: Tensor, chosen: frozenset[Node]) -> bool:
         """Whether an image is used with channels first."""
-        takers = self._graph.takers(tensor)
+        consumers = self._graph.consumers(tensor)
         return tensor in self._forms.fetched or any(
-            node not in chosen or not self._forms.takes_image(node, tensor) for node in takers
+            node not in chosen or not self._forms.takes_image(node, tensor) for node in consumers
         )

@@ -115,7 +115,7 @@ class _Match:
         return _Score(q, k, scale, mask, causal)
 
     def _inner(self, tensor: Tensor) -> Node:
-        """The node of a tensor that has one taker."""
+        """The node of a tensor that has one consumer."""
         node = tensor.op
         is_open = self._graph.is_open(tensor) and not self._graph.is_waited(node)
         _require(is_open and is_free(node) and self._graph.uses(tensor) == 1)
@@ -147,13 +147,13 @@ class _Match:
 
     def _attention(self, score: _Score) -> _Attention:
         probabilities = self._softmax.output
-        takers = self._takers(probabilities)
-        output = [n for n in takers if n.op == BatchMatMulV2() and self._is_softmax(n.inputs[0])]
+        consumers = self._consumers(probabilities)
+        output = [n for n in consumers if n.op == BatchMatMulV2() and self._is_softmax(n.inputs[0])]
         _require(len(output) == 1)
         v = output[0].inputs[1]
         _require(not self._is_softmax(v) and v.dtype == score.q.dtype)
         _require(v.shape[-1:].as_list() == score.q.shape[-1:].as_list())
-        others = [node for node in takers if node is not output[0]]
+        others = [node for node in consumers if node is not output[0]]
         if not others:
             return _Attention(score, v, output[0])
         return self._gradient(score, v, output[0], others)
@@ -162,16 +162,16 @@ class _Match:
         """Whether a tensor is the softmax, perhaps cast."""
         return _uncast(tensor) is self._softmax.output
 
-    def _takers(self, tensor: Tensor) -> list[Node]:
+    def _consumers(self, tensor: Tensor) -> list[Node]:
         """The nodes that take a tensor, or a cast of it; all of them must be replaceable."""
         graph, result = self._graph, list[Node]()
-        takers = list(dict.fromkeys(n for n in graph.takers(tensor) if tensor in n.inputs))
-        count = sum(node.inputs.count(tensor) for node in takers)
+        consumers = list(dict.fromkeys(n for n in graph.consumers(tensor) if tensor in n.inputs))
+        count = sum(node.inputs.count(tensor) for node in consumers)
         _require(count == graph.uses(tensor) and graph.is_open(tensor))
-        for node in takers:
+        for node in consumers:
             _require(is_free(node) and not graph.is_waited(node))
             _require(graph.device(node) == self._device)
-            result += self._takers(node.output) if node.op.type_name == "Cast" else [node]
+            result += self._consumers(node.output) if node.op.type_name == "Cast" else [node]
         return list(dict.fromkeys(result))
 
     # The gradient
@@ -202,7 +202,7 @@ class _Match:
     def _softmax_gradient(self, products: Sequence[Node]) -> tuple[Tensor, Tensor]:
         """Match (dp - Σ dp · p) · p from its two products with p. Returns dp, and the result."""
         for summed, result in (products, products[::-1]):
-            sums = self._takers(summed.output)
+            sums = self._consumers(summed.output)
             if len(sums) != 1 or sums[0].op.type_name != "Sum":
                 continue
             total, axes = sums[0], integers(sums[0].inputs[1])
@@ -220,9 +220,9 @@ class _Match:
         raise _NoMatch
 
     def _only_taker(self, tensor: Tensor) -> Node:
-        takers = self._takers(tensor)
-        _require(len(takers) == 1)
-        return takers[0]
+        consumers = self._consumers(tensor)
+        _require(len(consumers) == 1)
+        return consumers[0]
 
     def _other(self, product: Node) -> Tensor:
         """The factor of a product that is not the probabilities."""
@@ -232,21 +232,21 @@ class _Match:
 
     def _require_only(self, tensor: Tensor, nodes: Iterable[Node]) -> None:
         """Require that only these nodes take a tensor."""
-        _require(set(self._takers(tensor)) == set(nodes))
+        _require(set(self._consumers(tensor)) == set(nodes))
 
     def _score_gradient(self, slope: Tensor, score: _Score) -> tuple[Node | None, Node | None]:
         """The products of the scores' slope with keys and queries."""
         scale = 1.0
-        takers = self._takers(slope)
-        while len(takers) == 1 and takers[0].op.type_name in ("Mul", "RealDiv"):
-            tensor, factor = self._scaled(takers[0])
+        consumers = self._consumers(slope)
+        while len(consumers) == 1 and consumers[0].op.type_name in ("Mul", "RealDiv"):
+            tensor, factor = self._scaled(consumers[0])
             _require(_uncast(tensor) is _uncast(slope))
-            slope, scale = takers[0].output, scale * factor
-            takers = self._takers(slope)
+            slope, scale = consumers[0].output, scale * factor
+            consumers = self._consumers(slope)
         _require(abs(scale - score.scale) <= 0.02 * abs(score.scale))  # rounded to a narrow float
-        dq = [n for n in takers if n.op == BatchMatMulV2() and n.inputs[1] is score.k]
-        dk = [n for n in takers if n.op == BatchMatMulV2(adj_x=True) and n.inputs[1] is score.q]
-        _require(len(dq) <= 1 and len(dk) <= 1 and len(dq) + len(dk) == len(takers))
+        dq = [n for n in consumers if n.op == BatchMatMulV2() and n.inputs[1] is score.k]
+        dk = [n for n in consumers if n.op == BatchMatMulV2(adj_x=True) and n.inputs[1] is score.q]
+        _require(len(dq) <= 1 and len(dk) <= 1 and len(dq) + len(dk) == len(consumers))
         for node in (*dq, *dk):
             _require(_uncast(node.inputs[0]) is _uncast(slope))
         return dq[0] if dq else None, dk[0] if dk else None

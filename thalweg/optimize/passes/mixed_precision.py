@@ -59,7 +59,10 @@ def _nodes_to_narrow(graph: StepGraph) -> list[Node]:
         nodes, candidates, products, lambda n: (t.op for t in n.inputs if graph.is_open(t))
     )
     reached_backward = _reached(
-        nodes[::-1], candidates, products, lambda n: (u for t in n.outputs for u in graph.takers(t))
+        nodes[::-1],
+        candidates,
+        products,
+        lambda n: (u for t in n.outputs for u in graph.consumers(t)),
     )
     return [
         node

@@ -80,11 +80,11 @@ class _Bodies:
     def _insert_constants(self, step: StepGraph, body: Body) -> None:
         """Replace arguments that are always a constant by it."""
         for argument, tensor in self._constant_arguments(body).items():
-            takers = step.takers(argument)
-            if takers:
+            consumers = step.consumers(argument)
+            if consumers:
                 constant = step.workspace.replica(tensor.op)
                 step.insert([constant], step.nodes[0])
-                for node in takers:
+                for node in consumers:
                     inputs = [constant.output if t is argument else t for t in node.inputs]
                     step.edit(node, inputs=inputs)
                 self._graph.fire("constant argument", self._node)

@@ -48,7 +48,7 @@ def resolve_branches(graph: StepGraph) -> None:
         graph.fire("decided conditional", node)
         outputs, values_by_trace = _inlined(node, body, traces[node.op], graph)
         trace_values.update(values_by_trace)
-        for trace in traces[node.op]:  # now: nodes without takers are removed
+        for trace in traces[node.op]:  # now: nodes without consumers are removed
             if trace in graph:
                 graph.replace(trace.output, values_by_trace[trace.op])
         return outputs

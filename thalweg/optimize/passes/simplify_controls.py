@@ -67,17 +67,17 @@ def _without_implied(
     node: Node, controls: list[Node], new_controls: dict[Node, tuple[Node, ...]]
 ) -> Iterator[Node]:
     """The control inputs that no other control input or input waits for."""
-    direct = {*_taken_from(node)}
+    direct = {*_awaited_nodes(node)}
     implied: set[Node] = set()
     for source in (*direct, *controls):
         implied.update(new_controls.get(source, source.controls))
-        implied.update(_taken_from(source))
+        implied.update(_awaited_nodes(source))
     for control in controls:
         if control not in direct and control not in implied:
             yield control
 
 
-def _taken_from(node: Node) -> Iterator[Node]:
+def _awaited_nodes(node: Node) -> Iterator[Node]:
     """The nodes whose values a node always waits for. A conditional or a loop may have inputs for
     outputs that nothing takes, and does not wait for these."""
     return iter(()) if node.op.bodies else (tensor.op for tensor in node.inputs)

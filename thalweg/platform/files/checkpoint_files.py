@@ -42,8 +42,8 @@ from thalweg.platform.files.tensor_slices import (
     Checkpoint,
     Entry,
     Part,
+    ReadRequest,
     Slice,
-    Wish,
     as_sizes,
     checked_slice,
     whole,
@@ -378,11 +378,11 @@ def _read_ahead(path: str, parts: Iterable[Part]) -> None:
 
 
 def _disjoint(
-    requests: Iterable[tuple[StreamedTensor, Wish]],
-) -> tuple[list[StreamedTensor], list[Wish]]:
+    requests: Iterable[tuple[StreamedTensor, ReadRequest]],
+) -> tuple[list[StreamedTensor], list[ReadRequest]]:
     """Tensors of a file that do not overlap, and the requests for those that overlap one."""
     disjoint: list[StreamedTensor] = []
-    overlapping: list[Wish] = []
+    overlapping: list[ReadRequest] = []
     end = 0
     for tensor, request in sorted(requests, key=lambda pair: pair[0].begin):
         if tensor.begin < end:
@@ -423,10 +423,10 @@ class SafetensorsCheckpoint(Checkpoint):
             _read_ahead(path, [part for part in parts if part.path == path])
         self._check([(part.path, block) for part in parts for block in self._blocks(part)])
 
-    def hand_over(self, wanted: Sequence[Wish]) -> None:
+    def read_into(self, wanted: Sequence[ReadRequest]) -> None:
         """Stream contiguous tensors into new arrays; read the others one by one."""
-        by_path: dict[str, list[tuple[StreamedTensor, Wish]]] = defaultdict(list)
-        others: list[Wish] = []
+        by_path: dict[str, list[tuple[StreamedTensor, ReadRequest]]] = defaultdict(list)
+        others: list[ReadRequest] = []
         for request in wanted:
             name, slice_, receive = request
             entry, box = self.entry(name), self._box(name, slice_)
@@ -441,7 +441,7 @@ class SafetensorsCheckpoint(Checkpoint):
             disjoint, overlapping = _disjoint(requests)
             others += overlapping
             stream(path, self._files[path], self._checksums[path], disjoint)
-        super().hand_over(others)
+        super().read_into(others)
 
     def _blocks(self, part: Part) -> range:
         if not self._checksums[part.path] or part.begin == part.end:

@@ -142,7 +142,7 @@ class Entry:
 
 
 #: A read request: the name of a tensor, a slice of it or None, and the receiver.
-Wish = tuple[str, Slice | None, Receiver]
+ReadRequest = tuple[str, Slice | None, Receiver]
 
 
 class Checkpoint:
@@ -159,7 +159,7 @@ class Checkpoint:
     def prepare(self, names: Iterable[str]) -> None:
         """Prefetch the bytes of some tensors."""
 
-    def hand_over(self, wanted: Sequence[Wish]) -> None:
+    def read_into(self, wanted: Sequence[ReadRequest]) -> None:
         """Read tensors or slices into new arrays, and pass each to its receiver."""
         self.prepare(name for name, _, _ in wanted)
         for name, box, receive in wanted:

@@ -23,7 +23,7 @@ from thalweg.lower.regions import Unit, regions, with_traces
 from thalweg.lower.specialise import ControlRegion
 from thalweg.ops.core.context import VariableCell
 from thalweg.partition.cut import spans
-from thalweg.runtime.compiled import Backend, Elsewhere, host_arrays
+from thalweg.runtime.compiled import Backend, RemoteDevice, host_arrays
 from thalweg.runtime.dataflow.run import Dataflow
 from thalweg.runtime.dataflow.tokens import TokenGraph, VertexKind
 from thalweg.runtime.dataflow.unfold import Section, Unfolder, has_primitives, values_in
@@ -95,7 +95,7 @@ def _native(unit: ControlRegion, device: Device) -> NativeControl:
 def control_call(unit: ControlRegion, fed: Collection[Tensor], backend: Backend) -> Call:
     """The call that computes a control node and its traces."""
     device = backend.device_of(unit.nodes[0])
-    if isinstance(device, Elsewhere) and not spans(unit.nodes[0], backend.devices or {}):
+    if isinstance(device, RemoteDevice) and not spans(unit.nodes[0], backend.devices or {}):
         return device.call(unit)
     first_argument = len(unit.inputs) - len(unit.node.op.bodies[0].arguments)
     references = [p for p, tensor in enumerate(unit.inputs) if tensor.dtype.is_ref_dtype]

@@ -97,7 +97,7 @@ class Frame:
         self.iterations: dict[int, Iteration] = {}
         self.oldest, self.newest = 0, -1
         self.missing = wiring.entering  # ENTER vertices that have not fired yet, live or dead
-        self.held: list[tuple[WiredVertex, Any]] = []  # for an iteration beyond the limit
+        self.next_roots: list[tuple[WiredVertex, Any]] = []  # for an iteration beyond the limit
         self.exited: set[WiredVertex] = set()
         self.is_over = False
         self.collected: dict[WiredVertex, dict[int, Any]] = {}
@@ -138,7 +138,7 @@ class _Run:
     def results(self) -> list[Any]:
         """The fetched values, once nothing can fire any more."""
         first = self._root.iterations.pop(0)  # release its values at the end of the step
-        return [self._fetched(first, place) for place in range(len(self._graph.fetches))]
+        return [self._fetched(first, index) for index in range(len(self._graph.fetches))]
 
     def _drain(self, iteration: Iteration) -> None:
         """Fire all ready vertices of an iteration."""
@@ -232,7 +232,7 @@ class _Run:
         def done(value: Any, error: BaseException | None) -> None:
             scheduler.done.put(Done(take, value, error))
 
-        scheduler.under_way += 1
+        scheduler.in_flight += 1
         self._result(call, [done, *inputs])
 
     def _result(self, call: Call, inputs: list[Any]) -> Any:
@@ -288,7 +288,7 @@ class _Run:
         if vertex.is_awaited:
             self.send_done(iteration, vertex)
 
-    def hand_on(self, iteration: Iteration, vertex: WiredVertex) -> None:
+    def forward(self, iteration: Iteration, vertex: WiredVertex) -> None:
         """Send the input on."""
         self._send(iteration, vertex.edges[0], iteration.values[vertex.first])
         iteration.values[vertex.first] = None
@@ -349,7 +349,7 @@ class _Run:
         frame, index = iteration.frame, iteration.index + 1
         if index > frame.newest:
             if index >= frame.oldest + frame.wiring.limit:
-                frame.held.append((vertex, value))
+                frame.next_roots.append((vertex, value))
                 return
             self._begin(frame)
         following = frame.iterations[index]
@@ -386,17 +386,17 @@ class _Run:
             if frame.parent is not None:
                 del frame.iterations[frame.oldest]
             frame.oldest += 1
-            self._release_held(frame)
+            self._release_next_roots(frame)
         if frame.parent is not None:
             self._end(frame, frame.parent)
 
-    def _release_held(self, frame: Frame) -> None:
-        if not frame.held:
+    def _release_next_roots(self, frame: Frame) -> None:
+        if not frame.next_roots:
             return
         following = self._begin(frame)
-        for vertex, value in frame.held:
+        for vertex, value in frame.next_roots:
             self._deliver(following, vertex, value)
-        frame.held = []
+        frame.next_roots = []
 
     def _end(self, frame: Frame, parent: Iteration) -> None:
         """End a frame: send its collected values, and dead tokens for exits that never fired."""
@@ -450,8 +450,8 @@ _BY_KIND: dict[VertexKind, Callable[[_Run, Iteration, WiredVertex], None]] = {
     VertexKind.ENTER: _Run.enter,
     VertexKind.EXIT: _Run.exit,
     VertexKind.NEXT_ITERATION: _Run.next_iteration,
-    VertexKind.LOOP_COND: _Run.hand_on,
-    VertexKind.PASS: _Run.hand_on,
+    VertexKind.LOOP_COND: _Run.forward,
+    VertexKind.PASS: _Run.forward,
     VertexKind.COLLECT: _Run.collect,
     VertexKind.COUNT: _fire_count,
     VertexKind.TRIGGER: _Run.send_done,

@@ -26,7 +26,7 @@ _MAX_WAIT = 0.1  # seconds; signals are handled between waits
 
 
 #: Runs a function on one particular thread: synchronously if that is the caller's thread.
-Soon = Callable[[Callable[[], None]], None]
+Submit = Callable[[Callable[[], None]], None]
 
 
 #: Accepts the result of a call.
@@ -58,7 +58,7 @@ class Scheduler:
         self.active: deque[Callable[[], None]] = deque()  # each drains one ready queue
         self.deferred: list[Deferred] = []
         self.done: SimpleQueue[Done] = SimpleQueue()  # filled by any thread
-        self.under_way = 0  # calls in flight
+        self.in_flight = 0  # calls in flight
         self._running: set[Lock] = set()  # of calls on workers, each held during its call
         self._cancellation = cancellation
 
@@ -76,7 +76,7 @@ class Scheduler:
                 self.active.popleft()()
             if self.deferred:
                 self._release()
-            elif self.under_way:
+            elif self.in_flight:
                 self._finish(self._next_done())
             else:
                 return
@@ -95,8 +95,8 @@ class Scheduler:
         deferred, self.deferred = self.deferred, []
         is_single = len(deferred) == 1 and not self._running
         # Calls in flight may wait for values that it sends during its run.
-        is_awaited = self.under_way > 0 and isinstance(deferred[0].call.function, SendingExecutable)
-        self.under_way += len(deferred)
+        is_awaited = self.in_flight > 0 and isinstance(deferred[0].call.function, SendingExecutable)
+        self.in_flight += len(deferred)
         if is_single and not is_awaited:
             ((_, make, take),) = deferred
             self._finish(Done(take, make()))
@@ -115,7 +115,7 @@ class Scheduler:
         self.done.put(done)
 
     def _finish(self, done: Done) -> None:
-        self.under_way -= 1
+        self.in_flight -= 1
         if done.running is not None:
             self._running.discard(done.running)
         if done.error is not None:

@@ -32,7 +32,7 @@ from thalweg.runtime.resources import Objects
 
 #: (fetched values of the graph, as a list of one list; error)
 Ended = Callable[[list[list[Any]], BaseException | None], None]
-Soon = Callable[[Callable[[], None]], None]
+Submit = Callable[[Callable[[], None]], None]
 _SEQUENCES = (list, tuple)
 _LOOKUPS = (VariableV2, QueueHandle, AccumulatorHandle)
 _MAX_SHORT_BYTES = 1 << 20  # inputs of an inexpensive call that is short
@@ -79,14 +79,14 @@ class StraightGraph:
         self.fed = [vertex.edges[0].plain for vertex in wiring.feeds]
         self._values, self._pending = frame.values, frame.pending
         self.vertices: list[Any] = [  # StraightVertex, or None if it is fed or done
-            None if place in done else _straight_vertex(each, done)
-            for place, each in enumerate(frame.vertices)
+            None if index in done else _straight_vertex(each, done)
+            for index, each in enumerate(frame.vertices)
         ]
         #: The receives that wait for no other vertex.
         self.expected: dict[Key, StraightVertex] = {
             vertex.key: vertex
-            for place, vertex in enumerate(self.vertices)
-            if vertex is not None and vertex.key is not None and not self._pending[place]
+            for index, vertex in enumerate(self.vertices)
+            if vertex is not None and vertex.key is not None and not self._pending[index]
         }
         self.fetches = wiring.fetches
         self._start: _InitialState | None = None
@@ -109,7 +109,7 @@ class StraightGraph:
     @property
     def has_calls(self) -> bool:
         """Whether there are calls besides lookups of variables."""
-        return any(each is not None and not is_lasting(each) for each in self.vertices)
+        return any(vertex is not None and not is_lasting(vertex) for vertex in self.vertices)
 
     def start(self, context: Context) -> _InitialState:
         """The initial state of a run; variables are looked up again only after a deletion."""
@@ -252,12 +252,12 @@ class StraightRun:
         graph: StraightGraph,
         feeds: Sequence[Any],
         context: Context,
-        soon: Soon,
-        later: Soon,
+        submit_short: Submit,
+        submit_long: Submit,
         ended: Ended,
     ) -> None:
         self._graph, self._context, self._ended = graph, context, ended
-        self._soon, self._later = soon, later
+        self._submit_short, self._submit_long = submit_short, submit_long
         values, pending, ready, left, _, _ = graph.start(context)
         self._values, self._pending, self._ready = values[:], pending[:], ready[:]
         self._left = left  # calls that have not completed
@@ -273,17 +273,17 @@ class StraightRun:
             rendezvous: Any = self._context.rendezvous  # not None in a step with receives
             for vertex, value in rendezvous.expect(self._graph.expected, self._arrive):
                 self._arrived.append((vertex, value, None))
-        self.go_on()
+        self.resume()
 
-    def go_on(self, is_there: bool = False) -> None:
+    def resume(self, holds_turn: bool = False) -> None:
         """Make all ready calls, unless another thread is doing so: it then sees what arrived.
-        `is_there`: this thread holds `_turn` already and may make long calls."""
-        while is_there or self._turn.acquire(blocking=False):
+        `holds_turn`: this thread holds `_turn` already and may make long calls."""
+        while holds_turn or self._turn.acquire(blocking=False):
             try:
-                is_done = self._call_ready(is_there)
+                is_done = self._call_ready(holds_turn)
                 if is_done and self._left:
                     self._turn.release()
-                    if not self._arrived or (is_there and not self._turn.acquire(blocking=False)):
+                    if not self._arrived or (holds_turn and not self._turn.acquire(blocking=False)):
                         return
                     continue
             except BaseException as error:
@@ -293,16 +293,16 @@ class StraightRun:
                 fetches = self._graph.fetches
                 self._ended([[self._values[slot] for slot in fetches] if fetches else []], None)
             else:
-                self._later(self._continue_on_worker)
+                self._submit_long(self._continue_on_worker)
             return
 
     def _continue_on_worker(self) -> None:
         """Continue on a thread that may make long calls; `_turn` is taken over from the caller."""
         rendezvous: Any = self._context.rendezvous  # not None: the step has several partitions
         with np.errstate(all="ignore"):
-            rendezvous.do_together(partial(self.go_on, is_there=True))
+            rendezvous.run_batched(partial(self.resume, holds_turn=True))
 
-    def _call_ready(self, is_there: bool) -> bool:  # noqa: C901 - functions of its parts would cost a third more
+    def _call_ready(self, holds_turn: bool) -> bool:  # noqa: C901 - functions of its parts would cost a third more
         """Make the ready calls, long ones last. Returns False if only long calls are ready and this
         thread may not make them."""
         ready, arrived, vertices = self._ready, self._arrived, self._graph.vertices
@@ -329,7 +329,7 @@ class StraightRun:
                 executable = vertex.executable
                 is_short = vertex.is_empty or (executable is not None and executable.holds_gil)
                 if vertex.is_limited and not is_short and self._is_long(vertex):
-                    if not is_there:
+                    if not holds_turn:
                         postponed.append(index)
                         continue
                     rendezvous.flush()
@@ -353,7 +353,7 @@ class StraightRun:
     def _arrive(self, vertex: StraightVertex, value: Any, error: BaseException | None) -> None:
         """Accept a received value, or the result of a started op. Called on any thread."""
         self._arrived.append((vertex, value, error))
-        self._soon(self.go_on)
+        self._submit_short(self.resume)
 
     def _start(self, vertex: StraightVertex) -> None:
         """Start a blocking op or a receive; its completion calls `_arrive`."""

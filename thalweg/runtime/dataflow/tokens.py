@@ -83,7 +83,7 @@ class TokenGraph:
     may_be_dead: frozenset[int] = frozenset()  # fetches that are None if their token is dead
 
     def __str__(self) -> str:
-        return "\n".join(_vertex_text(place, vertex) for place, vertex in enumerate(self.vertices))
+        return "\n".join(_vertex_text(index, vertex) for index, vertex in enumerate(self.vertices))
 
 
 def of_instructions(

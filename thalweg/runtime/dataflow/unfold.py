@@ -173,9 +173,9 @@ class Unfolder(ABC):
         section.ends.update(dict.fromkeys(call.nodes, source.vertex))
 
     def _bind_outputs(self, section: Section, outputs: Sequence[Tensor], source: Source) -> None:
-        for place, tensor in enumerate(outputs):
+        for index, tensor in enumerate(outputs):
             if tensor not in self._fed:
-                section.values[tensor] = Source(source.vertex, place)
+                section.values[tensor] = Source(source.vertex, index)
 
     def _before(self, unit: Unit, section: Section, order: Order) -> list[int]:
         """The control inputs of a unit: its order edges that are not data edges. Nothing waits for
@@ -264,9 +264,9 @@ class Unfolder(ABC):
         for number, branch_traces in enumerate(traces):
             for trace in branch_traces:
                 section.values[trace.outputs[0]] = self.branch_trace(trace, number, sections)
-        for place, tensor in enumerate(node.outputs):
+        for index, tensor in enumerate(node.outputs):
             ends = [
-                self.alive(branch.values[body.outputs[place]], branch)
+                self.alive(branch.values[body.outputs[index]], branch)
                 for branch, body in zip(sections, op.branches, strict=True)
             ]
             section.values[tensor] = self.add(section, VertexKind.MERGE, ends, node=node)
@@ -388,10 +388,10 @@ class Unfolder(ABC):
         used |= self._used(op.body, [*op.body.outputs, *traced])
         sources: dict[int, Input] = {}
         entered: dict[Tensor, Source] = {}
-        for place, tensor in enumerate(node.inputs[count:], count):
-            if used.isdisjoint((op.condition.arguments[place], op.body.arguments[place])):
+        for index, tensor in enumerate(node.inputs[count:], count):
+            if used.isdisjoint((op.condition.arguments[index], op.body.arguments[index])):
                 continue
-            sources[place] = source = section.values[tensor]
+            sources[index] = source = section.values[tensor]
             if isinstance(source, Known):
                 continue
             if tensor not in entered:
@@ -399,7 +399,7 @@ class Unfolder(ABC):
                 entered[tensor] = self.add(
                     section, VertexKind.ENTER, (source,), controls, **attributes
                 )
-            sources[place] = entered[tensor]
+            sources[index] = entered[tensor]
         return sources
 
     def loop_traces(

@@ -15,7 +15,7 @@ from thalweg.graph.node import Tensor
 from thalweg.platform import tf_logging
 from thalweg.public import public
 from thalweg.train import clock
-from thalweg.train.disk_trouble import survived
+from thalweg.train.disk_errors import log_disk_errors
 from thalweg.train.event_files import event_writer, rate_summary
 from thalweg.train.global_steps import get_global_step, global_step
 from thalweg.train.hooks.session_run_hook import SessionRunArgs, SessionRunHook
@@ -266,7 +266,7 @@ class StepCounterHook(PeriodicHook):
         rate = elapsed_steps / elapsed_time if elapsed_time else float("inf")
         tf_logging.info("%s: %g", self._tag, rate)
         if self._summary_writer is not None:
-            with survived("Writing a summary"):
+            with log_disk_errors("Writing a summary"):
                 self._summary_writer.add_summary(rate_summary(self._tag, rate), global_step)
 
     def _warn_if_stuck(self, step: int) -> None:

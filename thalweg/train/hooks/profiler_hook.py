@@ -10,7 +10,7 @@ from thalweg.inspect.timeline import Timeline
 from thalweg.platform import tf_logging
 from thalweg.platform.files import gfile
 from thalweg.public import public
-from thalweg.train.disk_trouble import survived
+from thalweg.train.disk_errors import log_disk_errors
 from thalweg.train.event_files import event_writer
 from thalweg.train.global_steps import global_step
 from thalweg.train.hooks.session_run_hook import SessionRunArgs, SessionRunHook
@@ -80,7 +80,7 @@ class ProfilerHook(SessionRunHook):
         if self._is_due:
             step = global_step(run_context.session, self._global_step_tensor)
             self._timer.update_last_triggered_step(step)
-            with survived(f"Writing the trace of step {step}"):
+            with log_disk_errors(f"Writing the trace of step {step}"):
                 self._write(step, run_values.run_metadata)
         self._next_step = step + 1
 

@@ -18,8 +18,8 @@ from thalweg.graph.node import Tensor
 from thalweg.platform import tf_logging
 from thalweg.public import public
 from thalweg.saved.saver import Saver
-from thalweg.train.disk_trouble import survived
-from thalweg.train.event_files import checkpoint_log, event_writer, start_log, write_graph_beside
+from thalweg.train.disk_errors import log_disk_errors
+from thalweg.train.event_files import checkpoint_log, event_writer, start_log, write_graph_files
 from thalweg.train.global_steps import global_step
 from thalweg.train.hooks.basic import as_list
 from thalweg.train.hooks.session_run_hook import SessionRunArgs, SessionRunHook
@@ -96,7 +96,7 @@ class CheckpointSaverHook(PeriodicHook):
         """
         step = global_step(session, self._global_step_tensor)
         is_first = self._timer.last_triggered_step() is None
-        with survived("Writing the graph", unless=is_first):
+        with log_disk_errors("Writing the graph", unless=is_first):
             self._write_graph()
         self._save(session, step, must_succeed=is_first)
         self._timer.update_last_triggered_step(step)
@@ -104,7 +104,7 @@ class CheckpointSaverHook(PeriodicHook):
     def _write_graph(self) -> None:
         saver = self._get_saver()
         saver_def = None if saver is None else saver.saver_def
-        write_graph_beside(self._checkpoint_dir, self._summary_writer, saver_def)
+        write_graph_files(self._checkpoint_dir, self._summary_writer, saver_def)
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
         """Save when it is time."""
@@ -124,7 +124,7 @@ class CheckpointSaverHook(PeriodicHook):
             listener.end(session, step)
 
     def _is_saved(self, step: int) -> bool:
-        with survived("Saving a checkpoint"):
+        with log_disk_errors("Saving a checkpoint"):
             self._wait()
             return step == self._saved_step
         return False
@@ -134,19 +134,19 @@ class CheckpointSaverHook(PeriodicHook):
         tf_logging.info("Saving checkpoints for %d into %s.", step, self._save_path)
         for listener in self._listeners:
             listener.before_save(session, step)
-        with survived("Saving a checkpoint"):
+        with log_disk_errors("Saving a checkpoint"):
             self._wait()
         self._saved_step = saved = self._written(session, step, must_succeed)
         if saved is None:
             return False
-        with survived("Writing an event"):
+        with log_disk_errors("Writing an event"):
             self._summary_writer.add_session_log(checkpoint_log(self._save_path), saved)
         wishes = [listener.after_save(session, saved) for listener in self._listeners]
         return any(wishes)
 
     def _written(self, session: Any, step: int, must_succeed: bool) -> int | None:
         """The step of the checkpoint that was written; None where that failed."""
-        with survived(f"Saving the checkpoint of step {step}", unless=must_succeed):
+        with log_disk_errors(f"Saving the checkpoint of step {step}", unless=must_succeed):
             saved = self._write(session)
             if must_succeed:
                 self._wait()
@@ -262,7 +262,7 @@ class SummarySaverHook(SessionRunHook):
         if self._is_due:
             step = run_context.session.run(self._global_step_tensor)
             self._timer.update_last_triggered_step(int(step))
-            with survived("Writing a summary"):
+            with log_disk_errors("Writing a summary"):
                 self._write(int(step), summaries)
         self._next_step = int(step) + 1
 
@@ -277,7 +277,7 @@ class SummarySaverHook(SessionRunHook):
     def end(self, session: Runner | None = None) -> None:
         """Wait until all is in the file."""
         if self._summary_writer is not None:
-            with survived("Writing summaries"):
+            with log_disk_errors("Writing summaries"):
                 self._summary_writer.flush()
 
     def _summaries(self) -> list[Any]:

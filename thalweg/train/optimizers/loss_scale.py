@@ -120,10 +120,10 @@ def _values(gradient: Gradient) -> Tensor:
 
 def _divided(gradient: Gradient, scale: Variable) -> Gradient:
     values = _values(gradient)
-    found = values / casting.cast(scale, values.dtype)
+    result = values / casting.cast(scale, values.dtype)
     if isinstance(gradient, IndexedSlices):
-        return IndexedSlices(found, gradient.indices, gradient.dense_shape)
-    return found
+        return IndexedSlices(result, gradient.indices, gradient.dense_shape)
+    return result
 
 
 def _after(node: Node) -> Tensor:

@@ -66,11 +66,11 @@ def computed(name: str) -> tuple[list[np.ndarray], list[np.ndarray], list[Kernel
 
 @pytest.mark.parametrize("name", CASES)
 def test_outputs_and_gradients(name: str) -> None:
-    found, wanted, kernels = computed(name)
-    for one, other in zip(found, wanted, strict=True):
+    actual, expected, kernels = computed(name)
+    for one, other in zip(actual, expected, strict=True):
         error = np.abs(one - other).max()
         assert error <= 0.012 * np.abs(other).max() + 1e-6
-    np.testing.assert_allclose(found[1], wanted[1], rtol=1e-5, atol=1e-5)  # never rounded
+    np.testing.assert_allclose(actual[1], expected[1], rtol=1e-5, atol=1e-5)  # never rounded
     assert len(kernels) == 3  # the output; dq; dk and dv
     for kernel in kernels:
         assert isinstance(kernel, Loops)
@@ -100,10 +100,10 @@ def test_strided_heads_are_read_in_place() -> None:
     with tf.Graph().as_default(), emulated_kernels() as machine:
         fed = tf.placeholder(tf.bfloat16, x.shape)
         q, k, v = tf.unstack(tf.transpose(fed, [2, 0, 3, 1, 4]))
-        found = run(FusedAttention(causal=True)(q, k, v, tf.constant(0.0)), {fed: x})
+        actual = run(FusedAttention(causal=True)(q, k, v, tf.constant(0.0)), {fed: x})
     wide = x.astype(np.float32).transpose(2, 0, 3, 1, 4)
     output, _ = FusedAttention(causal=True).numpy(*wide, np.float32(0))
-    np.testing.assert_allclose(found[0].astype(np.float32), output, rtol=2e-2, atol=2e-2)
+    np.testing.assert_allclose(actual[0].astype(np.float32), output, rtol=2e-2, atol=2e-2)
     assert len(machine.ran) == 1
 
 
@@ -113,10 +113,10 @@ def test_an_operand_that_is_computed_is_stored_first() -> None:
         fed = tf.placeholder(tf.bfloat16, x.shape)
         q = tf.transpose(tf.transpose(fed, [0, 2, 1]) * 2, [0, 2, 1])
         k = tf.reverse(fed, [2])
-        found = run(FusedAttention()(q, k, fed, tf.constant(0.0)), {fed: x})
+        actual = run(FusedAttention()(q, k, fed, tf.constant(0.0)), {fed: x})
     wide = x.astype(np.float32)
     output, _ = FusedAttention().numpy(wide * 2, wide[..., ::-1], wide, np.float32(0))
-    np.testing.assert_allclose(found[0].astype(np.float32), output, rtol=2e-2, atol=2e-2)
+    np.testing.assert_allclose(actual[0].astype(np.float32), output, rtol=2e-2, atol=2e-2)
     assert sum(_is_attention(kernel) for kernel in machine.ran) == 1
 
 

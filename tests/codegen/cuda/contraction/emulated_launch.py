@@ -29,20 +29,20 @@ def launch(
     kernel, arrays, schedule=None, words=(), target=TARGET, guarded=False, fault=0, is_aligned=True
 ):
     """Run all entries on aligned arrays."""
-    made = emit_contraction(kernel, target, guarded, is_aligned, schedule)
-    module = to_host(made.text, made.entries)
-    scratch, start, _ = aligned(np.full(max(made.scratch, 8), 0xFF, np.uint8))
+    result = emit_contraction(kernel, target, guarded, is_aligned, schedule)
+    module = to_host(result.text, result.entries)
+    scratch, start, _ = aligned(np.full(max(result.scratch, 8), 0xFF, np.uint8))
     faults = np.full(1, fault, np.int64)
     addresses = [faults, *arrays]
     table = [a.ctypes.data for a in addresses] + [scratch.ctypes.data + start, *words]
-    maps = [_encoded(spec, table) for spec in made.tensor_maps]
+    maps = [_encoded(spec, table) for spec in result.tensor_maps]
     table += [encoded.ctypes.data + at for encoded, at, _ in maps]
     packed = (ctypes.c_int64 * len(table))(*table)
     shapes = contraction_shapes(kernel, target, words, is_aligned, schedule)
-    for name, shape in zip(made.entries, shapes, strict=True):
+    for name, shape in zip(result.entries, shapes, strict=True):
         module[name](ctypes.addressof(packed), shape.grid, shape.block, shape.shared_bytes)
-    assert (scratch[start + max(made.scratch, 8) :] == _GUARD).all()
-    return made
+    assert (scratch[start + max(result.scratch, 8) :] == _GUARD).all()
+    return result
 
 
 def _encoded(spec, table):
@@ -69,7 +69,7 @@ def check(
     with np.errstate(all="ignore"):
         Oracle(kernel, expected).run()
     copies = [aligned(a, 0 if is_aligned else a.dtype.itemsize) for a in given]
-    made = launch(
+    result = launch(
         kernel, [inner for *_, inner in copies], schedule, words, target, is_aligned=is_aligned
     )
     depth = max(1, int(np.prod([int(v.extent) for v in kernel.reduced])))
@@ -81,4 +81,4 @@ def check(
         np.testing.assert_allclose(got, want.astype(np.float64), rtol=limit * 10, atol=limit)
         end = start + want.nbytes
         assert (whole[:start] == _GUARD).all() and (whole[end:] == _GUARD).all(), argument.position
-    return made
+    return result

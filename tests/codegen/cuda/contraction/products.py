@@ -55,8 +55,8 @@ def narrow(kernel):
 
 def narrow_convolutions(dtype, *sizes, **more):
     """The three contractions of a convolution of narrow floats (gradients for stride 1)."""
-    made = Conv(*sizes, **more, dtype=dtype)
-    kernels = [made.forward(), made.filter_gradient()]
+    conv = Conv(*sizes, **more, dtype=dtype)
+    kernels = [conv.forward(), conv.filter_gradient()]
     if more.get("stride", 1) == 1:
-        kernels.append(made.input_gradient())
+        kernels.append(conv.input_gradient())
     return [narrow(kernel) for kernel in kernels]

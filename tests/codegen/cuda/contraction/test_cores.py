@@ -63,11 +63,11 @@ def test_convolution(seed):
     h, w = (int(x) for x in rng.integers(9, 14, 2))
     n, ci, co = 2, int(rng.integers(1, 12)), int(rng.integers(1, 40))
     pad = int(rng.integers(0, 3)), int(rng.integers(0, 3))
-    made = Conv(n, h, w, ci, co, kh, kw, stride, dilation, pad)
-    check(made.forward(), SMALL, seed)
-    check(made.filter_gradient(), SMALL, seed)
+    conv = Conv(n, h, w, ci, co, kh, kw, stride, dilation, pad)
+    check(conv.forward(), SMALL, seed)
+    check(conv.filter_gradient(), SMALL, seed)
     if stride == 1:
-        check(made.input_gradient(), SMALL, seed)
+        check(conv.input_gradient(), SMALL, seed)
 
 
 def dense_layer(i, j, outer, shape):
@@ -126,9 +126,9 @@ def test_rows_that_are_gathered():
 @pytest.mark.parametrize("workers", [1, 3, 7, 40])
 @pytest.mark.parametrize("k", [5, 90])
 def test_shares_of_workers(workers, k):
-    made = Schedule("cores", 32, 32, 8, 2, 1, workers=workers)
-    check(matmul(70, 36, k, epilogue=dense_layer), made, tolerance=1e-4)
-    check(Conv(2, 9, 9, 5, 36, 3, 3, pad=(1, 1)).filter_gradient(), made)
+    schedule = Schedule("cores", 32, 32, 8, 2, 1, workers=workers)
+    check(matmul(70, 36, k, epilogue=dense_layer), schedule, tolerance=1e-4)
+    check(Conv(2, 9, 9, 5, 36, 3, 3, pad=(1, 1)).filter_gradient(), schedule)
 
 
 @pytest.mark.parametrize("sizes", [(33, 20), (64, 7), (1, 1), (0, 9), (20, 0)])
@@ -146,12 +146,12 @@ def test_sizes_known_at_run_time(sizes, workers):
     b = type(a)(1, a.dtype, k * 36, False)
     place = Affine(0, {i: 36, kernel.columns[0]: 1})
     columns = Affine(0, {kk: 36, kernel.columns[0]: 1})
-    made = Contraction(
+    contraction = Contraction(
         (a, b, y), (), kernel.rows, kernel.columns, kernel.reduced, Access(element(a, offset)),
         Access(element(b, columns)), kernel.dtype,
         (Store(y, (i, kernel.columns[0]), place, SUM),),
     )  # fmt: skip
-    check(made, Schedule("cores", 32, 32, 8, 2, 1, workers=workers), words=(m, k))
+    check(contraction, Schedule("cores", 32, 32, 8, 2, 1, workers=workers), words=(m, k))
 
 
 def test_a_guarded_kernel_does_nothing_after_a_fault():
@@ -180,11 +180,11 @@ def test_products_of_channels_are_loops():
 def test_long_sums_lose_no_more_than_short_ones_and_stay_infinite():
     count = 5000
     kernel = matmul(8, 8, count)
-    made = Schedule("cores", 32, 32, 16, 2, 1)
+    schedule = Schedule("cores", 32, 32, 16, 2, 1)
     a, b = np.full((8, count), 0.1, np.float32), np.ones((count, 8), np.float32)
     a[1, 700] = np.inf
     held = [aligned(array) for array in (a, b, np.zeros((8, 8), np.float32))]
-    launch(kernel, [inner for *_, inner in held], made)
+    launch(kernel, [inner for *_, inner in held], schedule)
     out = held[2][2].reshape(8, 8)
     exact = float(np.float32(0.1)) * count
     np.testing.assert_allclose(out[0], exact, rtol=3e-6)

@@ -81,15 +81,15 @@ EPILOGUES = {"plain": lambda kernel: kernel, "updated": updated, "masked": maske
 @pytest.mark.parametrize("epilogue", EPILOGUES)
 def test_matrices(epilogue, made):
     kernel = EPILOGUES[epilogue](narrow_product(296, 264, 72, BFLOAT16, ta=True, out=BFLOAT16))
-    found = check(kernel, made, tolerance=0.2)
-    assert len(found.tensor_maps) == (4 if epilogue == "masked" else 3)
+    actual = check(kernel, made, tolerance=0.2)
+    assert len(actual.tensor_maps) == (4 if epilogue == "masked" else 3)
 
 
 @pytest.mark.parametrize("made", [NARROW, WIDE])
 def test_long_epilogues_are_loops(made):
     kernel = activated(narrow_product(200, 264, 72, BFLOAT16, ta=True, out=BFLOAT16))
-    found = epilogue_of(problem_of(kernel), made)
-    assert found is not None and found.is_long
+    actual = epilogue_of(problem_of(kernel), made)
+    assert actual is not None and actual.is_long
     check(kernel, made, tolerance=0.2)
 
 
@@ -104,8 +104,8 @@ def test_wide_results(epilogue, chunk):
 def test_operands_that_threads_bring(epilogue):
     """The epilogue is moved by the copy engine all the same, as that of tf32 is."""
     kernel = narrow_product(130, 72, 100, BFLOAT16, tb=True, out=BFLOAT16)
-    found = check(EPILOGUES[epilogue](kernel), replace(NARROW, loaders=4), tolerance=0.2)
-    assert len(found.tensor_maps) == (2 if epilogue == "masked" else 1)
+    actual = check(EPILOGUES[epilogue](kernel), replace(NARROW, loaders=4), tolerance=0.2)
+    assert len(actual.tensor_maps) == (2 if epilogue == "masked" else 1)
 
 
 @pytest.mark.parametrize("epilogue", [masked, updated])
@@ -159,14 +159,14 @@ def test_rows_of_another_order_go_through_registers():
 
 def test_a_result_lies_where_its_operand_was():
     kernel = updated(narrow_product(128, 64, 64, BFLOAT16, out=BFLOAT16))
-    found = epilogue_of(problem_of(kernel), NARROW)
-    assert found is not None and found.warp_bytes == 2048 and len(found.tensor_maps) == 1
+    actual = epilogue_of(problem_of(kernel), NARROW)
+    assert actual is not None and actual.warp_bytes == 2048 and len(actual.tensor_maps) == 1
 
 
 def test_stores_and_loads_of_one_size_share_memory():
     kernel = masked(narrow_product(128, 64, 64, BFLOAT16, out=np.float32), np.float32)
-    found = epilogue_of(problem_of(kernel), NARROW)
-    assert found is not None and found.warp_bytes == 4096 and len(found.tensor_maps) == 2
+    actual = epilogue_of(problem_of(kernel), NARROW)
+    assert actual is not None and actual.warp_bytes == 4096 and len(actual.tensor_maps) == 2
 
 
 def test_a_store_is_kept_whole():

@@ -28,15 +28,15 @@ def test_bfloat16(shape, ta, tb):
 @pytest.mark.parametrize("ta", [False, True])
 def test_other_narrow_floats(dtype, ta):
     terms = 64 if np.dtype(dtype).itemsize == 2 else 128
-    made = Schedule("mma", 64, 32, terms, 2, 1, stages=2)
-    check(narrow_product(40, 48, 160, dtype, ta, not ta), made, tolerance=1e-4)
+    schedule = Schedule("mma", 64, 32, terms, 2, 1, stages=2)
+    check(narrow_product(40, 48, 160, dtype, ta, not ta), schedule, tolerance=1e-4)
 
 
 @pytest.mark.parametrize("ta", [False, True])
 @pytest.mark.parametrize("tb", [False, True])
 def test_tf32(ta, tb):
-    made = Schedule("mma", 64, 64, 32, 4, 2, stages=3)
-    check(matmul(40, 68, 72, ta=ta, tb=tb), made, tolerance=3e-2)
+    schedule = Schedule("mma", 64, 64, 32, 4, 2, stages=3)
+    check(matmul(40, 68, 72, ta=ta, tb=tb), schedule, tolerance=3e-2)
 
 
 @pytest.mark.parametrize(

@@ -124,10 +124,10 @@ def test_schedules_are_kept(monkeypatch, tmp_path):
     monkeypatch.setitem(kept._process, "winners", Winners(Disk(tmp_path)))
     kernel = matmul(64, 64, 64)
     assert tuned_schedule(kernel, H200) is None
-    made = Schedule("cores", 32, 32, 16, 2, 1, workers=3)
-    keep_schedule(kernel, H200, made)
+    schedule = Schedule("cores", 32, 32, 16, 2, 1, workers=3)
+    keep_schedule(kernel, H200, schedule)
     monkeypatch.setitem(kept._process, "winners", Winners(Disk(tmp_path)))
-    assert tuned_schedule(kernel, H200) == made
+    assert tuned_schedule(kernel, H200) == schedule
     assert tuned_schedule(kernel, A100) is None
     assert emit_contraction(kernel, H200).entries == ("multiply", "add_parts")
 

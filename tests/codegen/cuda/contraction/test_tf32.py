@@ -81,8 +81,8 @@ def test_numbers_that_tensor_cores_see_are_exact(name):
         for argument in kernel.arguments[:2]
     ]
     for made in ways(kernel):
-        found, wanted, _ = run(kernel, given, made)
-        np.testing.assert_array_equal(found, wanted, str(made))
+        actual, expected, _ = run(kernel, given, made)
+        np.testing.assert_array_equal(actual, expected, str(made))
 
 
 def test_all_kinds_of_schedules_are_among_those():
@@ -111,10 +111,10 @@ def test_what_is_not_finite_stays_so(made, k):
     rows[0, 5] = np.uint32(0x7FFFFFFF).view(np.float32)
     rows[1, 6], rows[2, 7] = np.inf, -np.inf
     given = [rows.reshape(-1), np.ones(64 * k, np.float32)]
-    found, _, _ = run(kernel, given, made)
-    found = found.reshape(4, 64)
-    assert np.isnan(found[0]).all() and (found[3] == k).all()
-    assert (found[1] == np.inf).all() and (found[2] == -np.inf).all()
+    actual, _, _ = run(kernel, given, made)
+    actual = actual.reshape(4, 64)
+    assert np.isnan(actual[0]).all() and (actual[3] == k).all()
+    assert (actual[1] == np.inf).all() and (actual[2] == -np.inf).all()
 
 
 def test_halves_go_to_even_numbers_by_the_copy_engine_and_up_by_threads():

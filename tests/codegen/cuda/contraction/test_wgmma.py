@@ -64,14 +64,14 @@ def test_schedules(made):
 @pytest.mark.parametrize("ta", [False, True])
 def test_other_narrow_floats(dtype, ta):
     terms = 64 if np.dtype(dtype).itemsize == 2 else 128
-    made = Schedule("wgmma", 64, 64, terms, 4, 1, stages=2, loaders=4)
-    check(narrow_product(48, 96, 160, dtype, ta, not ta), made, tolerance=1e-4)
+    schedule = Schedule("wgmma", 64, 64, terms, 4, 1, stages=2, loaders=4)
+    check(narrow_product(48, 96, 160, dtype, ta, not ta), schedule, tolerance=1e-4)
 
 
 @pytest.mark.parametrize("tb", [False, True])
 def test_tf32(tb):
-    made = Schedule("wgmma", 64, 64, 32, 4, 1, stages=4, loaders=4)
-    check(matmul(70, 68, 72, tb=tb), made, tolerance=3e-2)
+    schedule = Schedule("wgmma", 64, 64, 32, 4, 1, stages=4, loaders=4)
+    check(matmul(70, 68, 72, tb=tb), schedule, tolerance=3e-2)
 
 
 TF32 = Schedule("wgmma", 64, 64, 32, 4, 1, stages=4, loaders=1)
@@ -221,8 +221,8 @@ def test_terms_known_at_run_time(made):
 
 
 def test_images_known_at_run_time():
-    made = Conv(dynamic(3, 5), 7, 6, 64, 64, 3, 3, pad=(1, 1), dtype=BFLOAT16)
-    for kernel in (made.forward(), made.filter_gradient(), made.input_gradient()):
+    conv = Conv(dynamic(3, 5), 7, 6, 64, 64, 3, 3, pad=(1, 1), dtype=BFLOAT16)
+    for kernel in (conv.forward(), conv.filter_gradient(), conv.input_gradient()):
         found = check(narrow(kernel), COPIED, words=(3,), tolerance=0.2)
         assert any(spec.varying for spec in found.tensor_maps)
 
@@ -231,12 +231,12 @@ def test_images_known_at_run_time():
 def test_short_lines(channels, line):
     """Images whose channels are no whole lines of 128 bytes, as rows, terms or both."""
     sizes = 2, 9, 8, channels, channels, 3, 3
-    found: list[int] = []
+    actual: list[int] = []
     for kernel in narrow_convolutions(BFLOAT16, *sizes, pad=(1, 1)):
         made = check(kernel, COPIED, tolerance=0.2)
         assert len(made.tensor_maps) == 2
-        found.append(min(spec.map.line_bytes for spec in made.tensor_maps))
-    assert found[:2] == [line, line]  # the third may rather have zeros: it would be both operands
+        actual.append(min(spec.map.line_bytes for spec in made.tensor_maps))
+    assert actual[:2] == [line, line]  # the third may rather have zeros: it would be both operands
 
 
 def test_terms_behind_the_last_are_zeros():

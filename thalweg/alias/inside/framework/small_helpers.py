@@ -16,7 +16,7 @@ tf = names.root()
 def grad_source(op_or_tensor: Any) -> str:
     """The name of the call of `tf.gradients` that made an op: its scope, the innermost one."""
     parts: list[str] = op_or_tensor.name.split("/")
-    found = [place for place, part in enumerate(parts) if part.startswith("gradients")]
+    found = [index for index, part in enumerate(parts) if part.startswith("gradients")]
     if not found:
         raise ValueError(
             f"{op_or_tensor.name} is in no scope of tf.gradients: none begins with 'gradients'."

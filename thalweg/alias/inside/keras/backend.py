@@ -163,9 +163,9 @@ def variable(value: Any, dtype: Any = None, name: str | None = None, constraint:
     if hasattr(value, "tocoo"):
         coordinates = value.tocoo()
         indices = np.stack([coordinates.row, coordinates.col], 1).astype(np.int64)
-        made = tf.SparseTensor(indices, coordinates.data, coordinates.shape)
-        made._keras_shape, made._uses_learning_phase = coordinates.shape, False
-        return made
+        sparse_tensor = tf.SparseTensor(indices, coordinates.data, coordinates.shape)
+        sparse_tensor._keras_shape, sparse_tensor._uses_learning_phase = coordinates.shape, False
+        return sparse_tensor
     return tf.Variable(value, dtype=tf.as_dtype(kind), name=name, constraint=constraint)
 
 

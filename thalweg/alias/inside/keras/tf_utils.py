@@ -17,15 +17,15 @@ def get_reachable_from_inputs(inputs: Iterable[Any], targets: Any = None) -> set
         inputs: tensors, variables or nodes.
         targets: stop as soon as all of these are found.
     """
-    found: set[Any] = set(inputs)
-    waiting = list(found)
+    result: set[Any] = set(inputs)
+    waiting = list(result)
     wanted = None if targets is None else set(tf.nest.flatten(targets))
-    while waiting and (wanted is None or not wanted <= found):
+    while waiting and (wanted is None or not wanted <= result):
         for item in _followers(waiting.pop()):
-            if item not in found:
-                found.add(item)
+            if item not in result:
+                result.add(item)
                 waiting.append(item)
-    return found
+    return result
 
 
 def _followers(item: Any) -> list[Any]:

@@ -57,13 +57,13 @@ class ExportOutput:
     def _wrap_default(self, outputs: Any, name: str) -> dict[str, Any]:
         """A dict with text as keys of what is a dict or a single tensor."""
         given = _named(outputs, name)
-        found = {
+        result = {
             key if isinstance(key, str) else "/".join(key): tf.convert_to_tensor(value)
             for key, value in given.items()
         }
-        if not found:
+        if not result:
             raise ValueError(f"{name}s must be set and cannot be empty.")
-        return found
+        return result
 
 
 class ClassificationOutput(ExportOutput):
@@ -135,14 +135,14 @@ class _SupervisedOutput(ExportOutput):
         self.metrics = {} if metrics is None else self._flat(metrics)
 
     def _flat(self, metrics: Any) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        result: dict[str, Any] = {}
         for name, (value, update) in _named(metrics, "metrics").items():
-            found[f"{name}/value"] = tf.convert_to_tensor(value)
+            result[f"{name}/value"] = tf.convert_to_tensor(value)
             with tf.control_dependencies([update]):
-                found[f"{name}/update_op"] = (
+                result[f"{name}/update_op"] = (
                     tf.constant([]) if isinstance(update, tf.Operation) else tf.identity(update)
                 )
-        return found
+        return result
 
     def as_signature_def(self, receiver_tensors: Mapping[str, Any]) -> Any:
         """A signature with the method of this mode."""

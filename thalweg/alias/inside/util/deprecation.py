@@ -60,9 +60,9 @@ def deprecated(date: str | None, instructions: str, warn_once: bool = True) -> A
             warn()
             return function(*args, **kwargs)
 
-        made = make_decorator(function, wrapper, "deprecated", note)
-        made.__doc__ = f"{function.__doc__ or ''} {note}".strip()
-        return made
+        result = make_decorator(function, wrapper, "deprecated", note)
+        result.__doc__ = f"{function.__doc__ or ''} {note}".strip()
+        return result
 
     return decorate
 

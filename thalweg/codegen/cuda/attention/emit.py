@@ -21,7 +21,7 @@ from thalweg.codegen.cuda.attention.weights import (
     scaled,
 )
 from thalweg.codegen.cuda.contraction.frame import GridFrame
-from thalweg.codegen.cuda.contraction.output import together
+from thalweg.codegen.cuda.contraction.output import pack_lanes
 from thalweg.codegen.cuda.contraction.space import At, Space
 from thalweg.codegen.cuda.contraction.warp_instructions import WarpInstructions
 from thalweg.codegen.llvm.builder import FLOAT, I32, I64, Value, constant
@@ -147,12 +147,12 @@ class AttentionEmitter:
         frame, form = self.frame, self.form
         values = [chain.weight for chain in form.chains]
         values = values if form.softmax is None else [form.softmax.score]
-        found: list[list[RowElement]] = []
+        result: list[list[RowElement]] = []
         for tile in range(self.schedule.tiles):
             row = frame.plus32(self.warp_row, TILE_ROWS * tile)
             row = frame.plus32(frame.plus32(self.first, row), frame.over32(self.lane, 4))
-            found.append(rows_of_lane(frame, form, row, self.batch, values))
-        return found
+            result.append(rows_of_lane(frame, form, row, self.batch, values))
+        return result
 
     # One tile of others
 
@@ -293,7 +293,7 @@ class AttentionEmitter:
         """The sums of a chain, and those of a tile of others by their weights."""
         frame, schedule = self.frame, self.schedule
         place = frame.at_byte(base, self._other_place(self.form.along_depth(chain.z)))
-        made = [list(line) for line in sums]
+        result = [list(line) for line in sums]
         for step in range(schedule.others // _DEPTH):
             lefts = [self._left(line[2 * step], line[2 * step + 1]) for line in weights]
             row = frame.i32(_DEPTH * step)
@@ -301,9 +301,11 @@ class AttentionEmitter:
                 sides = self.fragments.weighted(schedule.other_tile, place, row, pair)
                 for half, side in enumerate(sides):
                     for tile, left in enumerate(lefts):
-                        at = made[tile][2 * pair + half]
-                        made[tile][2 * pair + half] = self.warp.multiply(self.dtype, left, side, at)
-        return made
+                        at = result[tile][2 * pair + half]
+                        result[tile][2 * pair + half] = self.warp.multiply(
+                            self.dtype, left, side, at
+                        )
+        return result
 
     def _left(self, first: Sequence[Value], second: Sequence[Value]) -> list[Value]:
         """Two tiles of weights as the left side of products."""
@@ -313,7 +315,7 @@ class AttentionEmitter:
     def _packed(self, pair: Sequence[Value]) -> Value:
         """Two numbers, rounded, as a register."""
         b = self.frame.b
-        raw = to_memory(b, together(self.frame, pair), self.dtype)
+        raw = to_memory(b, pack_lanes(self.frame, pair), self.dtype)
         return b.emit(I32, f"bitcast {raw} to i32")
 
     # The way out
@@ -383,12 +385,12 @@ class AttentionEmitter:
 
     def _unflat(self, values: Sequence[Value]) -> list[Sums]:
         tiles, across = self.schedule.tiles, self.form.depth.extent // _WIDTH
-        found, at = list[Sums](), 0
+        result, at = list[Sums](), 0
         for _ in self.form.chains:
             sums: Sums = []
             for _ in range(tiles):
                 fours = [list(values[at + _SUMS * n : at + _SUMS * (n + 1)]) for n in range(across)]
                 sums.append(fours)
                 at += _SUMS * across
-            found.append(sums)
-        return found
+            result.append(sums)
+        return result

@@ -90,9 +90,9 @@ class AttentionForm:
 
     def along_depth(self, z: Load) -> Load:
         """A load along columns as one along the depth of products."""
-        made = RenameVariables({self.column: self.depth}).of(z)
-        assert isinstance(made, Load)
-        return made
+        result = RenameVariables({self.column: self.depth}).of(z)
+        assert isinstance(result, Load)
+        return result
 
 
 def form_of(kernel: Loops) -> AttentionForm:

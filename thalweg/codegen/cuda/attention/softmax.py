@@ -73,7 +73,7 @@ class OnlineSoftmax:
 
     def totals(self, state: Sequence[Value]) -> list[list[tuple[Value, Value]]]:
         """The largest score and the sum of powers of each row, the same in all lanes of it."""
-        frame, found = self._frame, list[list[tuple[Value, Value]]]()
+        frame, result = self._frame, list[list[tuple[Value, Value]]]()
         for at in range(0, len(state), 4):
             pair: list[tuple[Value, Value]] = []
             for largest, total in (state[at : at + 2], state[at + 2 : at + 4]):
@@ -82,12 +82,12 @@ class OnlineSoftmax:
                     total = frame.b.binary("fadd", total, other)
                 score = frame.b.binary("fmul", largest, self._scale)
                 pair.append((score, total))
-            found.append(pair)
-        return found
+            result.append(pair)
+        return result
 
     def _largest(self, values: Sequence[Value]) -> Value:
         """The largest of some numbers; one that is not a number stays so."""
-        b, found = self._frame.b, values[0]
+        b, result = self._frame.b, values[0]
         for value in values[1:]:
-            found = b.intrinsic("maxnum", found, value)
-        return found
+            result = b.intrinsic("maxnum", result, value)
+        return result

@@ -96,7 +96,7 @@ def rows_of_lane(
     frame: GridFrame, form: AttentionForm, first: Value, batch: At, values: list[Expr]
 ) -> list[RowElement]:
     """Rows g and g + 8 of 16; `first` (i32) is row g. What `values` load of them is loaded once."""
-    found: list[RowElement] = []
+    result: list[RowElement] = []
     for half in range(2):
         index = frame.plus32(first, 8 * half)
         end = frame.b.convert("trunc", frame.integer(form.row.extent), "i32")
@@ -107,8 +107,8 @@ def rows_of_lane(
         own = {*form.batch, form.row}
         leaves = Leaves(frame, at, None, 1)
         known: Known = {x: leaves(x, None) for x in _loads(values) if _is_over(x, own)}
-        found.append(RowElement(index, exists, at, known))
-    return found
+        result.append(RowElement(index, exists, at, known))
+    return result
 
 
 def _loads(values: list[Expr]) -> list[Load]:

@@ -148,7 +148,7 @@ class _Match:
         windows: Windows | None = None,
     ) -> TensorMapSpec:
         known = tuple(map(int, extents))
-        made = TensorMap(
+        tensor_map = TensorMap(
             start * self.size,
             ROUNDED_FLOAT32 if self.operand.dtype == FLOAT32 else self.operand.dtype.name,
             self.size,
@@ -158,7 +158,7 @@ class _Match:
             steps or (1,) * len(extents),
             windows,
         )
-        return TensorMapSpec(1 + self.argument_word, made, varying_extents(extents))
+        return TensorMapSpec(1 + self.argument_word, tensor_map, varying_extents(extents))
 
     @property
     def argument_word(self) -> int:

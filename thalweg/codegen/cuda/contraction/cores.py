@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from thalweg.codegen.cuda.contraction.frame import GridFrame
-from thalweg.codegen.cuda.contraction.output import sum_type, together
+from thalweg.codegen.cuda.contraction.output import pack_lanes, sum_type
 from thalweg.codegen.cuda.contraction.problem import Operand
 from thalweg.codegen.cuda.contraction.reader import TileReader
 from thalweg.codegen.cuda.contraction.work import Sink, Tile, Work
@@ -29,8 +29,8 @@ _SUMMED_TERMS = 128  # that are summed before they are added to a total
 def shared_bytes(work: Work) -> int:
     """The shared memory of a block: two stages of both operands."""
     size = sum_type(work.problem).bits // 8
-    made = work.schedule
-    return 2 * made.k * (made.m + made.n + 2 * _PAD) * size
+    schedule = work.schedule
+    return 2 * schedule.k * (schedule.m + schedule.n + 2 * _PAD) * size
 
 
 def resident_blocks(work: Work) -> int:
@@ -59,17 +59,17 @@ class _Cores:
 
     def __init__(self, work: Work, frame: GridFrame, tile: Tile) -> None:
         self.work, self.frame, self.tile = work, frame, tile
-        made, problem = work.schedule, work.problem
+        schedule, problem = work.schedule, work.problem
         self.kind: Type = sum_type(problem)
         self.size = self.kind.bits // 8
-        self.a = self._side(problem.a, made.m, tile.row, 0)
-        self.b = self._side(problem.b, made.n, tile.column, made.k * self.a.pitch)
-        self.stage = made.k * (self.a.pitch + self.b.pitch) * self.size
-        across = _threads_across(made.n, made.threads)
+        self.a = self._side(problem.a, schedule.m, tile.row, 0)
+        self.b = self._side(problem.b, schedule.n, tile.column, schedule.k * self.a.pitch)
+        self.stage = schedule.k * (self.a.pitch + self.b.pitch) * self.size
+        across = _threads_across(schedule.n, schedule.threads)
         self.thread_n = frame.modulo32(frame.number, across)
         self.thread_m = frame.over32(frame.number, across)
-        self.rows = made.m * across // made.threads
-        self.columns = made.n // across
+        self.rows = schedule.m * across // schedule.threads
+        self.columns = schedule.n // across
 
     def _side(self, operand: Operand, width: int, first: Value, start: int) -> _Side:
         reader = TileReader(
@@ -152,17 +152,20 @@ class _Cores:
         frame, b = self.frame, self.frame.b
         row = b.element(base, "i8", frame.multiply(term, side.pitch * self.size))
         apart = (side.pitch - _PAD) * PIECE // count
-        found: list[Value] = []
+        result: list[Value] = []
         for piece in range(count // PIECE):
             place = frame.at_byte(row, piece * apart * self.size)
             vector = frame.load_aligned(self.kind.of(PIECE), place, 16)
-            found += [b.extract(vector, lane) for lane in range(PIECE)]
-        return found
+            result += [b.extract(vector, lane) for lane in range(PIECE)]
+        return result
 
     def _store(self, sink: Sink, sums: Sequence[Value]) -> None:
-        frame, made = self.frame, self.work.schedule
+        frame, schedule = self.frame, self.work.schedule
         row0, column0 = (frame.times32(t, PIECE) for t in (self.thread_m, self.thread_n))
-        rows_apart, columns_apart = made.m * PIECE // self.rows, made.n * PIECE // self.columns
+        rows_apart, columns_apart = (
+            schedule.m * PIECE // self.rows,
+            schedule.n * PIECE // self.columns,
+        )
         for i in range(self.rows):
             row = frame.plus32(row0, i // PIECE * rows_apart + i % PIECE)
             for piece in range(self.columns // PIECE):
@@ -188,10 +191,10 @@ class _Totals:
         is_short = problem.reduced.is_static and problem.shape[3] <= 2 * _SUMMED_TERMS
         if sum_type(problem) != FLOAT or is_short:
             return None
-        made = cls(frame, frame.b.stack(FLOAT, 2 * count), count, every)
-        for place in range(0, 2 * count, PIECE):
-            made._put(place, constant(FLOAT.of(PIECE), 0))
-        return made
+        result = cls(frame, frame.b.stack(FLOAT, 2 * count), count, every)
+        for index in range(0, 2 * count, PIECE):
+            result._put(index, constant(FLOAT.of(PIECE), 0))
+        return result
 
     def _at(self, place: int) -> Value:
         return self.frame.at_byte(self.memory, 4 * place)
@@ -211,10 +214,10 @@ class _Totals:
         is_last = b.compare("eq", b.binary("and", number, last), last)
 
         def add() -> list[Value]:
-            for place in range(0, self.count, PIECE):
-                total, lost = self._added(place, sums)
-                self._put(place, total)
-                self._put(self.count + place, lost)
+            for index in range(0, self.count, PIECE):
+                total, lost = self._added(index, sums)
+                self._put(index, total)
+                self._put(self.count + index, lost)
                 self.frame.grid.warp_barrier()  # or all would be loaded first
             return [constant(FLOAT, 0)] * self.count
 
@@ -224,16 +227,16 @@ class _Totals:
         """Some totals with sums added, and what was lost by that."""
         before, lost = self._get(place), self._get(self.count + place)
         return compensated_add(
-            self.frame.b, before, lost, together(self.frame, sums[place : place + PIECE])
+            self.frame.b, before, lost, pack_lanes(self.frame, sums[place : place + PIECE])
         )
 
     def with_rest(self, sums: Sequence[Value]) -> list[Value]:
         """The totals with the last sums, and with what was lost."""
-        b, found = self.frame.b, list[Value]()
-        for place in range(0, self.count, PIECE):
-            total = with_compensation(b, *self._added(place, sums))
-            found += [b.extract(total, lane) for lane in range(PIECE)]
-        return found
+        b, result = self.frame.b, list[Value]()
+        for index in range(0, self.count, PIECE):
+            total = with_compensation(b, *self._added(index, sums))
+            result += [b.extract(total, lane) for lane in range(PIECE)]
+        return result
 
 
 def _threads_across(n: int, threads: int) -> int:

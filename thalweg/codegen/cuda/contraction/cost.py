@@ -81,31 +81,31 @@ class Cost:
 
     problem: Problem
     target: CudaTarget
-    made: Schedule
+    schedule: Schedule
     is_copied: bool = True  # the copy engine reads both operands
 
     def cycles(self) -> float:
         """How long it takes."""
-        made, units = self.made, self.target.multiprocessors
-        batch, m, n, depth = Work(self.problem, made).counts(Words(0))
+        schedule, units = self.schedule, self.target.multiprocessors
+        batch, m, n, depth = Work(self.problem, schedule).counts(Words(0))
         tiles = batch * m * n
-        block, out, after = self._block(), self._way_out(tiles), 0.0
-        if made.workers:
-            share = ceil(tiles * depth / made.workers) * ceil(made.workers / units)
-            parts = 2 * made.workers
-            ends = ceil(tiles / made.workers) + 1  # of tiles that a worker has something of
+        block, out, after = self._block(), self._store_cycles(tiles), 0.0
+        if schedule.workers:
+            share = ceil(tiles * depth / schedule.workers) * ceil(schedule.workers / units)
+            parts = 2 * schedule.workers
+            ends = ceil(tiles / schedule.workers) + 1  # of tiles that a worker has something of
             time = _PARTS_RISK * (share * block + ends * (out + _FILL))
             after = _PARTS_RISK * self._fixup(parts)
-        elif made.splits > 1:
-            parts = tiles * made.splits
-            each = ceil(depth / made.splits) * block + self._part_out() + _FILL / 2
+        elif schedule.splits > 1:
+            parts = tiles * schedule.splits
+            each = ceil(depth / schedule.splits) * block + self._partial_store_cycles() + _FILL / 2
             time = _PARTS_RISK * ceil(parts / units) * each
             after = _PARTS_RISK * self._fixup(parts)
         else:
             rounds = ceil(tiles / units)
-            fill = _FILL / (2 if made.unit == "wgmma" else 1)  # the next tile's is hidden
+            fill = _FILL / (2 if schedule.unit == "wgmma" else 1)  # the next tile's is hidden
             seen = out + fill
-            if made.residents > 1 and rounds > 1:  # one block stores while another multiplies
+            if schedule.residents > 1 and rounds > 1:  # one block stores while another multiplies
                 seen *= (1 + _SEEN_OUT * (rounds - 1)) / rounds
             time = rounds * (depth * block + seen)
         memory = self._memory()
@@ -115,85 +115,89 @@ class Cost:
     def _block(self) -> float:
         """A block of terms of one tile: its products, the lines that the copy engine brings one by
         one, whatever their length, or the bytes that no other multiprocessor asks for meanwhile."""
-        made, sides = self.made, (self.problem.a, self.problem.b)
-        products = made.m * made.n * made.k / self._rate() + self._rounding()
+        schedule, sides = self.schedule, (self.problem.a, self.problem.b)
+        products = schedule.m * schedule.n * schedule.k / self._rate() + self._rounding()
         sizes = [
-            mn * made.k * operand.dtype.itemsize
-            for mn, operand in zip((made.m, made.n), sides, strict=True)
+            mn * schedule.k * operand.dtype.itemsize
+            for mn, operand in zip((schedule.m, schedule.n), sides, strict=True)
         ]
-        if made.unit == "cores":
+        if schedule.unit == "cores":
             return max(products, sum(sizes) / _CACHE_RATE)
         lines = [size / side.line_bytes for size, side in zip(sizes, sides, strict=True)]
-        if made.unit == "mma":
+        if schedule.unit == "mma":
             lines = [0.0]
-        _, rows, columns, depth = Work(self.problem, made).counts(Words(0))
-        across = min(columns, ceil(self.target.multiprocessors / made.group))
-        own = sizes[0] / across + sizes[1] / min(rows, made.group)
-        rate = _OWN_RATE * (_WARP_OWN_SHARE if made.unit == "mma" else 1.0)
-        shared = _SHARED_BLOCK if made.residents > 1 else 1.0
+        _, rows, columns, depth = Work(self.problem, schedule).counts(Words(0))
+        across = min(columns, ceil(self.target.multiprocessors / schedule.group))
+        own = sizes[0] / across + sizes[1] / min(rows, schedule.group)
+        rate = _OWN_RATE * (_WARP_OWN_SHARE if schedule.unit == "mma" else 1.0)
+        shared = _SHARED_BLOCK if schedule.residents > 1 else 1.0
         full = shared * max(products, sum(lines) * _LINE_CYCLES, own / rate)
-        if made.unit != "wgmma" or depth <= made.stages:
+        if schedule.unit != "wgmma" or depth <= schedule.stages:
             return full  # the terms of the next tile are there when this one is stored
-        ahead = made.stages * (1 + made.residents) / 2  # the other block may be storing
+        ahead = schedule.stages * (1 + schedule.residents) / 2  # the other block may be storing
         return max(full, (_LATENCY + full) / ahead)
 
     def _rounding(self) -> float:
         """What warps take to round the factors of a block (see `tf32`): each warp those it reads.
         The copy engine rounds on the way, and where other threads bring operands they also wait."""
-        made = self.made
-        if made.unit != "mma" or self.problem.a.dtype != FLOAT32:
+        schedule = self.schedule
+        if schedule.unit != "mma" or self.problem.a.dtype != FLOAT32:
             return 0.0
-        factors = made.m * made.warps_n + made.n * made.warps // made.warps_n
-        return _ROUNDING * factors * made.k / _of(_CORES, self.target.capability)
+        factors = schedule.m * schedule.warps_n + schedule.n * schedule.warps // schedule.warps_n
+        return _ROUNDING * factors * schedule.k / _of(_CORES, self.target.capability)
 
     def _rate(self) -> float:
         """Products a cycle."""
-        capability, made = self.target.capability, self.made
-        if made.unit == "cores":
+        capability, schedule = self.target.capability, self.schedule
+        if schedule.unit == "cores":
             table = _DOUBLES if self.problem.dtype == FLOAT64 else _CORES
-            wide = min(1.0, (made.m * made.n / made.threads / 64) ** 0.5)
+            wide = min(1.0, (schedule.m * schedule.n / schedule.threads / 64) ** 0.5)
             return _of(table, capability) * _CORES_SHARE * wide
         rate = _of(_TENSOR_RATES, capability) * 2 / self.problem.a.dtype.itemsize
-        if made.unit == "mma":
+        if schedule.unit == "mma":
             share = _WARP_SHARE if capability >= 90 else 0.85
-            return rate * share * min(1.0, (made.m * made.n / (128 * 128)) ** 0.5)
-        share = _WIDTH_SHARES.get(made.n, 0.6) * (1.0 if made.m >= 128 else _ONE_GROUP_SHARE)
-        share *= self._rewriting_share() if made.rewritten else 1.0
+            return rate * share * min(1.0, (schedule.m * schedule.n / (128 * 128)) ** 0.5)
+        share = _WIDTH_SHARES.get(schedule.n, 0.6) * (
+            1.0 if schedule.m >= 128 else _ONE_GROUP_SHARE
+        )
+        share *= self._rewriting_share() if schedule.rewritten else 1.0
         return rate * share * (1.0 if self.is_copied else _THREADS_SHARE)
 
     def _rewriting_share(self) -> float:
         """What is left to tensor cores of shared memory, where columns are written a second time:
         each operand comes once, rows are read once, and columns by every group of warps."""
-        made = self.made
-        accesses = 2 * made.m + (1 + made.m // 64) * made.n
-        return accesses / (accesses + 2 * made.n)
+        schedule = self.schedule
+        accesses = 2 * schedule.m + (1 + schedule.m // 64) * schedule.n
+        return accesses / (accesses + 2 * schedule.n)
 
-    def _way_out(self, tiles: int) -> float:
+    def _store_cycles(self, tiles: int) -> float:
         """The stores of one of some tiles; with buffers, memory is read and written meanwhile."""
-        made = self.made
+        schedule = self.schedule
         computed = max(0.0, epilogue_cost(self.problem) - _FREE_FUNCTIONS)
-        size, reads = made.m * made.n, len(varying_loads(self.problem))
-        if made.buffers:
-            staged = epilogue_of(self.problem, made)
+        size, reads = schedule.m * schedule.n, len(varying_loads(self.problem))
+        if schedule.buffers:
+            staged = epilogue_of(self.problem, schedule)
             is_slow = (
                 staged is None or staged.is_long or _FEW * tiles <= self.target.multiprocessors
             )
             each = _LOOP_OUT if is_slow else _FUNCTION_OUT
-            moved = _STAGED_OUT + _STAGED_READ * reads + bool(made.chunk) * _NARROW_OUT
+            moved = _STAGED_OUT + _STAGED_READ * reads + bool(schedule.chunk) * _NARROW_OUT
             return size * (moved + computed * each)
-        if made.swapped:
+        if schedule.swapped:
             return size * (_SCATTERED_OUT + computed * _LOOP_OUT)
         return size * (_WAY_OUT + computed * _LOOP_OUT + _READ_OUT * reads)
 
-    def _part_out(self) -> float:
+    def _partial_store_cycles(self) -> float:
         """A tile of sums on its way to scratch memory."""
-        return self.made.m * self.made.n * _PART_OUT
+        return self.schedule.m * self.schedule.n * _PART_OUT
 
     def _fixup(self, parts: int) -> float:
         """The launch that adds parts up: they are written and read once."""
-        made, target = self.made, self.target
-        moved = 1.5 * parts * made.m * made.n * 4 / (_CACHE_RATE / 2 * target.multiprocessors)
-        added = made.splits * _PART_LATENCY
+        schedule, target = self.schedule, self.target
+        moved = (
+            1.5 * parts * schedule.m * schedule.n * 4 / (_CACHE_RATE / 2 * target.multiprocessors)
+        )
+        added = schedule.splits * _PART_LATENCY
         return moved + added + target.launch_time * 1e-9 * target.clock + _FIXUP_FILL
 
     def _transpositions(self) -> float:

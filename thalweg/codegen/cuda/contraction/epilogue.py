@@ -130,16 +130,20 @@ class Epilogue:
         return {box.matrix: box.spec for box in (*self.loads, *self.stores)}
 
 
-def epilogue_of(problem: Problem, made: Schedule) -> Epilogue | None:
+def epilogue_of(problem: Problem, schedule: Schedule) -> Epilogue | None:
     """The epilogue of a tile in shared memory, if the copy engine can move all of it."""
     wide, narrow = _COLUMNS
-    is_narrow = made.n % wide > 0 or made.residents > 1 or _moved_bytes(problem) > _WIDE_BYTES
-    columns = made.chunk or (narrow if is_narrow else wide)
-    boxes = None if made.n % columns else _boxes_of(problem, columns)
-    if boxes is None or (boxes[0] and made.buffers < 2):
+    is_narrow = (
+        schedule.n % wide > 0 or schedule.residents > 1 or _moved_bytes(problem) > _WIDE_BYTES
+    )
+    columns = schedule.chunk or (narrow if is_narrow else wide)
+    boxes = None if schedule.n % columns else _boxes_of(problem, columns)
+    if boxes is None or (boxes[0] and schedule.buffers < 2):
         return None
-    is_long = epilogue_cost(problem) * made.m * made.n / (32 * made.warps) > _LONG_COST
-    return Epilogue(*boxes, columns, made.n // columns, made.buffers, made.warps, is_long)
+    is_long = epilogue_cost(problem) * schedule.m * schedule.n / (32 * schedule.warps) > _LONG_COST
+    return Epilogue(
+        *boxes, columns, schedule.n // columns, schedule.buffers, schedule.warps, is_long
+    )
 
 
 @memoized(64)
@@ -176,12 +180,12 @@ def _boxes_of(problem: Problem, columns: int) -> tuple[tuple[Box, ...], tuple[Bo
 @memoized(64)
 def varying_loads(problem: Problem) -> list[Matrix]:
     """What the stores load that differs from row to row, and that columns lie side by side of."""
-    found: dict[Matrix, None] = {}
+    result: dict[Matrix, None] = {}
     for store in problem.kernel.stores:
         for load in loads_of(store.value):
             if not load.offset.is_plain or _varies(problem, load):
-                found[load.buffer, load.offset] = None
-    return list(found)
+                result[load.buffer, load.offset] = None
+    return list(result)
 
 
 def _varies(problem: Problem, load: Load) -> bool:
@@ -198,7 +202,7 @@ def _boxes(
     known = {box.matrix: box for box in before}
     free = [box for box in known.values() if box.matrix not in matrices]
     end = max((box.offset + box.bytes for box in known.values()), default=0)
-    found: list[Box] = []
+    result: list[Box] = []
     for matrix in dict.fromkeys(matrices):
         spec = _spec(problem, columns, *matrix)
         if spec is None:
@@ -210,8 +214,8 @@ def _boxes(
         start, batch = end if place is None else place.offset, _batch(problem, matrix[1])
         box = Box(matrix, spec, batch, columns, start)
         end = max(end, box.offset + box.bytes)
-        found.append(box)
-    return tuple(found)
+        result.append(box)
+    return tuple(result)
 
 
 def _batch(problem: Problem, offset: Affine) -> tuple[Variable, ...]:
@@ -238,7 +242,7 @@ def _spec(problem: Problem, chunk: int, argument: Argument, offset: Affine) -> T
         [v.extent] for v in batch
     ]
     varying = [varying_extent(axis, factors) for axis, factors in enumerate(extents)]
-    made = TensorMap(
+    tensor_map = TensorMap(
         start,
         dtype.name,
         dtype.itemsize,
@@ -247,7 +251,9 @@ def _spec(problem: Problem, chunk: int, argument: Argument, offset: Affine) -> T
         (min(LINE // dtype.itemsize, chunk), ROWS, *[1] * len(batch)),
         (1,) * len(extents),
     )
-    return TensorMapSpec(1 + argument.position, made, tuple(v for v in varying if v is not None))
+    return TensorMapSpec(
+        1 + argument.position, tensor_map, tuple(v for v in varying if v is not None)
+    )
 
 
 def _distance(space: Space, offset: Affine) -> int | None:

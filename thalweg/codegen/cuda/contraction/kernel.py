@@ -50,8 +50,8 @@ def emit_contraction(
     maps = plan.tensor_maps if plan is not None else ()
     for name, operand in _copies(work).items():
         turning = GridFrame(module, name, work.problem.kernel, Transposition.threads, len(maps))
-        made = Transposition(turning, operand, work.schedule.fragments)
-        _write(turning, guarded, made.emit)
+        transposition = Transposition(turning, operand, work.schedule.fragments)
+        _write(turning, guarded, transposition.emit)
     frame = GridFrame(module, _MULTIPLY, work.problem.kernel, work.schedule.threads, len(maps))
     _write(frame, guarded, lambda: _multiply(work, frame))
     entries = [*_copies(work), _MULTIPLY]
@@ -95,12 +95,12 @@ def _work(
     kernel: Contraction, target: CudaTarget, aligned: bool, schedule: Schedule | None
 ) -> Work:
     problem = problem_of(kernel, aligned)
-    made = schedule or tuned_schedule(kernel, target) or _likely(kernel, target, aligned)
+    made = schedule or tuned_schedule(kernel, target) or _cheapest_schedule(kernel, target, aligned)
     return Work(wgmma.padded(problem, made) if made.unit == "wgmma" else problem, made)
 
 
 @memoized(256)
-def _likely(kernel: Contraction, target: CudaTarget, aligned: bool) -> Schedule:
+def _cheapest_schedule(kernel: Contraction, target: CudaTarget, aligned: bool) -> Schedule:
     """What the cost model likes best: asked for when code is made, and for every launch's shape."""
     return schedule_of(problem_of(kernel, aligned), target)
 

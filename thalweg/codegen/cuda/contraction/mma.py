@@ -42,11 +42,11 @@ class Memory:
     threads: int
 
     @classmethod
-    def of(cls, problem: Problem, made: Schedule, is_emulated: bool) -> Memory:
+    def of(cls, problem: Problem, schedule: Schedule, is_emulated: bool) -> Memory:
         """That of a problem under a schedule."""
-        sides = (problem.a, made.m), (problem.b, made.n)
-        a, b = (shared_tile(operand, mn, made.k, _ACROSS) for operand, mn in sides)
-        return cls(a, b, made.stages, made.warps, is_emulated, made.threads)
+        sides = (problem.a, schedule.m), (problem.b, schedule.n)
+        a, b = (shared_tile(operand, mn, schedule.k, _ACROSS) for operand, mn in sides)
+        return cls(a, b, schedule.stages, schedule.warps, is_emulated, schedule.threads)
 
     @property
     def stage(self) -> int:
@@ -85,8 +85,8 @@ class _Mma:
 
     def __init__(self, work: Work, frame: GridFrame, tile: Tile) -> None:
         self.work, self.frame, self.tile = work, frame, tile
-        problem, made = work.problem, work.schedule
-        self.memory = Memory.of(problem, made, frame.target.is_emulated)
+        problem, schedule = work.problem, work.schedule
+        self.memory = Memory.of(problem, schedule, frame.target.is_emulated)
         self.warp = WarpInstructions(frame, frame.at_byte(frame.memory, self.memory.exchange))
         self.sides = [
             Staging(frame, self.warp, operand, shared, tile.batch, first)
@@ -97,11 +97,11 @@ class _Mma:
         ]
         self.lane = frame.modulo32(frame.number, 32)
         number = frame.over32(frame.number, 32)
-        self.rows = made.m * made.warps_n // made.warps
-        self.columns = made.n // made.warps_n
+        self.rows = schedule.m * schedule.warps_n // schedule.warps
+        self.columns = schedule.n // schedule.warps_n
         self.warp_number = number
-        self.row = frame.times32(frame.over32(number, made.warps_n), self.rows)
-        self.column = frame.times32(frame.modulo32(number, made.warps_n), self.columns)
+        self.row = frame.times32(frame.over32(number, schedule.warps_n), self.rows)
+        self.column = frame.times32(frame.modulo32(number, schedule.warps_n), self.columns)
 
     # The loop over blocks of terms
 
@@ -156,12 +156,12 @@ class _Mma:
     # Products
 
     def _multiplied(self, sums: Sequence[Value], stage: Value) -> list[Value]:
-        frame, made = self.frame, self.work.schedule
+        frame, schedule = self.frame, self.work.schedule
         dtype = self.work.problem.a.dtype
         left, right = self._bases(stage)
         across, down = self.columns // _COLUMNS, self.rows // _ROWS
         made_sums = list(sums)
-        for step in range(made.k * self.memory.a.itemsize // STEP_BYTES):
+        for step in range(schedule.k * self.memory.a.itemsize // STEP_BYTES):
             rows = [
                 self._rows_of(left, frame.plus32(self.row, _ROWS * i), step) for i in range(down)
             ]
@@ -189,10 +189,10 @@ class _Mma:
         self, tile: SharedTile, base: Value, mn: Value, step: int, by_line: int, by_term: int
     ) -> list[Value]:
         """Four matrices as they are multiplied."""
-        found = self._matrices(tile, base, mn, step, by_line, by_term)
+        result = self._matrices(tile, base, mn, step, by_line, by_term)
         if self.work.problem.a.dtype != FLOAT32:
-            return found
-        return [rounded(self.frame.b, register) for register in found]
+            return result
+        return [rounded(self.frame.b, register) for register in result]
 
     def _matrices(
         self, tile: SharedTile, base: Value, mn: Value, step: int, by_line: int, by_term: int

@@ -69,7 +69,7 @@ class Output:
         with frame.b.when(in_columns):
             at = {**self.batch, **rows, **columns}
             lane = problem.columns.last if len(sums) > 1 else None
-            leaves = GridLeaves(frame, at, lane, len(sums), sum=together(frame, sums))
+            leaves = GridLeaves(frame, at, lane, len(sums), sum=pack_lanes(frame, sums))
             store_all(problem, leaves)
 
 
@@ -87,7 +87,7 @@ def store_all(problem: Problem, leaves: GridLeaves) -> None:
                 replace(leaves, base_addresses=dict(leaves.base_addresses)).store(store, value)
 
 
-def together(frame: GridFrame, numbers: Sequence[Value]) -> Value:
+def pack_lanes(frame: GridFrame, numbers: Sequence[Value]) -> Value:
     """Scalars as the lanes of a vector."""
     if len(numbers) == 1:
         return numbers[0]
@@ -120,6 +120,6 @@ class Partial:
         address = frame.at_byte(self.base, frame.times32(index, size))
         step = 16 // size
         for first in range(0, len(sums), step):
-            some = together(frame, sums[first : first + step])
+            some = pack_lanes(frame, sums[first : first + step])
             align = min(16, some.type.lanes * size) if self.is_aligned else size
             frame.store_aligned(some, frame.at_byte(address, first * size), align)

@@ -74,16 +74,18 @@ def schedule_of(problem: Problem, target: CudaTarget) -> Schedule:
 def schedules(problem: Problem, target: CudaTarget, most: int = 12) -> list[Schedule]:
     """Schedules worth measuring, the likely ones first."""
     ranked = sorted(_priced(problem, target), key=lambda pair: pair[1])
-    return [made for made, _ in ranked[:most]]
+    return [schedule for schedule, _ in ranked[:most]]
 
 
 def _priced(problem: Problem, target: CudaTarget) -> list[tuple[Schedule, float]]:
-    found: list[tuple[Schedule, float]] = []
+    result: list[tuple[Schedule, float]] = []
     for tile, padded in _tiles(problem, target):
         is_copied = tile.loaders != _OWN_LOADERS or tile.fragments or tile.rewritten
         price = partial(Cost, padded, target, is_copied=is_copied)
-        found += [(made, price(made).cycles()) for made in _shared(padded, target, tile)]
-    return found
+        result += [
+            (schedule, price(schedule).cycles()) for schedule in _shared(padded, target, tile)
+        ]
+    return result
 
 
 def _shared(problem: Problem, target: CudaTarget, tile: Schedule) -> Iterator[Schedule]:
@@ -101,9 +103,9 @@ def _shared(problem: Problem, target: CudaTarget, tile: Schedule) -> Iterator[Sc
         return
     if tile.unit == "wgmma":
         for splits in _splits(depth, tiles, units):
-            made = replace(tile, splits=splits)
-            if Work(problem, made).parts_bytes <= _MAX_PARTS:
-                yield made
+            schedule = replace(tile, splits=splits)
+            if Work(problem, schedule).parts_bytes <= _MAX_PARTS:
+                yield schedule
         return
     wanted = {units, 2 * units}
     wanted |= {tiles * parts for parts in (2, 3, 4, 6, 8, 12, 16) if tiles * parts <= 2 * units}
@@ -126,18 +128,24 @@ def _tiles(problem: Problem, target: CudaTarget) -> Iterator[tuple[Schedule, Pro
     """Tiles on the units that can multiply the operands, and the problem as each sees it."""
     if not has_tensor_cores(problem, target):
         terms = 8 if problem.dtype == FLOAT64 else 16
-        for m, n, warps in _fitting(problem, _CORES):
+        for m, n, warps in _of_fitting_size(problem, _CORES):
             yield Schedule("cores", m, n, terms, warps, 1), problem
         return
     terms = _LINE // problem.a.dtype.itemsize
-    for m, n, warps, across in _fitting(problem, _WARPS):
-        made = Schedule("mma", m, n, terms, warps, across)
-        for deep in _with_stages(target, made, (4, 3, 2), partial(_mma_bytes, problem)):
+    for m, n, warps, across in _of_fitting_size(problem, _WARPS):
+        schedule = Schedule("mma", m, n, terms, warps, across)
+        for deep in _with_stages(target, schedule, (4, 3, 2), partial(_mma_bytes, problem)):
             yield deep, problem
     if target.capability == _GROUPS_CAPABILITY:
-        tiles = [_group_tile(m, n, terms) for m, n in _fitting(problem, _GROUPS)]
-        found = [pair for made in _along(problem, tiles) for pair in _fed(problem, target, made)]
-        yield from found or (pair for made in tiles for pair in _fed(problem, target, made))
+        tiles = [_group_tile(m, n, terms) for m, n in _of_fitting_size(problem, _GROUPS)]
+        found = [
+            pair
+            for schedule in _along(problem, tiles)
+            for pair in _with_loaders(problem, target, schedule)
+        ]
+        yield from found or (
+            pair for schedule in tiles for pair in _with_loaders(problem, target, schedule)
+        )
 
 
 def _along(problem: Problem, tiles: Sequence[Schedule]) -> Iterator[Schedule]:
@@ -150,16 +158,16 @@ def _along(problem: Problem, tiles: Sequence[Schedule]) -> Iterator[Schedule]:
     sides = {"a": problem.a, "b": problem.b}
     across = "".join(name for name, side in sides.items() if is_transposable(problem, side))
     fragments = across == "ab" and problem.a.is_plain
-    for made in tiles if across else ():
-        yield replace(made, transposed="b" if fragments else across, fragments=fragments)
+    for schedule in tiles if across else ():
+        yield replace(schedule, transposed="b" if fragments else across, fragments=fragments)
         if fragments or across == "b":
-            yield replace(made, fragments=fragments, rewritten=True)
+            yield replace(schedule, fragments=fragments, rewritten=True)
     if fragments and problem.shape[1] > _HIGH[0]:  # columns are written once for more rows
         yield replace(_group_tile(*_HIGH, tiles[0].k), fragments=True, rewritten=True)
     if across == "b" and problem.b.is_plain and problem.shape[1] <= _MAX_TURNED_ROWS:
-        for m, n in _fitting(problem.swapped, _GROUPS):
-            made = _group_tile(m, n, tiles[0].k)
-            yield replace(made, fragments=True, swapped=True)
+        for m, n in _of_fitting_size(problem.swapped, _GROUPS):
+            schedule = _group_tile(m, n, tiles[0].k)
+            yield replace(schedule, fragments=True, swapped=True)
 
 
 def _group_tile(m: int, n: int, terms: int) -> Schedule:
@@ -167,45 +175,47 @@ def _group_tile(m: int, n: int, terms: int) -> Schedule:
     return Schedule("wgmma", m, n, terms, m // 16, 1, group=16)
 
 
-def _fed(
-    problem: Problem, target: CudaTarget, made: Schedule
+def _with_loaders(
+    problem: Problem, target: CudaTarget, schedule: Schedule
 ) -> Iterator[tuple[Schedule, Problem]]:
     """A tile by wgmma with the warps that bring operands, and stages of those in shared memory."""
-    padded = wgmma.padded(problem, made)
-    plan = wgmma.Plan(Work(padded, made))
+    padded = wgmma.padded(problem, schedule)
+    plan = wgmma.Plan(Work(padded, schedule))
     is_copied = plan.is_all_copied
-    if (made.transposed or made.fragments or made.rewritten) and not plan.is_usable:
+    if (schedule.transposed or schedule.fragments or schedule.rewritten) and not plan.is_usable:
         return
     own = [side.operand for side in plan.sides if side.copy is None]
     if any(operand.vector * operand.dtype.itemsize < _MIN_OWN_BYTES for operand in own):
         return
-    if own and made.n > _MAX_OWN_COLUMNS:
+    if own and schedule.n > _MAX_OWN_COLUMNS:
         return
-    is_group = made.m >= _MIN_SHARED_ROWS and wgmma.needs_registers(made.fragments, made.n)
-    is_alone = is_copied and not made.rewritten and not is_group
-    made = replace(made, loaders=1 if is_alone else _OWN_LOADERS)
-    for candidate in _stored_ways(padded, made):
+    is_group = schedule.m >= _MIN_SHARED_ROWS and wgmma.needs_registers(
+        schedule.fragments, schedule.n
+    )
+    is_alone = is_copied and not schedule.rewritten and not is_group
+    schedule = replace(schedule, loaders=1 if is_alone else _OWN_LOADERS)
+    for candidate in _with_epilogues(padded, schedule):
         plan = wgmma.Plan(Work(padded, candidate))
-        stages = min(_MAX_STAGES, plan.most_stages(_room(target, candidate)))
+        stages = min(_MAX_STAGES, plan.most_stages(_shared_bytes_per_block(target, candidate)))
         if stages >= _MIN_STAGES:
             yield replace(candidate, stages=stages), padded
 
 
-def _stored_ways(problem: Problem, made: Schedule) -> Iterator[Schedule]:
+def _with_epilogues(problem: Problem, schedule: Schedule) -> Iterator[Schedule]:
     """A tile by wgmma whose sums go out through registers, or through shared memory; where much is
     computed on the way, also by two blocks on a multiprocessor, one of which multiplies then."""
-    yield made
-    if epilogue_of(problem, replace(made, buffers=2)) is None:
+    yield schedule
+    if epilogue_of(problem, replace(schedule, buffers=2)) is None:
         return
     for chunk in (0, _NARROW_CHUNK):
-        found = epilogue_of(problem, replace(made, buffers=2, chunk=chunk))
+        found = epilogue_of(problem, replace(schedule, buffers=2, chunk=chunk))
         if found is not None:
-            yield replace(made, buffers=_buffers(problem, found), chunk=chunk)
-    fits = made.n <= _MAX_SHARED_COLUMNS and made.m >= _MIN_SHARED_ROWS
+            yield replace(schedule, buffers=_buffers(problem, found), chunk=chunk)
+    fits = schedule.n <= _MAX_SHARED_COLUMNS and schedule.m >= _MIN_SHARED_ROWS
     is_dear = epilogue_cost(problem) > _MIN_SHARED_COST
-    if is_dear and fits and made.loaders != _OWN_LOADERS:
+    if is_dear and fits and schedule.loaders != _OWN_LOADERS:
         for chunk in (0, _NARROW_CHUNK):
-            yield replace(made, buffers=2, residents=_RESIDENTS, chunk=chunk)
+            yield replace(schedule, buffers=2, residents=_RESIDENTS, chunk=chunk)
 
 
 def _buffers(problem: Problem, found: Epilogue) -> int:
@@ -219,26 +229,26 @@ def _buffers(problem: Problem, found: Epilogue) -> int:
 
 
 def _with_stages(
-    target: CudaTarget, made: Schedule, choices: tuple[int, ...], size: partial[int]
+    target: CudaTarget, schedule: Schedule, choices: tuple[int, ...], size: partial[int]
 ) -> Iterator[Schedule]:
     """The most stages that fit into shared memory."""
     for stages in choices:
-        deep = replace(made, stages=stages)
+        deep = replace(schedule, stages=stages)
         if size(deep) <= target.shared_bytes:
             yield deep
             return
 
 
-def _mma_bytes(problem: Problem, made: Schedule) -> int:
-    return mma.shared_bytes(Work(problem, made), is_emulated=False)
+def _mma_bytes(problem: Problem, schedule: Schedule) -> int:
+    return mma.shared_bytes(Work(problem, schedule), is_emulated=False)
 
 
-def _room(target: CudaTarget, made: Schedule) -> int:
+def _shared_bytes_per_block(target: CudaTarget, schedule: Schedule) -> int:
     """The shared memory of each of the blocks that share a multiprocessor."""
-    return (target.shared_bytes + _RESERVED_BYTES) // made.residents - _RESERVED_BYTES
+    return (target.shared_bytes + _RESERVED_BYTES) // schedule.residents - _RESERVED_BYTES
 
 
-def _fitting(problem: Problem, tiles: tuple[Tile, ...]) -> list[Tile]:
+def _of_fitting_size(problem: Problem, tiles: tuple[Tile, ...]) -> list[Tile]:
     """The tiles that are not far larger than the problem, and the smallest."""
     _, m, n, _ = problem.shape
     found = [tile for tile in tiles if tile[0] < 2 * m + 32 and tile[1] < 2 * n + 64]

@@ -122,10 +122,10 @@ class TileReader:
             )
         address, inside, align = self._place(chunk, start)
         b = self.frame.b
-        found = self.frame.load_aligned(kind, address, align)
+        result = self.frame.load_aligned(kind, address, align)
         if inside.text == "true":
-            return found
-        return b.emit(kind, f"select {inside}, {found}, {kind} zeroinitializer")
+            return result
+        return b.emit(kind, f"select {inside}, {result}, {kind} zeroinitializer")
 
     def _place(self, chunk: Chunk, start: Value) -> tuple[Value, Value, int]:
         """The address of a chunk (that of the buffer where it is zeros), whether it is not, and

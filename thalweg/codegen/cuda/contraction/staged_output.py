@@ -21,7 +21,7 @@ from thalweg.codegen.cuda.contraction.epilogue import (
 )
 from thalweg.codegen.cuda.contraction.frame import GridFrame, GridLeaves
 from thalweg.codegen.cuda.contraction.layout import PIECE
-from thalweg.codegen.cuda.contraction.output import store_all, together
+from thalweg.codegen.cuda.contraction.output import pack_lanes, store_all
 from thalweg.codegen.cuda.contraction.space import At, Space
 from thalweg.codegen.cuda.contraction.work import Tile, Work
 from thalweg.codegen.llvm.builder import FLOAT, Value
@@ -124,7 +124,7 @@ class StagedOutput:
         they are put into shared memory, where a loop finds them.
         """
         frame, b, count = self.frame, self.frame.b, self.epilogue.chunks
-        pairs = [together(frame, sums[at : at + PAIR]) for at in range(0, len(sums), PAIR)]
+        pairs = [pack_lanes(frame, sums[at : at + PAIR]) for at in range(0, len(sums), PAIR)]
         size = len(pairs) // count
         chunks = [pairs[at : at + size] for at in range(0, len(pairs), size)]
         if not self.epilogue.is_long:
@@ -135,7 +135,7 @@ class StagedOutput:
             for number, some in enumerate(chunks):
                 with b.when(b.compare("eq", loop.index, frame.i32(number))):
                     for at, pair in enumerate(some):
-                        frame.store_aligned(pair, self._parked(frame.i32(at)), _PARKED_BYTES)
+                        frame.store_aligned(pair, self._spilled_pair(frame.i32(at)), _PARKED_BYTES)
             self._chunk(tile, loop.index, None)
 
     def end(self) -> None:
@@ -245,10 +245,10 @@ class StagedOutput:
         with frame.b.loop(frame.i32(0), count, step) as loop:
             for number in range(_PAIRS_AT_ONCE):
                 at = frame.plus32(loop.index, number)
-                pair = frame.load_aligned(FLOAT.of(PAIR), self._parked(at), _PARKED_BYTES)
+                pair = frame.load_aligned(FLOAT.of(PAIR), self._spilled_pair(at), _PARKED_BYTES)
                 self._store_pair(tile, column, buffer, at, pair)
 
-    def _parked(self, number: Value) -> Value:
+    def _spilled_pair(self, number: Value) -> Value:
         """Where this lane keeps a pair of sums."""
         frame = self.frame
         return frame.at_byte(self._memory, frame.times32(number, 32 * _PARKED_BYTES))
@@ -281,7 +281,7 @@ class StagedOutput:
     ) -> dict[Matrix, Value]:
         """Where this lane's pair of columns of a block lies in each box."""
         frame, b = self.frame, self.frame.b
-        found: dict[Matrix, Value] = {}
+        result: dict[Matrix, Value] = {}
         for box in boxes:
             line = box.line_bytes
             byte = frame.times32(block, _BLOCK * box.itemsize)
@@ -294,8 +294,8 @@ class StagedOutput:
             further = frame.times32(panel, box.panel_bytes)
             further = frame.plus32(further, frame.times32(half, _HALF * line))
             address = frame.at_byte(frame.at_byte(buffer, place), further)
-            found[box.matrix] = frame.at_byte(address, box.offset)
-        return found
+            result[box.matrix] = frame.at_byte(address, box.offset)
+        return result
 
 
 def _existing(frame: GridFrame, space: Space, index: Value) -> At:

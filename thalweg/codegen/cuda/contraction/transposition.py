@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from thalweg.codegen.cuda.contraction.frame import GridFrame
-from thalweg.codegen.cuda.contraction.output import together
+from thalweg.codegen.cuda.contraction.output import pack_lanes
 from thalweg.codegen.cuda.contraction.problem import ACCESS_BYTES, FLOAT32, Operand, Problem
 from thalweg.codegen.cuda.contraction.reader import TileReader
 from thalweg.codegen.cuda.contraction.schedule import Schedule
@@ -37,11 +37,11 @@ _MULTIPLE = 32  # of the terms of a copy: whole lines
 _ALIGNMENT = 256  # bytes, of where copies begin
 
 
-def with_copies(problem: Problem, made: Schedule) -> Problem:
+def with_copies(problem: Problem, schedule: Schedule) -> Problem:
     """The problem with the copies of the operands that a schedule transposes."""
-    if "a" in made.transposed:
+    if "a" in schedule.transposed:
         problem = replace(problem, a=_copy(problem, problem.a, 0))
-    if "b" in made.transposed:
+    if "b" in schedule.transposed:
         start = copied_bytes(problem)
         problem = replace(problem, b=_copy(problem, problem.b, start))
     return problem
@@ -164,7 +164,7 @@ class Transposition:
                 at = frame.add(at, frame.wide(place[1]))
                 at = frame.add(at, constant(I64, value.offset.constant))
                 address = b.element(frame.scratch, found[0].type.scalar, at)
-                frame.store_aligned(together(frame, found), address, ACCESS_BYTES)
+                frame.store_aligned(pack_lanes(frame, found), address, ACCESS_BYTES)
 
     def _term(self, first: Value, number: int) -> Value:
         """The term at a place of the copy, some places behind a multiple of an access."""

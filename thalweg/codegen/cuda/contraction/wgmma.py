@@ -41,42 +41,42 @@ _GROUP_WARPS = GROUP // 32
 _LAG = 2  # blocks of terms that threads of their own have under way
 
 
-def padded(problem: Problem, made: Schedule) -> Problem:
+def padded(problem: Problem, schedule: Schedule) -> Problem:
     """The problem with spaces, and lines of the operands, in which boxes of the copy engine are of
     one image or matrix.
 
     Of several ways the one by which the engine reads the most operands, with the least work.
     """
-    if made.swapped:
+    if schedule.swapped:
         problem = problem.swapped
     size = problem.a.dtype.itemsize
     multiples = [line // size for line in LINES]
     choices = [
-        _over(problem, made, rows, columns, reduced)
-        for reduced in _ways(problem.reduced, {made.k, *multiples})
-        for rows in _ways(problem.rows, multiples)
-        for columns in _ways(problem.columns, multiples)
+        _over(problem, schedule, rows, columns, reduced)
+        for reduced in _padded_spaces(problem.reduced, {schedule.k, *multiples})
+        for rows in _padded_spaces(problem.rows, multiples)
+        for columns in _padded_spaces(problem.columns, multiples)
     ]
-    return max(choices, key=lambda choice: (len(_copies(choice, made)), -_work_of(choice)))
+    return max(choices, key=lambda choice: (len(_copies(choice, schedule)), -_work_of(choice)))
 
 
-def _copies(problem: Problem, made: Schedule) -> list[BoxCopy]:
-    sides = zip((problem.a, problem.b), _shared_tiles(problem, made), strict=True)
+def _copies(problem: Problem, schedule: Schedule) -> list[BoxCopy]:
+    sides = zip((problem.a, problem.b), _shared_tiles(problem, schedule), strict=True)
     found = [box_copy(operand, tile) for operand, tile in sides]
     return [copy for copy in found if copy is not None and problem.is_aligned]
 
 
-def _shared_tiles(problem: Problem, made: Schedule) -> list[SharedTile]:
-    sizes = _sizes_across(made)
+def _shared_tiles(problem: Problem, schedule: Schedule) -> list[SharedTile]:
+    sizes = _sizes_across(schedule)
     return [
-        shared_tile(problem.a, made.m, made.k, sizes[0]),
-        shared_tile(problem.b, made.n, made.k, sizes[1]),
+        shared_tile(problem.a, schedule.m, schedule.k, sizes[0]),
+        shared_tile(problem.b, schedule.n, schedule.k, sizes[1]),
     ]
 
 
-def _sizes_across(made: Schedule) -> list[tuple[int, ...]]:
+def _sizes_across(schedule: Schedule) -> list[tuple[int, ...]]:
     """The sizes of elements of each operand that may lie across the terms in shared memory."""
-    return [(2, 4) if is_so else (2,) for is_so in (made.fragments, made.rewritten)]
+    return [(2, 4) if is_so else (2,) for is_so in (schedule.fragments, schedule.rewritten)]
 
 
 def _work_of(problem: Problem) -> float:
@@ -85,26 +85,28 @@ def _work_of(problem: Problem) -> float:
     return lines * prod(map(float, problem.shape))
 
 
-def _over(problem: Problem, made: Schedule, rows: Space, columns: Space, reduced: Space) -> Problem:
+def _over(
+    problem: Problem, schedule: Schedule, rows: Space, columns: Space, reduced: Space
+) -> Problem:
     a = replace(problem.a, across=rows, along=reduced)
     b = replace(problem.b, across=columns, along=reduced)
     spaces = replace(problem, rows=rows, columns=columns, reduced=reduced, a=a, b=b)
-    made_copies = with_copies(spaces, made)
-    sizes = _sizes_across(made)
-    a = _with_lines(made_copies.a, made.m, made.k, sizes[0])
-    return replace(made_copies, a=a, b=_with_lines(made_copies.b, made.n, made.k, sizes[1]))
+    made_copies = with_copies(spaces, schedule)
+    sizes = _sizes_across(schedule)
+    a = _with_lines(made_copies.a, schedule.m, schedule.k, sizes[0])
+    return replace(made_copies, a=a, b=_with_lines(made_copies.b, schedule.n, schedule.k, sizes[1]))
 
 
 def _with_lines(operand: Operand, mn: int, k: int, sizes: tuple[int, ...]) -> Operand:
     """An operand with the longest lines that the copy engine brings."""
     for line in LINES:
-        made = replace(operand, line_bytes=line)
-        if box_copy(made, shared_tile(made, mn, k, sizes)) is not None:
-            return made
+        result = replace(operand, line_bytes=line)
+        if box_copy(result, shared_tile(result, mn, k, sizes)) is not None:
+            return result
     return operand
 
 
-def _ways(space: Space, multiples: Iterable[int]) -> list[Space]:
+def _padded_spaces(space: Space, multiples: Iterable[int]) -> list[Space]:
     """A space as it is, and padded to multiples where those are other ones."""
     found = {space.multiple: space}
     for multiple in sorted(multiples):
@@ -144,33 +146,35 @@ class Plan:
     """The operands and the shared memory of a block."""
 
     def __init__(self, work: Work) -> None:
-        problem, made = work.problem, work.schedule
-        tiles = _shared_tiles(problem, made)
+        problem, schedule = work.problem, work.schedule
+        tiles = _shared_tiles(problem, schedule)
         offsets = [0, round_up(tiles[0].bytes, ATOM)]
         self.sides = [
             Side(operand, tile, offset, box_copy(operand, tile) if problem.is_aligned else None)
             for operand, tile, offset in zip((problem.a, problem.b), tiles, offsets, strict=True)
         ]
         self.stage = offsets[1] + round_up(tiles[1].bytes, ATOM)
-        self.stages, self.warps, self.loaders = made.stages, made.warps, made.loaders
-        staged = epilogue_of(problem, made) if made.buffers and not made.has_parts else None
+        self.stages, self.warps, self.loaders = schedule.stages, schedule.warps, schedule.loaders
+        staged = (
+            epilogue_of(problem, schedule) if schedule.buffers and not schedule.has_parts else None
+        )
         self.epilogue = staged
-        self.buffers = made.stages * self.stage
+        self.buffers = schedule.stages * self.stage
         barriers = self.buffers + (0 if staged is None else staged.bytes)
-        self.pipe = Stages(made.stages, self.stage, barriers)
-        self.rewriters = made.loaders - 1 if made.rewritten else 0
+        self.pipe = Stages(schedule.stages, self.stage, barriers)
+        self.rewriters = schedule.loaders - 1 if schedule.rewritten else 0
         end = self.read_barriers + BARRIER_BYTES * (0 if staged is None else staged.barriers)
         self.slabs = round_up(end, 128)
-        self.size = self.slabs + (made.warps * SLAB_BYTES if staged is None else 0)
+        self.size = self.slabs + (schedule.warps * SLAB_BYTES if staged is None else 0)
         self.pipeline = Pipeline(
             tiles[0],
-            replace(tiles[1], axis="k") if made.rewritten else tiles[1],
+            replace(tiles[1], axis="k") if schedule.rewritten else tiles[1],
             offsets[1],
             self.pipe,
             problem.a.dtype,
-            made.fragments,
-            problem.b.source is not None or made.rewritten,
-            made.rewritten,
+            schedule.fragments,
+            problem.b.source is not None or schedule.rewritten,
+            schedule.rewritten,
         )
 
     @property
@@ -338,7 +342,7 @@ class _Producer:
             if self.plan.copies:
                 self._copy(number, start, boxes)
             if own:
-                self._bring(number, start, own, tile.done)
+                self._load(number, start, own, tile.done)
         if any(staging.is_copied for staging, _ in own):
             self._finish(tile, own)
 
@@ -409,7 +413,7 @@ class _Producer:
             side.operand.dtype == FLOAT32,
         )
 
-    def _bring(self, number: Value, start: Value, sides: _Staged, done: Value) -> None:
+    def _load(self, number: Value, start: Value, sides: _Staged, done: Value) -> None:
         frame, b = self.frame, self.frame.b
         for staging, offset in sides:
             base = self.pipe.place(frame, number, offset)

@@ -52,14 +52,14 @@ class Work:
 
     def counts(self, words: Words) -> tuple[int, int, int, int]:
         """Batches, rows and columns of tiles, and blocks of terms of each."""
-        problem, made = self.problem, self.schedule
+        problem, schedule = self.problem, self.schedule
         batch = problem.batch.count(words)
         m, n = problem.rows.count(words), problem.columns.count(words)
         return (
             batch,
-            -(-m // made.m),
-            -(-n // made.n),
-            max(1, -(-problem.reduced.count(words) // made.k)),
+            -(-m // schedule.m),
+            -(-n // schedule.n),
+            max(1, -(-problem.reduced.count(words) // schedule.k)),
         )
 
     def tiles(self, words: Words) -> int:
@@ -75,10 +75,10 @@ class Work:
     @property
     def parts_bytes(self) -> int:
         """The bytes of all parts: a worker has one at the start of its share and one at its end."""
-        made = self.schedule
-        parts = 2 * made.workers
-        if made.splits > 1:
-            parts = made.splits * self.tiles(self.problem.words())
+        schedule = self.schedule
+        parts = 2 * schedule.workers
+        if schedule.splits > 1:
+            parts = schedule.splits * self.tiles(self.problem.words())
         return parts * self.part_bytes
 
     @property
@@ -190,7 +190,7 @@ class Work:
         if self.schedule.splits > 1:
             self._add_splits(frame)
             return
-        b, device, made = frame.b, _Device(frame, self), self.schedule
+        b, device, schedule = frame.b, _Device(frame, self), self.schedule
         one, blocks = constant(I64, 1), frame.wide(frame.grid.blocks())
         with b.loop(frame.wide(frame.grid.block()), frame.wide(device.count), blocks) as loop:
             begin = b.binary("mul", loop.index, device.depth)
@@ -199,16 +199,21 @@ class Work:
             with b.when(b.compare("slt", first, last)):
                 number = b.convert("trunc", loop.index, "i32")
                 output = Output(frame, self.problem, *device.place(number))
-                chunks = constant(I64, made.m * made.n // _FIXUP_LANES)
+                chunks = constant(I64, schedule.m * schedule.n // _FIXUP_LANES)
                 step = constant(I64, FIXUP_THREADS)
                 with b.loop(frame.wide(frame.number), chunks, step) as chunk:
                     self._add_parts(frame, device, chunk.index, (begin, first, last), output)
 
     def _add_splits(self, frame: GridFrame) -> None:
         """Each thread adds up the parts of a few columns: all of them are under way at once."""
-        b, device, made, kind = frame.b, _Device(frame, self), self.schedule, sum_type(self.problem)
+        b, device, schedule, kind = (
+            frame.b,
+            _Device(frame, self),
+            self.schedule,
+            sum_type(self.problem),
+        )
         tiles = frame.wide(device.count)
-        size = made.m * made.n // _FIXUP_LANES
+        size = schedule.m * schedule.n // _FIXUP_LANES
         threads = constant(I64, FIXUP_THREADS)
         block, blocks = (frame.wide(v) for v in (frame.grid.block(), frame.grid.blocks()))
         first = frame.add(b.binary("mul", block, threads), frame.wide(frame.number))
@@ -218,13 +223,13 @@ class Work:
             apart = frame.multiply(tiles, self.part_bytes)
             align = 16 if self.problem.is_aligned else kind.bits // 8
             total = frame.load_aligned(kind.of(_FIXUP_LANES), address, align)
-            for _ in range(made.splits - 1):
+            for _ in range(schedule.splits - 1):
                 address = b.element(address, "i8", apart)
                 part = frame.load_aligned(kind.of(_FIXUP_LANES), address, align)
                 total = b.binary("fadd", total, part)
             narrow = b.convert("trunc", loop.index, "i32")
             tile, chunk = frame.over32(narrow, size), frame.modulo32(narrow, size)
-            per_row = made.n // _FIXUP_LANES
+            per_row = schedule.n // _FIXUP_LANES
             row, column = frame.over32(chunk, per_row), frame.modulo32(chunk, per_row)
             sums = [b.extract(total, lane) for lane in range(_FIXUP_LANES)]
             output = Output(frame, self.problem, *device.place(tile))
@@ -265,17 +270,17 @@ class _Device:
 
     def __init__(self, frame: GridFrame, work: Work) -> None:
         self._frame, self._work = frame, work
-        problem, made = work.problem, work.schedule
-        self._rows = frame.chunks32(problem.rows.size(frame), made.m)
-        self._columns = frame.chunks32(problem.columns.size(frame), made.n)
+        problem, schedule = work.problem, work.schedule
+        self._rows = frame.chunks32(problem.rows.size(frame), schedule.m)
+        self._columns = frame.chunks32(problem.columns.size(frame), schedule.n)
         flat = frame.b.binary("mul", self._rows, self._columns)
         self._flat = flat
         self.count = frame.b.binary("mul", flat, problem.batch.size(frame))
-        blocks = frame.chunks32(problem.reduced.size(frame), made.k)
+        blocks = frame.chunks32(problem.reduced.size(frame), schedule.k)
         self.blocks = frame.b.intrinsic("smax", blocks, frame.i32(1))
         self.depth = frame.wide(self.blocks)
         self._total = frame.b.binary("mul", self.depth, frame.wide(self.count))
-        self.workers = frame.minimum(made.workers, self._total)  # that have a share
+        self.workers = frame.minimum(schedule.workers, self._total)  # that have a share
 
     def start(self, worker: Value) -> Value:
         """The first of all blocks of terms that is a worker's."""
@@ -296,14 +301,14 @@ class _Device:
         Tiles are counted down the rows of a group, then along the columns, group after group.
         """
         frame, work = self._frame, self._work
-        b, made = frame.b, work.schedule
+        b, schedule = frame.b, work.schedule
         batch, rest = frame.over32(number, self._flat), frame.modulo32(number, self._flat)
-        wide = frame.times32(self._columns, made.group)
+        wide = frame.times32(self._columns, schedule.group)
         group, within = frame.over32(rest, wide), frame.modulo32(rest, wide)
-        first = frame.times32(group, made.group)
+        first = frame.times32(group, schedule.group)
         left = b.binary("sub", self._rows, first)
-        height = b.intrinsic("smin", left, frame.i32(made.group))
+        height = b.intrinsic("smin", left, frame.i32(schedule.group))
         row = frame.plus32(first, frame.modulo32(within, height))
         column = frame.over32(within, height)
         at, _ = work.problem.batch.at(frame, batch)
-        return at, frame.times32(row, made.m), frame.times32(column, made.n)
+        return at, frame.times32(row, schedule.m), frame.times32(column, schedule.n)

@@ -53,19 +53,19 @@ class Combination:
     def _neighbours(self, accumulator: Accumulator, state: State) -> State:
         b, warp = self.b, self.mapping.target.warp
         lane = b.binary("and", self.thread, warp - 1)
-        found = self._butterfly(accumulator, state, lane, min(warp, self.mapping.team))
+        result = self._butterfly(accumulator, state, lane, min(warp, self.mapping.team))
         if self.mapping.team <= warp:
-            return found
+            return result
         warps = self.mapping.team // warp
         number = b.binary("udiv", self.thread, warp)
         self.grid.barrier()
         with b.when(b.compare("eq", lane, 0)):
-            for n, value in enumerate(found):
+            for n, value in enumerate(result):
                 b.store(value, self._cell(n * warps, number))
         self.grid.barrier()
         place = b.binary("urem", lane, warps)
-        found = [b.load(v.type, self._cell(n * warps, place)) for n, v in enumerate(found)]
-        return self._butterfly(accumulator, found, lane, warps)
+        result = [b.load(v.type, self._cell(n * warps, place)) for n, v in enumerate(result)]
+        return self._butterfly(accumulator, result, lane, warps)
 
     def _butterfly(self, accumulator: Accumulator, state: State, lane: Value, count: int) -> State:
         """The states of `count` lanes, which all have the same in the end."""
@@ -88,12 +88,12 @@ class Combination:
         while half:
             with b.when(b.compare("ult", self.member, half)):
                 place = b.binary("add", self.thread, half * side)
-                mine = self._got([v.type for v in state], self.thread)
-                theirs = self._got([v.type for v in state], place)
+                mine = self._state_of([v.type for v in state], self.thread)
+                theirs = self._state_of([v.type for v in state], place)
                 self._put(accumulator.merge(b, mine, theirs))
             self.grid.barrier()
             half //= 2
-        return self._got([v.type for v in state], self.beside)
+        return self._state_of([v.type for v in state], self.beside)
 
     def _put(self, state: Sequence[Value]) -> None:
         """Put a state where this thread's is, a lane beside the other."""
@@ -102,19 +102,19 @@ class Combination:
                 one = value if value.type.lanes == 1 else self.b.extract(value, lane)
                 self.b.store(one, self._cell(self._row(value.type, n, lane), self.thread))
 
-    def _got(self, kinds: Sequence[Type], thread: Value) -> State:
+    def _state_of(self, kinds: Sequence[Type], thread: Value) -> State:
         """The state that a thread put down."""
-        found = list[Value]()
+        result = list[Value]()
         for n, kind in enumerate(kinds):
-            made = Value(kind, "poison")
+            vector = Value(kind, "poison")
             for lane in range(kind.lanes):
                 one = self.b.load(kind.of(1), self._cell(self._row(kind, n, lane), thread))
                 if kind.lanes == 1:
-                    made = one
+                    vector = one
                 else:
-                    made = self.b.emit(kind, f"insertelement {made}, {one}, i64 {lane}")
-            found.append(made)
-        return found
+                    vector = self.b.emit(kind, f"insertelement {vector}, {one}, i64 {lane}")
+            result.append(vector)
+        return result
 
     def _row(self, kind: Type, number: int, lane: int) -> int:
         return (number * kind.lanes + lane) * self.mapping.threads

@@ -146,15 +146,15 @@ class GridEmitter(StatementEmitter):
             return {}
         b, narrow = self._b, _is_narrow(variables)
         rest = b.convert("trunc", number, "i32") if narrow else number
-        found = dict[Variable, Value]()
+        result = dict[Variable, Value]()
         for position in reversed(range(1, len(variables))):
             variable = variables[position]
             step = width if position == len(variables) - 1 else 1
             count = self._digit_count(variable, step, narrow)
-            found[variable] = self._digit(b.binary("urem", rest, count), step)
+            result[variable] = self._digit(b.binary("urem", rest, count), step)
             rest = b.binary("udiv", rest, count)
-        found[variables[0]] = self._digit(rest, width if len(variables) == 1 else 1)
-        return found
+        result[variables[0]] = self._digit(rest, width if len(variables) == 1 else 1)
+        return result
 
     def _digit_count(self, variable: Variable, step: int, narrow: bool) -> Value:
         known = static_extent(variable)

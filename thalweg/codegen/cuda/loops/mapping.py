@@ -101,12 +101,12 @@ def mapping_of(form: Loops, target: CudaTarget, aligned: bool) -> Mapping:
     form, backward = scans_in_order(form, (*items, *alone))
     if not alone:
         shared = [e for e in form.every(Reduce) if is_shared(e, form)]
-        if shared and (made := _team_mapping(form, target, shared, aligned)) is not None:
-            return made
+        if shared and (result := _team_mapping(form, target, shared, aligned)) is not None:
+            return result
         if vector is not None:
-            made = _transpose_mapping(form, target, items, aligned)
-            if made is not None:
-                return made
+            result = _transpose_mapping(form, target, items, aligned)
+            if result is not None:
+                return result
     elif _scans_by_blocks(form, target, items, alone):
         return _scan_mapping(form, target, items, alone, backward, aligned)
     width = _width(form, vector, target, aligned)
@@ -450,7 +450,7 @@ def _transpose_mapping(
             stride(store.offset, across) == 1 for store in form.stores
         ):
             continue
-        certain = _certain(form)
+        certain = _unconditional_loads(form)
         loads = tuple(e for e in certain if _is_transposed(e, across, along))
         if 0 < len(loads) <= _MAX_TRANSPOSED:
             ordered = (*(v for v in others if v is not across), across, along)
@@ -490,7 +490,7 @@ def _is_transposed(load: Load, across: Variable, along: Variable) -> bool:
     return offset.is_plain and stride(offset, across) == 1 and jumps
 
 
-def _certain(form: Loops) -> list[Load]:
+def _unconditional_loads(form: Loops) -> list[Load]:
     """The loads of a kernel that are done in any case, and not only where a guard allows them."""
 
     def parts(expr: Expr) -> tuple[Expr, ...]:

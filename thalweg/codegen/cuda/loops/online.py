@@ -32,15 +32,15 @@ def sums_of_powers(mapping: Mapping) -> dict[Reduce, Reduce]:
     it."""
     if mapping.kind != "row":
         return {}
-    found: dict[Reduce, Reduce] = {}
+    result: dict[Reduce, Reduce] = {}
     for total in mapping.form.every(Reduce):
         match total:
             case Reduce("sum", (along,), Call("exp", (Call("sub", (x, Reduce() as most)),))):
                 if _is_maximum(most, along, x) and _is_long(most, mapping):
-                    found[most] = total
+                    result[most] = total
             case _:
                 pass
-    return found
+    return result
 
 
 def _is_maximum(most: Reduce, along: Variable, x: Expr) -> bool:
@@ -100,5 +100,5 @@ def _power(b: Builder, x: LlvmRegister, less: LlvmRegister) -> LlvmRegister:
 
 
 def _larger(b: Builder, x: Value, y: Value) -> Value:
-    (found,) = _MAX.merge(b, [x], [y])
-    return found
+    (result,) = _MAX.merge(b, [x], [y])
+    return result

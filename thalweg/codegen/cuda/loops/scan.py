@@ -100,20 +100,20 @@ class ScanEmitter(GridEmitter):
         if value.type.lanes == 1:
             return [value]
         first, *others = (self._b.extract(value, lane) for lane in self._order)
-        found = [first]
+        result = [first]
         for element in others:
-            found.append(self._merged(accumulator, found[-1], element))
-        return found
+            result.append(self._merged(accumulator, result[-1], element))
+        return result
 
     def _vector(self, values: Sequence[Value]) -> Value:
         """Values in the order of the scan as one, in the order of memory."""
         if len(values) == 1:
             return values[0]
         kind = values[0].type.of(len(values))
-        made = Value(kind, "poison")
+        vector = Value(kind, "poison")
         for lane, value in zip(self._order, values, strict=True):
-            made = self._b.emit(kind, f"insertelement {made}, {value}, i64 {lane}")
-        return made
+            vector = self._b.emit(kind, f"insertelement {vector}, {value}, i64 {lane}")
+        return vector
 
     def _is_lane(self, lane: int) -> Value:
         return self._b.compare("eq", self._lane, lane)

@@ -195,7 +195,7 @@ class TeamExpressionEmitter(GridExpressionEmitter):
         phase = self._emitter.phase
         if phase is None or phase.is_first:
             self.hoist(scope, bodies_of(group))
-            slots = self._taken_by_team(scope, group)
+            slots = self._thread_states(scope, group)
         else:
             slots = [self._parts(phase, group, copy.lanes) for copy in scope.vectors]
         combination = self._emitter.combination
@@ -242,7 +242,7 @@ class TeamExpressionEmitter(GridExpressionEmitter):
 
     # Shares of a reduction
 
-    def _taken_by_team(self, scope: Scope, group: Sequence[Reduce]) -> Slots:
+    def _thread_states(self, scope: Scope, group: Sequence[Reduce]) -> Slots:
         """The states of this thread, in each copy."""
         if self._map.kind == "row":
             return [self._merge_lanes(group, self._row(scope, group))]
@@ -405,10 +405,10 @@ class TeamExpressionEmitter(GridExpressionEmitter):
         slots = Slots()
         for first in range(0, count, m.team):
             part = b.binary("add", self._emitter.member, first)
-            slots.append(self._perhaps(phase, group, part, start, first + m.team <= count))
+            slots.append(self._optional_part(phase, group, part, start, first + m.team <= count))
         return self._merge_slots(group, slots)
 
-    def _perhaps(
+    def _optional_part(
         self,
         phase: Phase,
         group: Sequence[Reduce],
@@ -441,18 +441,18 @@ class TeamExpressionEmitter(GridExpressionEmitter):
     def _left(
         self, phase: Phase, expr: Reduce, like_state: Sequence[Value], part: Value
     ) -> list[Value]:
-        b, found = self._b, list[Value]()
+        b, result = self._b, list[Value]()
         for number, value in enumerate(like_state):
-            kind, made = value.type, Value(value.type, "poison")
+            kind, vector = value.type, Value(value.type, "poison")
             for lane in range(kind.lanes):
                 one = b.load(kind.of(1), self._cell(phase, expr, number, part, lane))
-                made = (
+                vector = (
                     one
                     if kind.lanes == 1
-                    else b.emit(kind, f"insertelement {made}, {one}, i64 {lane}")
+                    else b.emit(kind, f"insertelement {vector}, {one}, i64 {lane}")
                 )
-            found.append(made)
-        return found
+            result.append(vector)
+        return result
 
     def _cell(self, phase: Phase, expr: Reduce, number: int, part: Value, lane: int) -> Value:
         """The address of a value of an item's state."""

@@ -134,21 +134,23 @@ class TransposeEmitter(GridEmitter):
             with self._inside(places):
                 inner = self._in_lanes(scope, along, places)
                 for number, load in enumerate(self.mapping.transposed):
-                    self._remember(inner, number, load, column, there)
+                    self._define_neighbours(inner, number, load, column, there)
                 self._hoist(inner, self._statements)
                 self._execute(inner, self._statements)
 
-    def _remember(self, scope: Scope, number: int, load: Load, row: Value, column: Value) -> None:
+    def _define_neighbours(
+        self, scope: Scope, number: int, load: Load, row: Value, column: Value
+    ) -> None:
         """Have neighbours of a column at hand as a load's value."""
         b, (copy,) = self._b, scope.vectors
         kind = storage_type(load.buffer.dtype, copy.lanes)
-        made = Value(kind, "poison")
+        vector = Value(kind, "poison")
         for lane in range(copy.lanes):
             place = self._cell(number, self._plus(row, constant(I64, lane)), column)
             one = b.load(kind.of(1), place)
             is_one = copy.lanes == 1
-            made = one if is_one else b.emit(kind, f"insertelement {made}, {one}, i64 {lane}")
-        copy.define(load, from_memory(b, made, np.dtype(load.buffer.dtype)))
+            vector = one if is_one else b.emit(kind, f"insertelement {vector}, {one}, i64 {lane}")
+        copy.define(load, from_memory(b, vector, np.dtype(load.buffer.dtype)))
 
     def _cell(self, number: int, row: Value, column: Value) -> Value:
         width, loads = self.mapping.width, self.mapping.transposed

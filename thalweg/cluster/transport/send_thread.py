@@ -7,36 +7,36 @@ from collections.abc import Callable
 from queue import SimpleQueue
 
 
-class Courier:
+class SendThread:
     """Runs tasks in FIFO order on a thread that starts with the first task."""
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._errands: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._given = self._done = 0
+        self._submitted = self._done = 0
         self.is_busy = False  # whether a task is queued or running
         self._lock = threading.Lock()
 
-    def give(self, task: Callable[[], None]) -> None:
+    def submit(self, task: Callable[[], None]) -> None:
         """Queue a task; only the I/O thread calls this."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             self._thread.start()
         with self._lock:
-            self._given += 1
+            self._submitted += 1
             self.is_busy = True
-        self._errands.put(task)
+        self._tasks.put(task)
 
     def close(self) -> None:
         """End the thread once the queue is empty."""
-        self._errands.put(None)
+        self._tasks.put(None)
 
     def _run(self) -> None:
-        while (task := self._errands.get()) is not None:
+        while (task := self._tasks.get()) is not None:
             try:
                 task()
             finally:
                 with self._lock:
                     self._done += 1
-                    self.is_busy = self._given != self._done
+                    self.is_busy = self._submitted != self._done

@@ -68,8 +68,8 @@ def test_a_lookup_is_one_message_and_its_answer(target: str) -> None:
         for size in (3, 3, 0, 1, 5):
             indices = np.arange(size) % 8
             KINDS.clear()
-            found = session.run(sums, {given: indices})
-            np.testing.assert_array_equal(found, TABLE[indices].sum(1))
+            actual = session.run(sums, {given: indices})
+            np.testing.assert_array_equal(actual, TABLE[indices].sum(1))
         assert [Kind.RUN] == KINDS
 
 
@@ -143,8 +143,8 @@ def test_values_for_other_tasks_go_to_them(target: str) -> None:
     with tf.Session(target) as session:
         session.run(table.initializer)
         for indices in ([1, 2], [3, 0], [7, 7, 7]):
-            found = session.run(sums, {given: indices})
-            np.testing.assert_array_equal(found, TABLE[indices].sum(1))
+            actual = session.run(sums, {given: indices})
+            np.testing.assert_array_equal(actual, TABLE[indices].sum(1))
 
 
 def test_several_values_come_in_any_order(target: str) -> None:
@@ -172,7 +172,7 @@ def test_an_error_at_once_names_op_task_and_line(target: str, cluster: list[Any]
             with pytest.raises(tf.errors.InvalidArgumentError, match="'rows'") as caught:
                 session.run(sums, {given: [8]})
             assert "/job:ps/replica:0/task:0" in str(caught.value)
-            assert "test_openings.py" in str(caught.value)
+            assert "test_prologues.py" in str(caught.value)
         np.testing.assert_array_equal(session.run(sums, {given: [2]}), TABLE[[2]].sum(1))
     assert not any(server._task._worker._steps for server in cluster)
 
@@ -185,7 +185,7 @@ def test_a_step_that_was_stopped_is_not_begun(target: str, cluster: list[Any]) -
         for _ in range(2):  # the first one finds out what is short
             session.run(sums, {given: [1]})
         engine = session._engine
-        assert any(fields["keys"] and part.opening for fields, part in worker.openings.values())
+        assert any(fields["keys"] and part.prologue for fields, part in worker.prologues.values())
         number = engine._number | next(copy(engine._counter))
         worker.abort(number, tf.errors.CancelledError(None, None, "stopped before it began"))
         with pytest.raises(tf.errors.CancelledError, match="stopped before it began"):
@@ -203,6 +203,6 @@ def test_large_values_have_messages_of_their_own(target: str) -> None:
         session.run(table.initializer)
         for _ in range(2):
             KINDS.clear()
-            found = session.run(sums, {given: indices})
-        np.testing.assert_array_equal(found, TABLE[indices].sum(1))
+            actual = session.run(sums, {given: indices})
+        np.testing.assert_array_equal(actual, TABLE[indices].sum(1))
     assert KINDS.count(Kind.TENSOR) == 2

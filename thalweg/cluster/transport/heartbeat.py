@@ -21,7 +21,7 @@ _BYTES_RECEIVED = Struct("=128xQ")  # tcpi_bytes_received in the kernel's tcp_in
 _WAITING = Struct("=i")
 
 
-class Pulse:
+class HeartbeatMonitor:
     """Monitors the received bytes of a connection; ZeroMQ owns the file descriptor."""
 
     def __init__(self, file: int) -> None:
@@ -41,7 +41,7 @@ class Pulse:
             self._silent_checks += 1
         return self._silent_checks >= _MAX_SILENT_CHECKS
 
-    def cut(self) -> None:
+    def shut_down(self) -> None:
         """Shut the connection down: ZeroMQ then reports it as disconnected."""
         with suppress(OSError), _borrowed(self._file) as connection:
             connection.shutdown(socket.SHUT_RDWR)

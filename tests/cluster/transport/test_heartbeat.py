@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.cluster.transport.conftest import LONG, MakeEndpoint, ask
+from thalweg.cluster.transport.heartbeat import HeartbeatMonitor, bytes_received, is_counted
 from thalweg.cluster.transport.loop import Loop
-from thalweg.cluster.transport.pulse import Pulse, bytes_received, is_counted
 from thalweg.cluster.transport.sockets import ConnectionEvent, Socket
 
 CHECKS = 6
@@ -29,42 +29,42 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
         yield one, other
 
 
-def checks(pulse: Pulse) -> int:
+def checks(monitor: HeartbeatMonitor) -> int:
     """How many looks find a connection alive; many at most."""
-    return next(count for count in range(100) if count == 99 or pulse.is_silent())
+    return next(count for count in range(100) if count == 99 or monitor.is_silent())
 
 
 def test_a_connection_is_silent_after_some_looks_without_a_byte(
     pair: tuple[socket.socket, socket.socket],
 ):
     one, other = pair
-    pulse = Pulse(other.fileno())
-    assert checks(pulse) == CHECKS  # after the first, which only reads the count
+    monitor = HeartbeatMonitor(other.fileno())
+    assert checks(monitor) == CHECKS  # after the first, which only reads the count
     one.sendall(b"12")
     assert other.recv(2) == b"12" and bytes_received(other.fileno()) == 2
-    assert not pulse.is_silent()
-    assert checks(pulse) == CHECKS - 1
+    assert not monitor.is_silent()
+    assert checks(monitor) == CHECKS - 1
 
 
 def test_bytes_that_nobody_read_are_not_silence(pair: tuple[socket.socket, socket.socket]):
     one, other = pair
-    pulse = Pulse(other.fileno())
+    monitor = HeartbeatMonitor(other.fileno())
     one.sendall(b"1")
-    assert checks(pulse) == 99
+    assert checks(monitor) == 99
 
 
 def test_a_connection_that_is_cut_ends_at_both_sides(pair: tuple[socket.socket, socket.socket]):
     one, other = pair
-    Pulse(other.fileno()).cut()
+    HeartbeatMonitor(other.fileno()).shut_down()
     assert one.recv(1) == other.recv(1) == b""
 
 
 def test_a_closed_connection_is_not_judged(pair: tuple[socket.socket, socket.socket]):
     _, other = pair
-    pulse = Pulse(other.fileno())
+    monitor = HeartbeatMonitor(other.fileno())
     other.close()
-    assert checks(pulse) == 99
-    pulse.cut()
+    assert checks(monitor) == 99
+    monitor.shut_down()
 
 
 def test_the_clock_of_a_loop_stands_still_while_the_process_is_stopped(
@@ -73,14 +73,14 @@ def test_the_clock_of_a_loop_stands_still_while_the_process_is_stopped(
     now = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     loop, fired = Loop("stopped"), list[float]()
-    loop.later(5, lambda: fired.append(now))
+    loop.call_later(5, lambda: fired.append(now))
     loop._run_calls()
     now += 3600  # between two looks at the clock
-    loop._attend()
+    loop._run_due()
     assert not fired
     for _ in range(5):
         now += 1
-        loop._attend()
+        loop._run_due()
     assert len(fired) == 1
 
 
@@ -102,7 +102,7 @@ def test_an_endpoint_looks_at_every_connection_and_cuts_the_silent(
 ):
     server, client = endpoint(), endpoint(None)
     ask(client.peer(server.address))
-    monkeypatch.setattr(Pulse, "is_silent", lambda _: True)
+    monkeypatch.setattr(HeartbeatMonitor, "is_silent", lambda _: True)
     for each in (server, client):
         assert "the connection broke" in str(each.handler.losses.get(timeout=LONG)[1])
 
@@ -114,14 +114,14 @@ def test_a_connection_that_is_being_opened_is_not_judged(endpoint: MakeEndpoint)
     server, client = endpoint(), endpoint(None)
     peer = client.peer(server.address)
     ask(peer)
-    other = Socket(client.loop, client._context.socket(zmq.DEALER), print, peer._happened)
+    other = Socket(client.loop, client._context.socket(zmq.DEALER), print, peer._on_event)
     for event in (zmq.EVENT_CONNECTED, zmq.EVENT_DISCONNECTED):
         tracked = other._tracked(ConnectionEvent(event, 1 << 20))
-        assert not other._pulses and not tracked.was_open
-        peer._happened(tracked)
+        assert not other._monitors and not tracked.was_open
+        peer._on_event(tracked)
     assert peer.is_alive
     for event in (zmq.EVENT_CONNECTED, zmq.EVENT_HANDSHAKE_SUCCEEDED):
         other._tracked(ConnectionEvent(event, 1 << 20 if event == zmq.EVENT_CONNECTED else 0))
-    assert list(other._pulses) == [1 << 20]
+    assert list(other._monitors) == [1 << 20]
     assert other._tracked(ConnectionEvent(zmq.EVENT_DISCONNECTED, 1 << 20)).was_open
     other.close()

@@ -9,10 +9,17 @@ from mmap import mmap
 from typing import Any, NamedTuple
 
 from thalweg.cluster import wire
-from thalweg.cluster.transport.lending import Lender, Lent
+from thalweg.cluster.transport.lending import Lender, PeerLease
 from thalweg.cluster.transport.shared_memory import Mappings, Pool
 from thalweg.cluster.transport.streams import Recycler, Streams
-from thalweg.cluster.wire import Content, Letter, Message, Place, ValueHeader, WireError
+from thalweg.cluster.wire import (
+    Content,
+    DecodedMessage,
+    Message,
+    ValueHeader,
+    ValueLocation,
+    WireError,
+)
 
 MAX_INLINE = 32 << 10  # bytes of one inline value
 _MAX_INLINE_SUM = 128 << 10  # bytes of all inline values of a message
@@ -26,7 +33,7 @@ class Stream(NamedTuple):
     content: memoryview
 
 
-class Parcel(NamedTuple):
+class PackedMessage(NamedTuple):
     """A message ready to be sent, and its streams."""
 
     frame: bytearray
@@ -39,26 +46,26 @@ class Packer:
     def __init__(self, lender: Lender | None) -> None:
         self.pool: Pool | None = None  # if the peer can map memory of this process
         self._lender = lender
-        self._lent = deque[Lent]()
+        self._leases = deque[PeerLease]()
         self._numbers = count(1)
 
-    def pack(self, message: Message, contents: Sequence[Content], is_answer: bool) -> Parcel:
+    def pack(self, message: Message, contents: Sequence[Content], is_answer: bool) -> PackedMessage:
         """Choose the place of each value, copy or lend it there, and encode the message."""
         if not contents:
-            return Parcel(wire.write(message, is_answer=is_answer), ())
+            return PackedMessage(wire.write(message, is_answer=is_answer), ())
         headers, inline, streams = list[ValueHeader](), list[Content](), list[Stream]()
         inline_left = _MAX_INLINE_SUM
         for content in contents:
             if content.nbytes <= min(MAX_INLINE, inline_left):
                 inline_left -= content.nbytes
                 inline.append(content)
-                headers.append(ValueHeader(Place.INLINE, *content[:3]))
+                headers.append(ValueHeader(ValueLocation.INLINE, *content[:3]))
             elif (header := self._lend_or_copy(content)) is not None:
                 headers.append(header)
             else:
                 streams.append(Stream(next(self._numbers), content.contiguous()))
-                headers.append(ValueHeader(Place.STREAM, *content[:3], streams[-1].number))
-        return Parcel(wire.write(message, headers, inline, is_answer), streams)
+                headers.append(ValueHeader(ValueLocation.STREAM, *content[:3], streams[-1].number))
+        return PackedMessage(wire.write(message, headers, inline, is_answer), streams)
 
     def is_slow(self, contents: Sequence[Content]) -> bool:
         """Whether packing or sending these values takes longer than waking another thread."""
@@ -75,27 +82,27 @@ class Packer:
 
     def _lend_or_copy(self, content: Content) -> ValueHeader | None:
         """Lend a value, or copy it to shared memory; None if neither is possible."""
-        if self.pool is not None and (lent := self._lend(content)) is not None:
-            return ValueHeader(Place.LENT, *content[:3], lent.segment.number, lent.place)
-        slot = self.pool.take(content.nbytes) if self.pool and content.nbytes else None
+        if self.pool is not None and (lease := self._lend(content)) is not None:
+            return ValueHeader(ValueLocation.LENT, *content[:3], lease.segment.number, lease.offset)
+        slot = self.pool.allocate(content.nbytes) if self.pool and content.nbytes else None
         if slot is None:
             return None
         content.copy_to(slot.memory[: content.nbytes])
-        return ValueHeader(Place.SHARED, *content[:3], slot.segment, slot.offset)
+        return ValueHeader(ValueLocation.SHARED, *content[:3], slot.segment, slot.offset)
 
-    def _lend(self, content: Content) -> Lent | None:
-        lent = self._lender.lend(content.source) if self._lender else None
-        if lent is not None:
-            while self._lent and self._lent[0].is_over:
-                self._lent.popleft()
-            self._lent.append(lent)
-        return lent
+    def _lend(self, content: Content) -> PeerLease | None:
+        lease = self._lender.lend(content.source) if self._lender else None
+        if lease is not None:
+            while self._leases and self._leases[0].is_over:
+                self._leases.popleft()
+            self._leases.append(lease)
+        return lease
 
     def close(self) -> None:
         """End all leases of the lost peer, and free the pool."""
-        while self._lent:
-            lent = self._lent.popleft()
-            lent.segment.forfeit(lent.place)
+        while self._leases:
+            lease = self._leases.popleft()
+            lease.segment.revoke(lease.offset)
         if self.pool is not None:
             self.pool.close()
 
@@ -108,25 +115,25 @@ class Unpacker:
         self._recycler = recycler
         self.streams = Streams(recycler)
 
-    def unpack(self, letter: Letter, done: Callable[[list[Any]], None]) -> None:
+    def unpack(self, decoded: DecodedMessage, done: Callable[[list[Any]], None]) -> None:
         """Call `done` with the values of a message, now or when their last chunk has arrived."""
-        streamed = [value for value in letter.values if _is_streamed(value)]
+        streamed = [value for value in decoded.values if _is_streamed(value)]
         if not streamed:
-            done([self._value(value) for value in letter.values])
+            done([self._value(value) for value in decoded.values])
             return
-        memory = self.streams.expect(streamed, lambda: done(self._values(letter, memory)))
+        memory = self.streams.expect(streamed, lambda: done(self._values(decoded, memory)))
 
     def close(self) -> None:
         """Drop the mappings of the peer's memory; live arrays keep theirs mapped."""
         self.mappings = None
 
-    def _values(self, letter: Letter, memory: Sequence[mmap]) -> list[Any]:
+    def _values(self, decoded: DecodedMessage, memory: Sequence[mmap]) -> list[Any]:
         streamed = iter(memory)
         return [
             self._value_of_stream(value, next(streamed))
             if _is_streamed(value)
             else self._value(value)
-            for value in letter.values
+            for value in decoded.values
         ]
 
     def _value(self, header: Any) -> Any:
@@ -135,7 +142,7 @@ class Unpacker:
         if self.mappings is None:
             raise WireError("a value in shared memory of another host")
         mapping = self.mappings.find(header.number)
-        if header.place is Place.LENT:
+        if header.location is ValueLocation.LENT:
             value = wire.value_of(header, mapping.memory(0, header.nbytes))
             mapping.clear_with(value, header.offset)
             return value
@@ -156,4 +163,4 @@ class Unpacker:
 
 
 def _is_streamed(value: Any) -> bool:
-    return isinstance(value, ValueHeader) and value.place is Place.STREAM
+    return isinstance(value, ValueHeader) and value.location is ValueLocation.STREAM

@@ -1,4 +1,4 @@
-"""The roster of a cluster on Ray, without Ray: who is where, and who is told."""
+"""The task registry of a cluster on Ray, without Ray: who is where, and who is told."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from thalweg.cluster.launch.ray_library import library
-from thalweg.cluster.launch.ray_task import Roster
+from thalweg.cluster.launch.ray_task import TaskRegistry
 from thalweg.cluster.launch.task import Task
 
 PS, WORKER = Task("ps", 0), Task("worker", 0)
@@ -23,10 +23,10 @@ class Actor:
 
 
 def test_others_are_told_who_comes():
-    roster, ps, worker = Roster(), Actor(), Actor()
-    assert roster.enter(PS, "a:1", True, ps) == (1, {"ps": {0: "a:1"}})
+    registry, ps, worker = TaskRegistry(), Actor(), Actor()
+    assert registry.register(PS, "a:1", True, ps) == (1, {"ps": {0: "a:1"}})
     everybody = (2, {"ps": {0: "a:1"}, "worker": {0: "b:2"}})
-    assert roster.enter(WORKER, "b:2", True, worker) == everybody == roster.cluster()
+    assert registry.register(WORKER, "b:2", True, worker) == everybody == registry.cluster()
     assert ps.told == [everybody]
     assert worker.told == []
 
@@ -36,10 +36,10 @@ def test_others_are_told_who_comes():
     [("a:9", True, "a:1"), ("a:9", False, "a:9"), ("b:9", True, "b:9")],
 )
 def test_who_comes_back_to_the_same_machine_keeps_its_address(offered, keeps, found):
-    roster, worker = Roster(), Actor()
-    roster.enter(WORKER, "c:3", True, worker)
-    roster.enter(PS, "a:1", True, Actor())
-    assert roster.enter(PS, offered, keeps, Actor())[1]["ps"] == {0: found}
+    registry, worker = TaskRegistry(), Actor()
+    registry.register(WORKER, "c:3", True, worker)
+    registry.register(PS, "a:1", True, Actor())
+    assert registry.register(PS, offered, keeps, Actor())[1]["ps"] == {0: found}
     assert worker.told[-1][1]["ps"] == {0: found}
 
 

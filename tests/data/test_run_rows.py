@@ -24,14 +24,14 @@ FUNCTIONS = {
 
 @pytest.fixture
 def counted(monkeypatch):
-    """How many rows went through `by_rows`, up to now."""
-    counts, by_rows = [], Program.by_rows
+    """How many rows went through `run_rows`, up to now."""
+    counts, run_rows = [], Program.run_rows
 
     def noted(self, values, is_row, count):
         counts.append(count)
-        return by_rows(self, values, is_row, count)
+        return run_rows(self, values, is_row, count)
 
-    monkeypatch.setattr(Program, "by_rows", noted)
+    monkeypatch.setattr(Program, "run_rows", noted)
     return counts
 
 
@@ -54,9 +54,9 @@ def test_what_is_captured_is_the_same_for_all_rows(counted: list[int]) -> None:
         data = Dataset.from_tensor_slices(pairs(5))
         return data.map(lambda x, y: tf.reduce_max(x + offset)).batch(5)
 
-    (found,) = elements(made)
+    (actual,) = elements(made)
     assert counted == [5]
-    assert found.tolist() == (pairs(5)[0] + np.float32([2, 4, 6])).max(1).tolist()
+    assert actual.tolist() == (pairs(5)[0] + np.float32([2, 4, 6])).max(1).tolist()
 
 
 def test_an_error_is_of_its_element(counted: list[int]) -> None:
@@ -66,7 +66,7 @@ def test_an_error_is_of_its_element(counted: list[int]) -> None:
         data = Dataset.from_tensor_slices(places).map(lambda i: tf.gather(tf.constant(TABLE), i))
         element = tf.data.make_one_shot_iterator(data.batch(2)).get_next()
         assert session.run(element).tolist() == TABLE[:2].tolist()
-        with pytest.raises(tf.errors.InvalidArgumentError, match=r"(?s)Gather.*test_by_rows\.py"):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"(?s)Gather.*test_run_rows\.py"):
             session.run(element)
     assert counted == [2, 2]
 

@@ -1,8 +1,8 @@
-"""Openings: the calls of a straight graph that can be made before its run starts.
+"""Prologues: the calls of a straight graph that can be made before its run starts.
 
 A task's partition often begins with regions that read only variables and values that arrived with
 the request to run it, and with sends of variables. If their results are only sent, these calls need
-no run. An opening makes them one after the other; the rest of the graph runs as usual.
+no run. A prologue makes them one after the other; the rest of the graph runs as usual.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class _Call(NamedTuple):
     sent: Sequence[tuple[int, Key]]  # (output, rendezvous key)
 
 
-class Opening:
+class Prologue:
     """The calls that a graph can make first, given the values of some rendezvous keys."""
 
     def __init__(self, graph: StraightGraph, keys: Sequence[Key], context: Context) -> None:
@@ -34,19 +34,19 @@ class Opening:
         self._predecessors = _predecessors(graph)
         done: set[int] = set()
         self.calls: list[_Call] = []
-        can_open = not graph.fed and not graph.fetches
-        for index, vertex in enumerate(graph.vertices if can_open else ()):
+        is_eligible = not graph.fed and not graph.fetches
+        for index, vertex in enumerate(graph.vertices if is_eligible else ()):
             if vertex is not None and self._is_ready(vertex, index):
                 done |= {index, *(i for i, _ in self._predecessors[index] if self._key(i))}
                 if not vertex.is_empty:
                     self.calls.append(self._call(vertex, index))
         received = [key for i in done if (key := self._key(i)) is not None]
-        #: Whether the opening does anything and consumes every received value.
-        self.is_there = bool(done) and sorted(received) == sorted(keys)
+        #: Whether the prologue does anything and consumes every received value.
+        self.is_usable = bool(done) and sorted(received) == sorted(keys)
         self.sends = tuple([key for call in self.calls for _, key in call.sent])
-        self.rest = graph.without(done) if self.is_there else graph
+        self.rest = graph.without(done) if self.is_usable else graph
         executables = [call.vertex.executable for call in self.calls]
-        self._executables = [each for each in executables if each is not None]
+        self._executables = [executable for executable in executables if executable is not None]
 
     def _key(self, index: int) -> Key | None:
         return self._graph.vertices[index].key

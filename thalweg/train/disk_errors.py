@@ -14,7 +14,7 @@ from thalweg.platform import tf_logging
 
 
 @contextmanager
-def survived(doing: str, unless: bool = False) -> Generator[None]:
+def log_disk_errors(doing: str, unless: bool = False) -> Generator[None]:
     """Suppress and log file-system errors of the block."""
     try:
         yield
