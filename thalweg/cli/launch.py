@@ -33,7 +33,7 @@ copied there: what it writes beside itself is lost."""
 _EXAMPLES = """\
 examples:
   thalweg launch --ps 1 --workers 2 train.py --steps 1000
-  thalweg launch --ps 1 --workers 2 --flags mnist_replica.py --sync_replicas
+  thalweg launch --ps 1 --workers 2 --flags thalweg run mnist_replica.py --sync_replicas
   thalweg launch --workers 3 --restarts 2 train.py --index={index}
   thalweg launch --ray auto --ps 2 --workers 8 train.py"""
 
