@@ -15,6 +15,7 @@ import thalweg as tf
 from thalweg.cluster import master
 from thalweg.cluster.server import TaskServer
 from thalweg.cluster.wire import Kind, Message
+from thalweg.ops.core.basic import Const
 
 pytest.importorskip("zmq")
 
@@ -206,3 +207,27 @@ def test_large_values_have_messages_of_their_own(target: str) -> None:
             actual = session.run(sums, {given: indices})
         np.testing.assert_array_equal(actual, TABLE[indices].sum(1))
     assert KINDS.count(Kind.TENSOR) == 2
+
+
+def test_constants_are_put_in_place_once(target: str) -> None:
+    given = tf.placeholder(tf.int64, [None, 1])
+    with tf.device(WORKER):
+        # A sampler is no part of a region, and neither are the constants that it is given.
+        classes, _, _ = tf.nn.uniform_candidate_sampler(tf.constant([[2]], tf.int64), 1, 8, True, 8)
+        with tf.control_dependencies([tf.abs(given)]):
+            total = tf.reduce_sum(classes)
+    with tf.device(PS0):
+        result = total * 2
+    calls = list[Const]()
+
+    def value(self: Const) -> Any:
+        calls.append(self)
+        return self.value
+
+    with mock.patch.object(Const, "numpy", value), tf.Session(target) as session:
+        for _ in range(2):
+            session.run(result, {given: [[1]]})
+        assert calls
+        calls.clear()
+        assert session.run(result, {given: [[1]]}) == 2 * sum(range(8))
+    assert not calls

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from thalweg.ops.core.basic import NoOp
+from thalweg.ops.core.basic import Const, NoOp
 from thalweg.ops.state.accumulators import AccumulatorHandle
 from thalweg.ops.state.queue_ops import QueueHandle
 from thalweg.ops.state.state import VariableV2
@@ -34,7 +34,7 @@ from thalweg.runtime.resources import Objects
 Ended = Callable[[list[list[Any]], BaseException | None], None]
 Submit = Callable[[Callable[[], None]], None]
 _SEQUENCES = (list, tuple)
-_LOOKUPS = (VariableV2, QueueHandle, AccumulatorHandle)
+_LASTING = (Const, VariableV2, QueueHandle, AccumulatorHandle)
 _MAX_SHORT_BYTES = 1 << 20  # inputs of an inexpensive call that is short
 
 
@@ -59,7 +59,7 @@ class StraightVertex:
 
 
 class _InitialState(NamedTuple):
-    """The initial state of a run, with variables already looked up."""
+    """The initial state of a run, with constants and variables already looked up."""
 
     values: list[Any]
     pending: list[int]
@@ -108,7 +108,7 @@ class StraightGraph:
 
     @property
     def has_calls(self) -> bool:
-        """Whether there are calls besides lookups of variables."""
+        """Whether there are calls besides lookups of constants and variables."""
         return any(vertex is not None and not is_lasting(vertex) for vertex in self.vertices)
 
     def start(self, context: Context) -> _InitialState:
@@ -119,19 +119,20 @@ class StraightGraph:
         return start
 
     def _initial_state(self, context: Context, objects: Objects) -> _InitialState:
-        """Look up the session's objects, which stay valid until one is deleted."""
+        """Look up constants, and the session's objects, which are valid until one is deleted."""
         version, values, pending = objects.version, self._values[:], self._pending[:]
         sources = [index for index, each in enumerate(self.vertices) if each and not pending[index]]
-        variables = [index for index in sources if is_lasting(self.vertices[index])]
+        lasting = [index for index in sources if is_lasting(self.vertices[index])]
         started = {
-            *variables,
+            *lasting,
             *(index for index in sources if self.vertices[index].key is not None),
         }
         ready = [index for index in reversed(sources) if index not in started]
-        for vertex in [self.vertices[index] for index in variables]:
-            resource = vertex.call.function(context.at(vertex.call.node))
-            put(vertex.outputs[0], resource, values, pending, ready)
-        left = sum(map(bool, self.vertices)) - len(variables)
+        for vertex in [self.vertices[index] for index in lasting]:
+            call = vertex.call
+            arguments = [context.at(call.node)] if call.takes_context else []
+            put(vertex.outputs[0], call.function(*arguments), values, pending, ready)
+        left = sum(map(bool, self.vertices)) - len(lasting)
         return _InitialState(values, pending, ready, left, objects, version)
 
     def _ordered_regions(self) -> list[tuple[Executable, int, int]]:
@@ -197,8 +198,9 @@ def _is_short(vertex: WiredVertex) -> bool:
 
 
 def is_lasting(vertex: StraightVertex) -> bool:
-    """Whether a vertex only looks up an object of the session, always the same one."""
-    return isinstance(vertex.call.node.op, _LOOKUPS) and not vertex.controls
+    """Whether a vertex has the same result in each run: a constant, or an object of the session."""
+    is_lookup = vertex.executable is None and isinstance(vertex.call.node.op, _LASTING)
+    return is_lookup and not vertex.controls
 
 
 def put(
