@@ -15,6 +15,7 @@ import thalweg as tf
 from thalweg.cluster import master
 from thalweg.cluster.server import TaskServer
 from thalweg.cluster.wire import Kind, Message
+from thalweg.cluster.worker import Worker
 from thalweg.ops.core.basic import Const
 
 pytest.importorskip("zmq")
@@ -231,3 +232,83 @@ def test_constants_are_put_in_place_once(target: str) -> None:
         calls.clear()
         assert session.run(result, {given: [[1]]}) == 2 * sum(range(8))
     assert not calls
+
+
+def there_and_back(function: Any) -> tuple[Any, Any]:
+    """A counter on a server, and an op that adds to it what a function of a value there gives."""
+    with tf.device(PS0):
+        value, count = tf.Variable(3.0), tf.Variable(0.0)
+    with tf.device(WORKER):
+        change = function(value)
+    with tf.device(PS0):
+        return count, count.assign_add(change).op
+
+
+def test_the_last_calls_of_a_part_need_no_run(target: str, cluster: list[Any]) -> None:
+    count, add = there_and_back(lambda value: value - 2.0)
+    waits = mock.patch.object(Worker, "wait", autospec=True, side_effect=Worker.wait)
+    with tf.Session(target) as session, waits as waited:
+        session.run(tf.global_variables_initializer())
+        for _ in range(20):
+            session.run(add)
+        assert session.run(count) == 20.0
+        assert waited.call_count > 10  # all but the first ones, which find out what is short
+    assert not any(server._task._worker._steps for server in cluster)
+
+
+def test_a_part_that_waits_ends_with_the_step(target: str, cluster: list[Any]) -> None:
+    fails = False
+
+    def change(value: Any) -> Any:
+        if fails:
+            raise ValueError("no good")
+        return value - np.float32(2.0)
+
+    count, add = there_and_back(lambda value: tf.py_func(change, [value], tf.float32))
+    with tf.Session(target) as session:
+        session.run(tf.global_variables_initializer())
+        for _ in range(10):
+            session.run(add)
+        fails = True
+        for _ in range(3):
+            with pytest.raises(tf.errors.InvalidArgumentError, match="no good"):
+                session.run(add)
+        fails = False
+        session.run(add)
+        assert session.run(count) == 11.0
+    assert not any(server._task._worker._steps for server in cluster)
+
+
+def test_a_part_that_waits_ends_with_its_session(target: str, cluster: list[Any]) -> None:
+    is_running, may_end = threading.Event(), threading.Event()
+
+    def change(value: Any) -> Any:
+        is_running.set()
+        assert may_end.wait(30)
+        return value - np.float32(2.0)
+
+    _, add = there_and_back(lambda value: tf.py_func(change, [value], tf.float32))
+    worker = cluster[1]._task._worker
+    errors = list[Exception]()
+
+    def run(session: tf.Session) -> None:
+        try:
+            session.run(add)
+        except tf.errors.OpError as error:
+            errors.append(error)
+
+    with tf.Session(target) as session:
+        session.run(tf.global_variables_initializer())
+        may_end.set()
+        for _ in range(10):
+            session.run(add)
+        may_end.clear()
+        is_running.clear()
+        thread = threading.Thread(target=run, args=[session])
+        thread.start()
+        assert is_running.wait(30)
+        worker.reset(None)
+        may_end.set()
+        thread.join()
+    assert isinstance(errors[0], tf.errors.AbortedError)
+    assert not worker._steps

@@ -237,9 +237,34 @@ class TaskServer(Member):
             self._reply_done(peer, message, _NO_PLACES, ())
         else:
             self.flush()
-            self._start_rest(peer, message, _NO_FEEDS, rest=prologue.rest)
+            epilogue = prologue.epilogue
+            if epilogue is None or not epilogue.is_short:
+                self._start_rest(peer, message, _NO_FEEDS, rest=prologue.rest)
+            else:
+                complete = partial(self._run_epilogue, peer, message, epilogue)
+                worker.wait(message.fields["session"], number, epilogue.keys, complete)
             return
         worker.end(number)
+
+    def _run_epilogue(
+        self,
+        peer: Peer,
+        message: Message,
+        epilogue: Prologue,
+        values: Sequence[Any],
+        error: BaseException | None,
+    ) -> None:
+        """Make the last calls of a part, or report its error."""
+        try:
+            if error is not None:
+                raise error
+            sent = epilogue(values)
+            for key, value in zip(epilogue.sends, sent, strict=True):
+                self.push(message.step, key, value)
+        except Exception as failure:
+            self._on_part_done(peer, message, {}, failure)
+        else:
+            self._reply_done(peer, message, _NO_PLACES, ())
 
     def _on_part_done(
         self, peer: Peer, message: Message, fetched: Values, error: BaseException | None

@@ -78,7 +78,7 @@ class Worker:
         self.lender: Lender | None = None  # allocates variables that the host's tasks can map
         self._outgoing = outgoing
         self._sessions: dict[str, TaskSession] = {}
-        self._steps: dict[int, TaskStep] = {}
+        self._steps: dict[int, TaskStep | WaitingStep] = {}
         #: The prologues of parts, by the identity of the fields of RUN, which equal messages share;
         #: these are kept so that no others can have their identity. Empty after a part is dropped.
         self.prologues = Bounded[int, tuple[Any, CachedPrologue]](
@@ -115,9 +115,9 @@ class Worker:
         with self._lock:
             task_session = self._sessions.pop(session, None)
             self.prologues.clear()
-            steps = [step for step in self._steps.values() if step.session == session]
-        for step in steps:
-            self.abort(step.number, error)
+            steps = [number for number, step in self._steps.items() if step.session == session]
+        for number in steps:
+            self.abort(number, error)
         if task_session is not None and task_session.on_end is not None:
             task_session.on_end(error)
 
@@ -153,7 +153,7 @@ class Worker:
         rest: StraightGraph | None = None,
     ) -> bool:
         """Start this task's partitions of a step; does not block. Returns whether calls passed to
-        `later` return where they would have to wait for values of other tasks.
+        `submit_long` return where they would have to wait for values of other tasks.
 
         Args:
             submit_short: runs a continuation on a thread that must not block. Used while calls are
@@ -221,14 +221,29 @@ class Worker:
     def deliver(self, number: int, key: Key, value: Any) -> None:
         """Put a value from another task into the step's rendezvous; dropped if that is aborted."""
         step = self._steps.get(number) or self._get_or_create_step(number)
-        if step.cancellation.error is None:
-            Rendezvous.send(step, key, value)
+        step.deliver(key, value)
 
     def abort(self, number: int, error: errors.OpError) -> None:
         """Abort a step, whether it runs or has yet to start here."""
         self._get_or_create_step(number).cancel(error)
 
-    def _get_or_create_step(self, number: int, session: str = "") -> TaskStep:
+    def wait(self, session: str, number: int, keys: Sequence[Key], complete: Complete) -> None:
+        """Wait for the values of a step under some keys, the last that it needs; `complete` is
+        called once, with them or with the error that the step was aborted with."""
+        self._steps[number] = WaitingStep(session, keys, partial(self._complete, number, complete))
+        if session not in self._sessions:  # closed meanwhile
+            self.abort(number, _reset_error(self.name))
+
+    def _complete(
+        self, number: int, complete: Complete, values: Sequence[Any], error: errors.OpError | None
+    ) -> None:
+        """End a waiting step, unless another thread does."""
+        self._ended[number] = None
+        if self._steps.pop(number, None) is not None:
+            self.traffic.steps += 1
+            complete(values, error)
+
+    def _get_or_create_step(self, number: int, session: str = "") -> Any:
         """The step of a number, created on first mention; an ended one is returned aborted."""
         with self._lock:
             step = self._steps.get(number)
@@ -254,6 +269,8 @@ class Worker:
                 self._ended[number] = None
 
 
+#: (values in the order of their keys, error)
+Complete = Callable[[Sequence[Any], errors.OpError | None], None]
 Values = dict[int, Any]
 Done = Callable[[Values, BaseException | None], None]
 
@@ -330,6 +347,26 @@ class CachedPrologue:
         self.reply_fields = FixedFields(places=(), keys=sends)
 
 
+class WaitingStep:
+    """A step on this task that waits for its last values; its calls need no run."""
+
+    def __init__(self, session: str, keys: Sequence[Key], complete: Complete) -> None:
+        self.session = session
+        self._keys, self._complete = keys, complete
+        self._values: dict[Key, Any] = {}
+
+    def deliver(self, key: Key, value: Any) -> None:
+        """Take a value from another task; on the I/O thread."""
+        if key in self._keys:
+            self._values[key] = value
+            if len(self._values) == len(self._keys):
+                self._complete([self._values[each] for each in self._keys], None)
+
+    def cancel(self, error: errors.OpError) -> None:
+        """Abort the step."""
+        self._complete((), error)
+
+
 class TaskStep(Rendezvous):
     """One step on this task: the rendezvous of its partitions with those of other tasks."""
 
@@ -348,6 +385,11 @@ class TaskStep(Rendezvous):
             raise self.error
         elif self.piggyback is None or not self.piggyback.add(key, value):
             self._outgoing.push(self.number, key, value)
+
+    def deliver(self, key: Key, value: Any) -> None:
+        """Take a value from another task; dropped if the step is aborted."""
+        if self.cancellation.error is None:
+            super().send(key, value)
 
     def flush(self) -> None:
         """Send the messages that this thread has buffered."""

@@ -123,8 +123,8 @@ class StartablePartitions:
         if self._straight is None:
             return None
         prologue = Prologue(self._straight, keys, Context(self._node, self._own, Cancellation()))
-        has_advantage = prologue.is_usable and (prologue.rest is None or bool(keys))
-        return prologue if has_advantage else None
+        needs_no_run = prologue.rest is None or prologue.epilogue is not None
+        return prologue if prologue.is_usable and (needs_no_run or keys) else None
 
     def start(
         self,
@@ -136,8 +136,8 @@ class StartablePartitions:
         done: Done,
         rest: StraightGraph | None = None,
     ) -> bool:
-        """Run like `run_partitions`, but never block. Returns whether calls passed to `later`
-        do not block either.
+        """Run like `run_partitions`, but never block. Returns whether calls passed to
+        `submit_long` do not block either.
 
         When a value arrives, `submit_short` continues the run. From the first long call on,
         `submit_long` runs the rest on another thread; it runs everything if the graph is not

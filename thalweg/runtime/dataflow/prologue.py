@@ -8,6 +8,7 @@ no run. A prologue makes them one after the other; the rest of the graph runs as
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from thalweg.ops.core.buffer import Buffer
@@ -47,6 +48,14 @@ class Prologue:
         self.rest = graph.without(done) if self.is_usable else graph
         executables = [call.vertex.executable for call in self.calls]
         self._executables = [executable for executable in executables if executable is not None]
+
+    @cached_property
+    def epilogue(self) -> Prologue | None:
+        """The calls of the rest, if all can be made once its values have arrived."""
+        if not self.is_usable or self.rest is None or not self.rest.expected:
+            return None
+        epilogue = Prologue(self.rest, tuple(self.rest.expected), self._context)
+        return epilogue if epilogue.is_usable and epilogue.rest is None else None
 
     def _key(self, index: int) -> Key | None:
         return self._graph.vertices[index].key

@@ -75,7 +75,7 @@ class StraightGraph:
     def __init__(self, wiring: Wiring, done: Collection[int] = ()) -> None:
         """`done`: indices of the vertices that runs leave out, because they ran before."""
         (frame,) = wiring.frames
-        self._wiring = wiring
+        self._wiring, self._done = wiring, done
         self.fed = [vertex.edges[0].plain for vertex in wiring.feeds]
         self._values, self._pending = frame.values, frame.pending
         self.vertices: list[Any] = [  # StraightVertex, or None if it is fed or done
@@ -103,7 +103,7 @@ class StraightGraph:
 
     def without(self, done: Collection[int]) -> StraightGraph | None:
         """The graph without the vertices at these indices; None if no calls remain."""
-        left = StraightGraph(self._wiring, done)
+        left = StraightGraph(self._wiring, {*self._done, *done})
         return left if left.has_calls else None
 
     @property
