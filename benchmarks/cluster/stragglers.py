@@ -145,9 +145,10 @@ def run_task(name: str, jobs: dict[str, list[str]], job: str, index: int, second
 
 
 class Run(NamedTuple):
-    """When each worker ended its steps, and the largest lead of any."""
+    """When each worker ended its steps, how many it had made before, and the largest lead."""
 
     times: list[np.ndarray[Any, Any]]
+    earlier: list[int]
     lead: int
 
     def rate(self, worker: int) -> float:
@@ -174,7 +175,7 @@ def run(name: str, seconds: float) -> Run:
         for task in tasks:
             task.kill()
             task.communicate()
-    return Run(*collected(logs))
+    return collected(logs)
 
 
 def start(name: str, jobs: dict[str, list[str]], job: str, index: int, seconds: float) -> Any:
@@ -190,12 +191,13 @@ def wait(worker: Any) -> None:
         raise SystemExit(f"a worker ended: see {LOG}")
 
 
-def collected(logs: list[list[tuple[float, int]]]) -> tuple[list[np.ndarray[Any, Any]], int]:
+def collected(logs: list[list[tuple[float, int]]]) -> Run:
     """Times from when all had made a step, and the largest lead from then on."""
     start = max(log[0][0] for log in logs)
     kept = [[(at - start, lead) for at, lead in log if at >= start] for log in logs]
     times = [np.array([at for at, _ in log]) for log in kept]
-    return times, max(lead for log in kept for _, lead in log)
+    earlier = [len(log) - len(later) for log, later in zip(logs, kept, strict=True)]
+    return Run(times, earlier, max(lead for log in kept for _, lead in log))
 
 
 def table(runs: dict[str, Run]) -> str:
@@ -224,7 +226,8 @@ def plot(runs: dict[str, Run]) -> None:
         fastest = max(range(WORKERS), key=each.rate)
         for worker, label in ((fastest, "fastest"), (SLOW, "slow")):
             times = each.times[worker]
-            panel.step(times, np.arange(len(times)), where="post", label=label)
+            steps = each.earlier[worker] + np.arange(len(times))
+            panel.step(times, steps, where="post", label=label)
         panel.set(title=MODES[name].title, xlabel="seconds")
         panel.title.set_fontsize(9)
         panel.grid(alpha=0.3)
