@@ -17,6 +17,7 @@ from thalweg.cluster.server import TaskServer
 from thalweg.cluster.wire import Kind, Message
 from thalweg.cluster.worker import Worker
 from thalweg.ops.core.basic import Const
+from thalweg.partition.rendezvous import Key
 
 pytest.importorskip("zmq")
 
@@ -312,3 +313,19 @@ def test_a_part_that_waits_ends_with_its_session(target: str, cluster: list[Any]
         thread.join()
     assert isinstance(errors[0], tf.errors.AbortedError)
     assert not worker._steps
+
+
+def test_a_step_that_waits_is_not_started_again(cluster: list[Any]) -> None:
+    worker = cluster[1]._task._worker
+    session, ended = "5e55", list[Any]()
+    task_session = worker.open_session(session)
+    task_session.plans[1] = ()
+    key = Key("x:0", "/job:worker/task:0", PS0)
+    worker.wait(session, 7, [key], lambda values, error: ended.append((values, error)))
+    with pytest.raises(tf.errors.InternalError, match="Step 7 runs already"):
+        worker.start(session, 1, 7, {}, lambda call: call(), lambda *_: None)
+    worker.deliver(7, Key("other:0", "", ""), 1)
+    worker.deliver(7, key, 2)
+    worker.abort(7, tf.errors.CancelledError(None, None, "too late"))
+    assert ended == [([2], None)] and not worker.has_step(7)
+    worker.close_session(session, tf.errors.CancelledError(None, None, "closed"))

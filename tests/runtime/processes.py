@@ -21,6 +21,12 @@ from thalweg.lower.lowering import lower
 from thalweg.platform.disk_cache import Disk
 
 
+def assert_equal(one: Any, other: Any) -> None:
+    """The values of two processes are the same."""
+    for first, second in zip(one, other, strict=True):
+        np.testing.assert_array_equal(first, second)
+
+
 def with_layout(change: str) -> Callable[..., list[Loaded] | None]:
     """What finds the kernels of a CPU device, but with other scratch bytes or phases."""
     find = CpuDevice._find_named

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import thalweg as tf
-from tests.runtime.processes import Processes, with_layout
+from tests.runtime.processes import Processes, assert_equal, with_layout
 from thalweg.codegen import cache
 from thalweg.codegen.cache import Kernels
 from thalweg.codegen.contraction import tune as tuned
@@ -68,11 +68,6 @@ class Loops(Processes):
 def processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Loops:
     monkeypatch.setattr(native_control, "RESTORES", True)
     return Loops(tmp_path, monkeypatch)
-
-
-def assert_equal(one: Any, other: Any) -> None:
-    for first, second in zip(one, other, strict=True):
-        np.testing.assert_array_equal(first, second)
 
 
 # Restored programs

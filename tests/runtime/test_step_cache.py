@@ -19,7 +19,7 @@ import pytest
 import thalweg as tf
 from tests.codegen.cuda import sessions
 from tests.codegen.steps import STEPS
-from tests.runtime.processes import Processes, with_layout
+from tests.runtime.processes import Processes, assert_equal, with_layout
 from thalweg.codegen import cache
 from thalweg.codegen.cache import Kernels
 from thalweg.codegen.contraction import tune as tuned
@@ -65,11 +65,6 @@ class Planned(Processes):
 def processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Planned:
     monkeypatch.setattr(step_cache, "ENABLED", True)
     return Planned(tmp_path, monkeypatch)
-
-
-def assert_equal(one: Any, other: Any) -> None:
-    for first, second in zip(one, other, strict=True):
-        np.testing.assert_array_equal(first, second)
 
 
 # Restored steps

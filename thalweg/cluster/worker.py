@@ -167,6 +167,8 @@ class Worker:
         task_session = self._sessions.get(session) or self.session(session)
         plan = task_session.plans[handle]
         step = self._get_or_create_step(number, session)
+        if not isinstance(step, TaskStep):
+            raise errors.InternalError(None, None, f"Step {number:x} runs already")
         for key, value in received:
             self.deliver(number, key, value)
         on_done = partial(self._on_partitions_done, step, done)
@@ -243,7 +245,7 @@ class Worker:
             self.traffic.steps += 1
             complete(values, error)
 
-    def _get_or_create_step(self, number: int, session: str = "") -> Any:
+    def _get_or_create_step(self, number: int, session: str = "") -> TaskStep | WaitingStep:
         """The step of a number, created on first mention; an ended one is returned aborted."""
         with self._lock:
             step = self._steps.get(number)
@@ -338,12 +340,10 @@ class CachedPrologue:
         #: None if all of the part has to be started.
         self.prologue = plan.prologue(keys) if isinstance(plan, StartablePartitions) else None
         sends = self.prologue.sends if self.prologue else ()
-        rest, tasks = (
-            self.prologue and self.prologue.rest,
-            {task_of(key.destination) for key in sends},
-        )
+        tasks = {task_of(key.destination) for key in sends}
+        has_rest = self.prologue is not None and self.prologue.rest is not None
         #: Whether the prologue is the whole part, and all values go to the master's task.
-        self.is_whole = rest is None and tasks <= {master}
+        self.is_whole = not has_rest and tasks <= {master}
         self.reply_fields = FixedFields(places=(), keys=sends)
 
 

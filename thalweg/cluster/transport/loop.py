@@ -211,7 +211,7 @@ class Loop:
         """Poll for events. While messages come at short intervals, spin with `sched_yield` between
         them: waking a sleeping core takes longer than reading a message. Stop spinning if another
         thread got the core, which is awake then. If yielding has cost too much lately, sleep at
-        once: the scheduler runs a woken thread sooner than one that has yielded."""
+        once: the scheduler prefers a woken thread to one that has yielded."""
         poll, now = self._epoll.poll, time.monotonic()
         if self._lost > _MAX_LOST:
             self._lost -= self._lost / 64  # decays until spinning is tried again
