@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import cache
 from hashlib import blake2b
-from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,10 +20,11 @@ from thalweg.platform.caches import memoized
 
 _PACKAGE = Path(__file__).parent.parent
 
-#: Code with single-quoted strings, then a comment, a triple-quoted string, or the end.
-_PARTS = re.compile(
-    rb"""((?:[^"'#]++|"(?!"")(?:[^"\\\n]|\\.)*+"|'(?!'')(?:[^'\\\n]|\\.)*+')*+)"""
-    rb"""(#[^\n]*+|\"{3}(?:[^"\\]++|\\.|"(?!""))*+\"{3}|'{3}(?:[^'\\]++|\\.|'(?!''))*+'{3}|\Z)""",
+#: A comment, a string, or code between them. No possessive repetition of groups: before Python
+#: 3.11.4, `re` matches the wrong text with it.
+_TOKEN = re.compile(
+    rb"""#[^\n]*|\"{3}(?:[^\\]|\\.)*?\"{3}|'{3}(?:[^\\]|\\.)*?'{3}"""
+    rb"""|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|[^"'#]+""",
     re.DOTALL,
 )
 
@@ -108,17 +108,17 @@ def code_of(source: bytes) -> bytes:
     >>> code_of(b"def f(x):\\n    # twice\\n\\n    return 2 * x  # exact")
     b'def f(x):\\n    return 2 * x'
     """
-    parts: list[tuple[bytes, bytes]] = _PARTS.findall(source)
+    tokens: list[bytes] = _TOKEN.findall(source)
     kept: list[bytes] = []
-    for (code, other), (after, _) in pairwise([*parts, (b"", b"")]):
-        kept.append(code)
-        if not (other.startswith(b"#") or _is_docstring(code, other, after, is_first=not kept[1:])):
-            kept.append(other.replace(b"\n", b"\0"))
+    for before, token, after in zip([b"", *tokens], tokens, [*tokens[1:], b""], strict=False):
+        if not (token.startswith(b"#") or _is_docstring(before, token, after)):
+            is_string = token.startswith((b'"', b"'"))
+            kept.append(token.replace(b"\n", b"\0") if is_string else token)
     return b"\n".join(filter(None, map(bytes.rstrip, b"".join(kept).split(b"\n"))))
 
 
-def _is_docstring(before: bytes, string: bytes, after: bytes, is_first: bool) -> bool:
-    """Whether a triple-quoted string is a docstring: alone on its lines, and first in the file or
+def _is_docstring(before: bytes, string: bytes, after: bytes) -> bool:
+    """Whether a token is a docstring: triple-quoted, alone on its lines, and first in the file or
     right after the colon that opens a block."""
-    opens = before.rstrip(b" ").endswith(b":\n") or (is_first and not before)
-    return opens and string.startswith(b'"') and after.startswith(b"\n")
+    opens = not before or before.rstrip(b" ").endswith(b":\n")
+    return opens and string.startswith(b'"""') and after.startswith(b"\n")
