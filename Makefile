@@ -4,8 +4,10 @@
 # four times as long without.
 unexport PYTHONDONTWRITEBYTECODE
 
-PYTHON ?= $(firstword $(foreach p,python3 python3.12 python3.11 python3.13,\
-	$(shell $(p) -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $(p))))
+# Distributions compile Python with profile-guided optimisation. Version managers often do not: then
+# steps on clusters, which are Python's own work, take up to twice as long.
+PYTHON ?= $(firstword $(foreach p,/usr/bin/python3 python3 python3.12 python3.11 python3.13,\
+	$(shell $(p) -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $(p))))
 BIN := .venv/bin
 TF_TESTS ?=
 TF_LIST ?=
