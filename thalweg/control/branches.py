@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple, cast
 
 from thalweg.autodiff.gradients import InnerGradient, backward, is_differentiable, zeros
@@ -27,7 +27,7 @@ from thalweg.graph.likes import Structure, TensorLike
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.origin import user_line
 from thalweg.graph.scopes import name_scope
-from thalweg.graph.shapes import TensorShape, unknown_shape
+from thalweg.graph.shapes import TensorShape
 from thalweg.graph.subgraph import Body, SubGraph, is_body
 from thalweg.ops.arrays import joining
 from thalweg.ops.core import casting, checks, filling, shaping
@@ -150,12 +150,12 @@ def _is_sliced(parts: Sequence[_BranchGradient]) -> bool:
 
 def _gradient_body(
     graph: SubGraph, parts: Sequence[_BranchGradient], sliced: Sequence[bool]
-) -> TracedBody:
+) -> Body:
     outputs: list[Tensor] = []
     with graph.as_default():
         for part, is_sliced in zip(parts, sliced, strict=True):
             outputs += part.slices() if is_sliced else [part.dense()]
-        return TracedBody(graph, (), tuple(graph.capture(tensor) for tensor in outputs))
+        return Body(graph, (), tuple(graph.capture(tensor) for tensor in outputs))
 
 
 class If(Branching):
@@ -172,16 +172,10 @@ class Case(Branching):
 
 def common_shape(shapes: Sequence[TensorShape]) -> TensorShape:
     """The most specific static shape that all shapes are compatible with."""
-    ranks = {shape.rank for shape in shapes}
-    if None in ranks or len(ranks) > 1:
-        return unknown_shape()
-    sizes = zip(*(shape.as_list() for shape in shapes), strict=True)
-    return TensorShape([size[0] if len(set(size)) == 1 else None for size in sizes])
+    return functools.reduce(TensorShape.most_specific_compatible_shape, shapes)
 
 
-def _branch_node(
-    kind: type[Branching], choice: Tensor, unclosed: Sequence[TracedBody]
-) -> list[Tensor]:
+def _branch_node(kind: type[Branching], choice: Tensor, unclosed: Sequence[Body]) -> list[Tensor]:
     bodies, captured = close_bodies(unclosed)
     dtypes = tuple(tensor.dtype.base_dtype for tensor in bodies[0].outputs)
     with after_outer_nodes(unclosed):
@@ -423,7 +417,7 @@ def _chain(pairs: Sequence[_Pair], default: _Function, strict: bool) -> Any:
         return cond(convert_to_tensor(True), default, default, strict=strict)
     function = default
     for predicate, chosen in reversed(pairs[1:]):
-        function = partial(cond, predicate, chosen, function, strict=True)
+        function = functools.partial(cond, predicate, chosen, function, strict=True)
     predicate, chosen = pairs[0]
     return cond(predicate, chosen, function, strict=strict)
 

@@ -258,11 +258,7 @@ def _short_repr(value: Any) -> str:
 
 def covers(known: Sizes, given: Sizes) -> bool:
     """Whether a trace for the `known` shape takes tensors of the given one."""
-    if known is None or known == given:
-        return True
-    if given is None or len(known) != len(given):
-        return False
-    return all(a is None or a == b for a, b in zip(known, given, strict=True))
+    return known == given or generalized(known, given) == known
 
 
 def generalized(first: Sizes, second: Sizes) -> Sizes:
