@@ -31,13 +31,12 @@ from thalweg.functions.trace import (
     Leaf,
     Trace,
     TraceNode,
-    has_effect,
-    op_trace_nodes,
 )
 from thalweg.graph.graph import graphs
-from thalweg.graph.node import Node, Tensor
+from thalweg.graph.node import Tensor
 from thalweg.graph.origin import MadeAt
 from thalweg.graph.shapes import TensorShape
+from thalweg.graph.subgraph import needed
 from thalweg.ops.core.basic import Const
 from thalweg.ops.core.buffer import Buffer
 from thalweg.ops.core.context import VariableCell
@@ -313,10 +312,8 @@ class LazyTrace:
     def _located(self, error: errors.OpError, step: RecordedStep) -> errors.OpError:
         """An error at the line that recorded the op in this trace, not in the first one like it."""
         node = error.op
-        index = step.op_indices.get(node)
-        if index is None:
-            return error
-        line = self.line(next(itertools.islice(op_trace_nodes(self.end.path()), index, None)))
+        original = step.originals.get(node)
+        line = self.line(next((p for p in self.end.path() if original in p.nodes), None))
         if line is None:
             return error
         located = copy(node)
@@ -339,10 +336,9 @@ class LazyTrace:
 
     def _compute_alone(self, tensor: EagerTensor, failure: Failure) -> None:
         template = self.templates[tensor._position]
-        if self._is_pure(template):
-            trace_node = _without_effects(self.end)
+        if _is_pure(template):
             try:
-                step = record_step(trace_node, [template], self.values)
+                step = record_step(self.end, [template], self.values, runs_effects=False)
                 (result,) = step.run(self.values, self.cells, self.streams)
             except Exception as error:  # perhaps not the one that stopped the step
                 failure = Failure(error)
@@ -351,18 +347,11 @@ class LazyTrace:
                 return
         tensor.resolve(failure)
 
-    def _is_pure(self, template: Tensor) -> bool:
-        """Whether a tensor depends on no state, so that it can be computed at any time."""
-        pending, seen = [template.op], set[Node]()
-        while pending:
-            node = pending.pop()
-            if node in seen:
-                continue
-            seen.add(node)
-            if node.op.stateful and not isinstance(node.op, Leaf):
-                return False
-            pending += [tensor.op for tensor in node.inputs]
-        return True
+
+def _is_pure(template: Tensor) -> bool:
+    """Whether a tensor depends on no state, so that it can be computed at any time."""
+    nodes = needed([template], (), {})
+    return not any(node.op.stateful and not isinstance(node.op, Leaf) for node in nodes)
 
 
 _leaf_keys = Bounded[Any, int]("kinds of tensors in eager code", 10_000)
@@ -383,16 +372,6 @@ def _device_of(held: Any) -> str:
     """The device of a variable; "" for other values, and without GPUs."""
     buffer = held.buffer if isinstance(held, VariableCell) else None
     return "" if buffer is None or not eager_devices().has_gpus else buffer.device
-
-
-def _without_effects(trace_node: TraceNode) -> TraceNode:
-    """A copy of a path without the nodes that have effects."""
-    end: TraceNode | None = None
-    for original in trace_node.path():
-        nodes = tuple(node for node in original.nodes if not has_effect(node))
-        end = TraceNode(end, nodes, original.outputs, original.kind)
-        end.consulted = original.consulted
-    return cast("TraceNode", end)
 
 
 def _save_for_tapes(spans: list[Any], results: list[Any]) -> None:

@@ -15,22 +15,17 @@ import numpy as np
 
 from thalweg.functions.devices import eager_devices, generation
 from thalweg.functions.eager import EAGER
-from thalweg.functions.steps import PlannedStep, planned_step
+from thalweg.functions.steps import PlannedStep, add_input, plan_step
 from thalweg.functions.tensors import EagerTensor, known
-from thalweg.functions.trace import Reference
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import DType, string
 from thalweg.graph.graph import Graph
 from thalweg.graph.node import Tensor
-from thalweg.graph.op import Op
-from thalweg.graph.shapes import TensorShape, unknown_shape
+from thalweg.graph.shapes import TensorShape
 from thalweg.graph.subgraph import Body, inline
-from thalweg.ops.core.basic import Placeholder
 from thalweg.ops.core.buffer import Buffer
-from thalweg.ops.random.random import Random
 from thalweg.runtime.fast_path import BoundProgram
 from thalweg.runtime.fetches import feed_value
-from thalweg.runtime.plan import Step
 from thalweg.variables.variable import variable_of
 
 
@@ -92,20 +87,17 @@ class EagerCall:
         return planned
 
     def _plan(self, device: str) -> PlannedStep:
+        arguments, has_gpus = self._body.arguments, eager_devices().has_gpus
+        devices = [""] * (len(arguments) - len(self._captured))
+        devices += [tensor.device if has_gpus else "" for tensor in self._captured]
         graph = Graph()
         with graph.as_default():
-            inputs = [_input(graph, tensor) for tensor in self._body.arguments]
+            inputs = [add_input(graph, *pair) for pair in zip(arguments, devices, strict=True)]
             outputs, targets = inline(self._body, inputs)
-        feeds = tuple(tensor for tensor in inputs if not tensor.dtype.is_ref_dtype)
-        references = [tensor for tensor in inputs if tensor.dtype.is_ref_dtype]
-        for tensor, variable in zip(references, self._references, strict=True):
-            tensor.op.device = variable.device if eager_devices().has_gpus else ""
         for node in graph.nodes if device else ():
             if not node.device and not (node.inputs and node.inputs[0].dtype.is_ref_dtype):
                 node.device = device
-        randoms = [node for node in graph.nodes if isinstance(node.op, Random)]
-        step = Step(tuple(outputs), tuple(targets), feeds)
-        return planned_step(step, references, randoms)
+        return plan_step(graph, inputs, outputs, targets)
 
     def __call__(self, tensors: Sequence[Any]) -> Any:
         """The result for these arguments: tensors, arrays or numbers."""
@@ -205,16 +197,6 @@ def run_pending_before(has_effects: bool) -> None:
     lazy_trace = EAGER.lazy_trace
     if not lazy_trace.done and (has_effects or lazy_trace.end.path_has_effects):
         lazy_trace.finish()
-
-
-def _input(graph: Graph, tensor: Tensor) -> Tensor:
-    """A node for an argument: a variable's reference, or a placeholder."""
-    dtype = tensor.dtype.base_dtype
-    is_reference = tensor.dtype.is_ref_dtype
-    shape = tensor.shape if is_reference else unknown_shape()
-    kind: type[Op] = Reference if is_reference else Placeholder
-    op = kind(dtype=dtype, given_shape=shape)
-    return graph.add(op, (), [tensor.dtype], [shape], tensor.op.name).outputs[0]
 
 
 def _is_pending(value: Any) -> bool:
