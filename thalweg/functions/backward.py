@@ -18,7 +18,7 @@ from thalweg.autodiff.gradients import aggregate, gradients
 from thalweg.functions.eager import EAGER, PROXY, component_tensors
 from thalweg.functions.lazy_trace import LazyTrace
 from thalweg.functions.tensors import EagerTensor
-from thalweg.functions.trace import OP, REFERENCE, VALUE, TraceNode, op_trace_nodes
+from thalweg.functions.trace import OP, REFERENCE, VALUE, TraceNode
 from thalweg.graph.composite import IndexedSlices
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.node import Node, Tensor
@@ -53,7 +53,7 @@ class TraceSpan:
     def nodes(self) -> list[Node]:
         """The nodes of the ops, without leaves."""
         path = self.end.path(self.start)
-        return [node for trace_node in op_trace_nodes(path) for node in trace_node.nodes]
+        return [node for trace_node in path if trace_node.kind == OP for node in trace_node.nodes]
 
     def wanted(self) -> list[Tensor]:
         """The tensors to save for the gradient: inputs and outputs of the nodes, without leaves."""
