@@ -63,7 +63,7 @@ class CallCache:
         tensors = [argument for argument in expected if argument.numpy_dtype is not None]
         if len(expected) != len(args) or len(tensors) != len(arguments.tensors):
             return
-        call = concrete.cached_call(expected, arguments.tensors)
+        call = concrete.eager.cached_call(expected, arguments.tensors)
         if call is not None:
             self._calls = [call, *self._calls][:_MAX_CALLS]
 

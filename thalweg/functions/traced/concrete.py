@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy as np
 from thalweg.control.bodies import components, pack_tensors
 from thalweg.control.traces import capture
 from thalweg.functions.eager import EAGER
-from thalweg.functions.traced.calls import CachedCall, EagerCall, ExpectedArgument
+from thalweg.functions.traced.calls import EagerCall
 from thalweg.functions.traced.function_graph import FunctionGraph
 from thalweg.functions.traced.signature import (
     Arguments,
@@ -101,7 +102,6 @@ class ConcreteFunction:
 
     def __post_init__(self) -> None:
         self._graphs = {t.graph for t in self.captured_inputs}
-        self._eager: EagerCall | None = None
 
     # Properties
 
@@ -170,20 +170,13 @@ class ConcreteFunction:
 
     def call(self, tensors: Sequence[Any]) -> Any:
         """Call with the flat list of tensors (or arrays) of the arguments."""
-        if get_default_graph() is not EAGER:
-            return self._inline(tensors)
-        eager = self._eager
-        if eager is None:
-            results = self.results
-            eager = EagerCall(self.body, self.captured_inputs, results.pack, results.is_single)
-            self._eager = eager
-        return eager(tensors)
+        return self.eager(tensors) if get_default_graph() is EAGER else self._inline(tensors)
 
-    def cached_call(
-        self, expected: list[ExpectedArgument], tensors: Sequence[Any]
-    ) -> CachedCall | None:
-        """As `EagerCall.cached_call`, for a call that just ran."""
-        return None if self._eager is None else self._eager.cached_call(expected, tensors)
+    @cached_property
+    def eager(self) -> EagerCall:
+        """The function as eager code calls it."""
+        results = self.results
+        return EagerCall(self.body, self.captured_inputs, results.pack, results.is_single)
 
     def _inline(self, tensors: Sequence[Any]) -> Any:
         """Inline the body in the current graph."""
