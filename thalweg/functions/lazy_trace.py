@@ -307,7 +307,9 @@ class LazyTrace:
             for tensor, device in zip(live, devices, strict=False):
                 tensor._device = device
         if spans:
-            _save_for_tapes(spans, results[len(live) :])
+            rest = map(_as_array, results[len(live) :])
+            for span in spans:
+                span.save(rest)
 
     def _located(self, error: errors.OpError, step: RecordedStep) -> errors.OpError:
         """An error at the line that recorded the op in this trace, not in the first one like it."""
@@ -323,29 +325,26 @@ class LazyTrace:
     def _fail(self, error: BaseException, live: list[EagerTensor]) -> None:
         """Compute each tensor alone, so that only those which depend on the failed op fail. After
         an interrupt all of them fail."""
-        is_interrupted = not isinstance(error, Exception)
+        pending = [tensor for tensor in live if tensor._array is None]
+        if isinstance(error, Exception):
+            for tensor in pending:
+                tensor.resolve(self._compute_alone(tensor, error))
+            return
         message = "The step that was to compute this value was interrupted; compute it again."
-        failure = Failure(errors.CancelledError(None, None, message) if is_interrupted else error)
-        for tensor in live:
-            if tensor._array is not None:
-                continue
-            if is_interrupted:
-                tensor.resolve(failure)
-            else:
-                self._compute_alone(tensor, failure)
+        for tensor in pending:
+            tensor.resolve(Failure(errors.CancelledError(None, None, message)))
 
-    def _compute_alone(self, tensor: EagerTensor, failure: Failure) -> None:
+    def _compute_alone(self, tensor: EagerTensor, error: Exception) -> Any:
+        """The value of a tensor, or the failure; `error` is that of the whole step."""
         template = self.templates[tensor._position]
-        if _is_pure(template):
-            try:
-                step = record_step(self.end, [template], self.values, runs_effects=False)
-                (result,) = step.run(self.values, self.cells, self.streams)
-            except Exception as error:  # perhaps not the one that stopped the step
-                failure = Failure(error)
-            else:
-                tensor.resolve(_as_array(result))
-                return
-        tensor.resolve(failure)
+        if not _is_pure(template):
+            return Failure(error)
+        try:
+            step = record_step(self.end, [template], self.values, runs_effects=False)
+            (result,) = step.run(self.values, self.cells, self.streams)
+            return _as_array(result)
+        except Exception as own_error:  # perhaps not the one that stopped the step
+            return Failure(own_error)
 
 
 def _is_pure(template: Tensor) -> bool:
@@ -372,14 +371,6 @@ def _device_of(held: Any) -> str:
     """The device of a variable; "" for other values, and without GPUs."""
     buffer = held.buffer if isinstance(held, VariableCell) else None
     return "" if buffer is None or not eager_devices().has_gpus else buffer.device
-
-
-def _save_for_tapes(spans: list[Any], results: list[Any]) -> None:
-    """Save in each span the values of its `wanted` tensors."""
-    for span in spans:
-        count = len(span.wanted())
-        span.save([_as_array(result) for result in results[:count]])
-        results = results[count:]
 
 
 def _as_array(result: Any) -> Any:

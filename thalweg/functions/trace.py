@@ -165,7 +165,7 @@ class Leaf(ExternalInput, abstract=True):
 
     def known_value(self) -> Array | None:
         """The value, if it is small and of integers: shape inference may read it."""
-        value = self.trace.value(self)
+        value = self.trace.eager.lazy_trace.leaf_value(self)
         if not isinstance(value, np.ndarray | Buffer):
             return None
         array = cast("Any", value)
@@ -219,10 +219,6 @@ class Trace(SubGraph):
 
     def _share(self, outer: Graph) -> None:
         """Names are this graph's own: only errors show them."""
-
-    def value(self, leaf: Leaf) -> Any:
-        """The value of a leaf in the current lazy trace; None if it is not a leaf of it."""
-        return self.eager.lazy_trace.leaf_value(leaf)
 
     def sees(self, graph: Graph) -> bool:
         """Whether tensors of a graph can be used in this one."""

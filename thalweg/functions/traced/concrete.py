@@ -32,7 +32,6 @@ from thalweg.functions.traced.signature import (
 from thalweg.functions.traced.tensor_spec import TensorSpec
 from thalweg.graph import nest
 from thalweg.graph.convert import convert_to_tensor, has_conversion
-from thalweg.graph.dtypes import DType
 from thalweg.graph.graph import Graph, get_default_graph
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.shapes import TensorShape
@@ -260,7 +259,8 @@ def trace(
     bound = {key: replace_tensors(v, rest, is_spec=True) for key, v in arguments.bound.items()}
     graph = FunctionGraph(outer, name)
     with graph.as_default():
-        inner = _arguments(graph, kinds, shapes, arguments)
+        rows = zip(kinds, map(TensorShape.of, shapes), _argument_names(arguments), strict=True)
+        inner = [graph.argument(*row) for row in rows]
         rest = iter(inner)
         symbolic = {key: replace_tensors(value, rest) for key, value in arguments.bound.items()}
         args, kwargs = parameters.split(symbolic)
@@ -276,15 +276,8 @@ def trace(
     return ConcreteFunction(name, parameters, key, bound, body, results, captured)
 
 
-def _arguments(
-    graph: FunctionGraph,
-    kinds: Sequence[DType],
-    shapes: Sequence[Sizes],
-    arguments: Arguments,
-) -> list[Tensor]:
-    bound = arguments.bound.items()
-    names = [name for name, value in bound for _ in arguments_of({name: value}).tensors]
-    return [
-        graph.argument(dtype, TensorShape.of(sizes), name.lstrip("_") or "argument")
-        for dtype, sizes, name in zip(kinds, shapes, names, strict=True)
-    ]
+def _argument_names(arguments: Arguments) -> Iterator[str]:
+    """The names of the nodes for a call's tensors: those of their parameters."""
+    for name, value in arguments.bound.items():
+        for _ in arguments_of({name: value}).tensors:
+            yield name.lstrip("_") or "argument"
