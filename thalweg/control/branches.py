@@ -336,16 +336,11 @@ def switch_case(
 
 def _numbered_branches(functions: Any) -> list[tuple[int, Any]]:
     """Pairs of number and function, sorted; the numbers must be 0, 1, 2, …"""
-    pairs: list[Any]
-    if isinstance(functions, dict):
-        pairs = list(cast("dict[Any, Any]", functions).items())
-    elif isinstance(functions, list | tuple):
-        items = list(cast("Sequence[Any]", functions))
-        pairs = list(enumerate(items)) if all(map(callable, items)) else items
-    else:
-        raise TypeError(f"branch_fns must be a list, tuple, or dict (at {user_line()})")
+    pairs = _items(functions, "branch_fns")
     if not pairs:
         raise ValueError(f"Must provide at least one item in branch_fns (at {user_line()})")
+    if all(map(callable, pairs)):
+        pairs = list(enumerate(pairs))
     for pair in pairs:
         is_pair = isinstance(pair, list | tuple) and len(cast("Sequence[Any]", pair)) == 2
         if not (is_pair and isinstance(pair[0], int)):
@@ -361,6 +356,15 @@ def _numbered_branches(functions: Any) -> list[tuple[int, Any]]:
             f"(at {user_line()})"
         )
     return ordered
+
+
+def _items(given: Any, name: str) -> list[Any]:
+    """The items of a list or tuple, or the pairs of a mapping."""
+    if isinstance(given, Mapping):
+        return list(cast("Mapping[Any, Any]", given).items())
+    if not isinstance(given, list | tuple):
+        raise TypeError(f"{name} must be a list, tuple, or dict (at {user_line()})")
+    return list(cast("Sequence[Any]", given))
 
 
 _Function = Callable[[], Any]
@@ -402,13 +406,15 @@ def case(
         asserts: list[Any] = []
         predicates = joining.stack([predicate for predicate, _ in pairs])
         if exclusive:
-            asserts.append(_assert_at_most_one(predicates))
-        rest = pairs
+            count = reduce.reduce_sum(casting.cast(predicates, int32))
+            message = "More than one condition evaluated as True but exclusive=True."
+            asserts.append(checks.Assert(compare.less_equal(count, 1), [message, predicates], 10))
         if default is None:
-            asserts.append(_assert_any(predicates))
-            default, rest = pairs[-1][1], pairs[:-1]
+            message = "None of the conditions evaluated as True, and there is no default."
+            asserts.append(checks.Assert(reduce.reduce_any(predicates), [message, predicates], 10))
+            _, default = pairs.pop()
         with get_default_graph().control_dependencies(asserts):
-            return _chain(rest, default, strict)
+            return _chain(pairs, default, strict)
 
 
 def _chain(pairs: Sequence[_Pair], default: _Function, strict: bool) -> Any:
@@ -422,24 +428,8 @@ def _chain(pairs: Sequence[_Pair], default: _Function, strict: bool) -> Any:
     return cond(predicate, chosen, function, strict=strict)
 
 
-def _assert_at_most_one(predicates: Tensor) -> Any:
-    count = reduce.reduce_sum(casting.cast(predicates, int32))
-    message = "More than one condition evaluated as True but exclusive=True."
-    return checks.Assert(compare.less_equal(count, 1), [message, predicates], summarize=10)
-
-
-def _assert_any(predicates: Tensor) -> Any:
-    message = "None of the conditions evaluated as True, and there is no default."
-    return checks.Assert(reduce.reduce_any(predicates), [message, predicates], summarize=10)
-
-
 def _checked_pairs(pred_fn_pairs: Any) -> list[_Pair]:
-    if isinstance(pred_fn_pairs, Mapping):
-        items: list[Any] = list(cast("Mapping[Any, Any]", pred_fn_pairs).items())
-    elif isinstance(pred_fn_pairs, list | tuple):
-        items = list(cast("Sequence[Any]", pred_fn_pairs))
-    else:
-        raise TypeError(f"pred_fn_pairs must be a list, tuple, or dict (at {user_line()})")
+    items = _items(pred_fn_pairs, "pred_fn_pairs")
     if not items:
         raise ValueError(f"pred_fn_pairs must not be empty (at {user_line()})")
     return [_checked_pair(item) for item in items]
