@@ -241,11 +241,9 @@ def _tensor_difference(
 
 
 def _kind_difference(before: Kind, after: Kind) -> str:
-    if isinstance(before, ValueKind) and isinstance(after, ValueKind):
-        return f"value {before!r} → {after!r}"
-    if isinstance(before, IdentityKey) and isinstance(after, IdentityKey):
-        return f"object {before!r} → {after!r}"
-    return f"{before!r} → {after!r}"
+    labels: dict[type, str] = {ValueKind: "value ", IdentityKey: "object "}
+    label = labels.get(type(before), "") if type(before) is type(after) else ""
+    return f"{label}{before!r} → {after!r}"
 
 
 def _short_repr(value: Any) -> str:
@@ -337,24 +335,21 @@ class Parameters:
 
 def _spec_tensors(function: str, name: str, value: Any, spec: Any) -> list[Any]:
     """The tensors of an argument, which must fit its spec."""
+    wanted = f"{function}: argument '{name}' must be like"
+    specs: list[TensorSpec] = nest.flatten(spec)
     try:
         leaves = nest.flatten_up_to(spec, value, check_types=False)
+        tensors = list(map(_as_tensor, leaves, specs))
     except (TypeError, ValueError) as error:
-        raise TypeError(f"{function}: argument '{name}' must be like {spec!r}: {error}") from None
-    pairs = zip(nest.flatten(spec), leaves, strict=True)
-    return [_checked_leaf(function, name, leaf, leaf_spec) for leaf_spec, leaf in pairs]
+        raise TypeError(f"{wanted} {spec!r}: {error}") from None
+    for leaf, tensor, leaf_spec in zip(leaves, tensors, specs, strict=True):
+        if not leaf_spec.is_compatible_with(tensor):
+            raise ValueError(f"{wanted} {leaf_spec!r}, not {leaf!r} (at {user_line()})")
+    return tensors
 
 
-def _checked_leaf(function: str, name: str, value: Any, spec: TensorSpec) -> Any:
-    try:
-        tensor = value if is_tensor(value) else convert_to_tensor(value, spec.dtype)
-    except (TypeError, ValueError) as error:
-        raise TypeError(f"{function}: argument '{name}' must be like {spec!r}: {error}") from None
-    if not spec.is_compatible_with(tensor):
-        raise ValueError(
-            f"{function}: argument '{name}' must be like {spec!r}, not {value!r} (at {user_line()})"
-        )
-    return tensor
+def _as_tensor(value: Any, spec: TensorSpec) -> Any:
+    return value if is_tensor(value) else convert_to_tensor(value, spec.dtype)
 
 
 def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
