@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from thalweg.functions.traced.call_cache import CallCache
+from thalweg.functions.traced.calls import CallCache
 from thalweg.functions.traced.concrete import ConcreteFunction, trace
 from thalweg.functions.traced.signature import (
     Arguments,
