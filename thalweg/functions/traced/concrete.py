@@ -24,7 +24,6 @@ from thalweg.functions.traced.signature import (
     Parameters,
     Sizes,
     TensorKind,
-    TraceKey,
     arguments_of,
     is_tensor,
     replace_tensors,
@@ -93,8 +92,7 @@ class ConcreteFunction:
 
     name: str
     parameters: Parameters
-    key: TraceKey
-    bound: dict[str, Any]  # arguments by parameter, with specs for tensors
+    signature: Arguments  # those that it was traced for, with specs in place of tensors
     body: Body
     results: Results
     captured_inputs: tuple[Tensor, ...]
@@ -129,7 +127,8 @@ class ConcreteFunction:
     @property
     def structured_input_signature(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments it was traced for: specs for tensors, and Python values."""
-        bound = {name: nest.map_structure(_dereference, v) for name, v in self.bound.items()}
+        given = self.signature.bound.items()
+        bound = {name: nest.map_structure(_dereference, value) for name, value in given}
         return self.parameters.split(bound)
 
     @property
@@ -146,7 +145,8 @@ class ConcreteFunction:
         return f"<tf.ConcreteFunction {self}>"
 
     def __str__(self) -> str:
-        arguments = ", ".join(f"{name}={_spec_text(value)}" for name, value in self.bound.items())
+        given = self.signature.bound.items()
+        arguments = ", ".join(f"{name}={_spec_text(value)}" for name, value in given)
         outputs = ", ".join(f"{t.dtype.base_dtype.name}{t.shape}" for t in self.body.outputs)
         return f"{self.name}({arguments}) -> {outputs or 'nothing'}"
 
@@ -163,7 +163,7 @@ class ConcreteFunction:
         """Call with arguments of the traced signature; Python values may be omitted."""
         arguments = self.parameters.bind_partial(args, kwargs)
         tensors: list[Any] = []
-        for name, wanted in self.bound.items():
+        for name, wanted in self.signature.bound.items():
             tensors += _match_argument(name, wanted, arguments.get(name, wanted))
         return self.call(tensors)
 
@@ -272,8 +272,8 @@ def trace(
         tuple(results.tensors),
         tuple(dict.fromkeys([*graph.effects, *results.nodes])),
     )
-    key = TraceKey(arguments.skeleton, shapes)
-    return ConcreteFunction(name, parameters, key, bound, body, results, captured)
+    signature = Arguments(arguments.skeleton, shapes, (), bound)
+    return ConcreteFunction(name, parameters, signature, body, results, captured)
 
 
 def _argument_names(arguments: Arguments) -> Iterator[str]:

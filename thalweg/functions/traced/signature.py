@@ -205,14 +205,7 @@ def _part_names(name: str, value: Any) -> Iterator[str]:
         yield from _part_names(f"{name}[{key!r}]", part)
 
 
-class TraceKey(NamedTuple):
-    """The signature that a trace was made for."""
-
-    skeleton: tuple[Kind, ...]
-    shapes: tuple[Sizes, ...]
-
-
-def differences(old: TraceKey, new: Arguments) -> list[str]:
+def differences(old: Arguments, new: Arguments) -> list[str]:
     """Descriptions of how a call differs from a trace."""
     shapes, old_shapes = iter(new.shapes), iter(old.shapes)
     texts: list[str] = []
