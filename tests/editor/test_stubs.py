@@ -180,7 +180,7 @@ ANYTHING = {
         LinearOperator.matmul LinearOperator.solve
     """,
     "of the engine, which users hold but do not call": """
-        EagerGraph.build_subgraph EagerGraph.flush_if_long EagerGraph.record
+        EagerGraph.flush_if_long EagerGraph.record
         EagerGraph.record_subgraph EagerGraph.stream FlagValues.define Function.explain
         Function.retraces LazyTrace.advance LazyTrace.advance_single LazyTrace.cache_child
         LazyTrace.child LazyTrace.enter_saved LazyTrace.leaf_value LazyTrace.shortcut_target

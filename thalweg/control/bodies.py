@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from thalweg.control.reload_variables import reload_variables, stale_reads
@@ -42,14 +42,10 @@ class ControlOp(Op, abstract=True):
 
 
 @dataclass(frozen=True, eq=False)
-class TracedBody:
+class TracedBody(Body):
     """A traced function before closure conversion: captured tensors are not arguments yet."""
 
-    graph: SubGraph
-    arguments: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
     result: Any = None  # what the function returned
-    targets: tuple[Node, ...] = ()  # run for their effects
 
 
 ArgumentSpec = tuple[DType, TensorShape]
@@ -72,7 +68,7 @@ def trace_body(
             raise ValueError(f"{holder} must have a return value. (at {user_line()})")
         tensors = tensors_of(result, f"What {holder} returns")
         outputs = tuple(graph.capture(tensor) for tensor in tensors)
-    return TracedBody(graph, arguments, outputs, result, _effect_nodes(graph))
+    return TracedBody(graph, arguments, outputs, _effect_nodes(graph), result)
 
 
 def _effect_nodes(graph: SubGraph) -> tuple[Node, ...]:
@@ -83,10 +79,9 @@ def _effect_nodes(graph: SubGraph) -> tuple[Node, ...]:
     return tuple(node for node in nodes if written_variables(node) or is_visible(node))
 
 
-def close_bodies(unclosed: Sequence[TracedBody]) -> tuple[list[Body], list[Tensor]]:
+def close_bodies(bodies: Sequence[Body]) -> tuple[list[Body], list[Tensor]]:
     """Closure conversion: bodies that take the tensors which any of them captured after their own
     arguments, and those tensors."""
-    bodies = [Body(body.graph, body.arguments, body.outputs, body.targets) for body in unclosed]
     stale = stale_reads(bodies)
     if stale:
         bodies = [reload_variables(body, stale) for body in bodies]
@@ -100,11 +95,12 @@ def _with_arguments(body: Body, captured: Sequence[Tensor]) -> Body:
         if tensor not in graph.captures:
             name = tensor.op.name.rpartition("/")[2]
             graph.captures[tensor] = graph.argument(tensor.dtype, tensor.shape, name)
-    return replace(body, arguments=(*body.arguments, *(graph.captures[t] for t in captured)))
+    arguments = (*body.arguments, *(graph.captures[t] for t in captured))
+    return Body(graph, arguments, body.outputs, body.targets)
 
 
 @contextmanager
-def after_outer_nodes(bodies: Sequence[TracedBody | Body]) -> Generator[None]:
+def after_outer_nodes(bodies: Sequence[Body]) -> Generator[None]:
     """Nodes made inside depend on the outer control inputs of the bodies' nodes."""
     controls: dict[Node, None] = {}
     for body in bodies:

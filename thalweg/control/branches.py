@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple, cast
 
 from thalweg.autodiff.gradients import InnerGradient, backward, is_differentiable, zeros
@@ -27,7 +27,7 @@ from thalweg.graph.likes import Structure, TensorLike
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.origin import user_line
 from thalweg.graph.scopes import name_scope
-from thalweg.graph.shapes import TensorShape, unknown_shape
+from thalweg.graph.shapes import TensorShape
 from thalweg.graph.subgraph import Body, SubGraph, is_body
 from thalweg.ops.arrays import joining
 from thalweg.ops.core import casting, checks, filling, shaping
@@ -150,12 +150,12 @@ def _is_sliced(parts: Sequence[_BranchGradient]) -> bool:
 
 def _gradient_body(
     graph: SubGraph, parts: Sequence[_BranchGradient], sliced: Sequence[bool]
-) -> TracedBody:
+) -> Body:
     outputs: list[Tensor] = []
     with graph.as_default():
         for part, is_sliced in zip(parts, sliced, strict=True):
             outputs += part.slices() if is_sliced else [part.dense()]
-        return TracedBody(graph, (), tuple(graph.capture(tensor) for tensor in outputs))
+        return Body(graph, (), tuple(graph.capture(tensor) for tensor in outputs))
 
 
 class If(Branching):
@@ -172,16 +172,10 @@ class Case(Branching):
 
 def common_shape(shapes: Sequence[TensorShape]) -> TensorShape:
     """The most specific static shape that all shapes are compatible with."""
-    ranks = {shape.rank for shape in shapes}
-    if None in ranks or len(ranks) > 1:
-        return unknown_shape()
-    sizes = zip(*(shape.as_list() for shape in shapes), strict=True)
-    return TensorShape([size[0] if len(set(size)) == 1 else None for size in sizes])
+    return functools.reduce(TensorShape.most_specific_compatible_shape, shapes)
 
 
-def _branch_node(
-    kind: type[Branching], choice: Tensor, unclosed: Sequence[TracedBody]
-) -> list[Tensor]:
+def _branch_node(kind: type[Branching], choice: Tensor, unclosed: Sequence[Body]) -> list[Tensor]:
     bodies, captured = close_bodies(unclosed)
     dtypes = tuple(tensor.dtype.base_dtype for tensor in bodies[0].outputs)
     with after_outer_nodes(unclosed):
@@ -342,16 +336,11 @@ def switch_case(
 
 def _numbered_branches(functions: Any) -> list[tuple[int, Any]]:
     """Pairs of number and function, sorted; the numbers must be 0, 1, 2, …"""
-    pairs: list[Any]
-    if isinstance(functions, dict):
-        pairs = list(cast("dict[Any, Any]", functions).items())
-    elif isinstance(functions, list | tuple):
-        items = list(cast("Sequence[Any]", functions))
-        pairs = list(enumerate(items)) if all(map(callable, items)) else items
-    else:
-        raise TypeError(f"branch_fns must be a list, tuple, or dict (at {user_line()})")
+    pairs = _items(functions, "branch_fns")
     if not pairs:
         raise ValueError(f"Must provide at least one item in branch_fns (at {user_line()})")
+    if all(map(callable, pairs)):
+        pairs = list(enumerate(pairs))
     for pair in pairs:
         is_pair = isinstance(pair, list | tuple) and len(cast("Sequence[Any]", pair)) == 2
         if not (is_pair and isinstance(pair[0], int)):
@@ -367,6 +356,15 @@ def _numbered_branches(functions: Any) -> list[tuple[int, Any]]:
             f"(at {user_line()})"
         )
     return ordered
+
+
+def _items(given: Any, name: str) -> list[Any]:
+    """The items of a list or tuple, or the pairs of a mapping."""
+    if isinstance(given, Mapping):
+        return list(cast("Mapping[Any, Any]", given).items())
+    if not isinstance(given, list | tuple):
+        raise TypeError(f"{name} must be a list, tuple, or dict (at {user_line()})")
+    return list(cast("Sequence[Any]", given))
 
 
 _Function = Callable[[], Any]
@@ -408,13 +406,15 @@ def case(
         asserts: list[Any] = []
         predicates = joining.stack([predicate for predicate, _ in pairs])
         if exclusive:
-            asserts.append(_assert_at_most_one(predicates))
-        rest = pairs
+            count = reduce.reduce_sum(casting.cast(predicates, int32))
+            message = "More than one condition evaluated as True but exclusive=True."
+            asserts.append(checks.Assert(compare.less_equal(count, 1), [message, predicates], 10))
         if default is None:
-            asserts.append(_assert_any(predicates))
-            default, rest = pairs[-1][1], pairs[:-1]
+            message = "None of the conditions evaluated as True, and there is no default."
+            asserts.append(checks.Assert(reduce.reduce_any(predicates), [message, predicates], 10))
+            _, default = pairs.pop()
         with get_default_graph().control_dependencies(asserts):
-            return _chain(rest, default, strict)
+            return _chain(pairs, default, strict)
 
 
 def _chain(pairs: Sequence[_Pair], default: _Function, strict: bool) -> Any:
@@ -423,29 +423,13 @@ def _chain(pairs: Sequence[_Pair], default: _Function, strict: bool) -> Any:
         return cond(convert_to_tensor(True), default, default, strict=strict)
     function = default
     for predicate, chosen in reversed(pairs[1:]):
-        function = partial(cond, predicate, chosen, function, strict=True)
+        function = functools.partial(cond, predicate, chosen, function, strict=True)
     predicate, chosen = pairs[0]
     return cond(predicate, chosen, function, strict=strict)
 
 
-def _assert_at_most_one(predicates: Tensor) -> Any:
-    count = reduce.reduce_sum(casting.cast(predicates, int32))
-    message = "More than one condition evaluated as True but exclusive=True."
-    return checks.Assert(compare.less_equal(count, 1), [message, predicates], summarize=10)
-
-
-def _assert_any(predicates: Tensor) -> Any:
-    message = "None of the conditions evaluated as True, and there is no default."
-    return checks.Assert(reduce.reduce_any(predicates), [message, predicates], summarize=10)
-
-
 def _checked_pairs(pred_fn_pairs: Any) -> list[_Pair]:
-    if isinstance(pred_fn_pairs, Mapping):
-        items: list[Any] = list(cast("Mapping[Any, Any]", pred_fn_pairs).items())
-    elif isinstance(pred_fn_pairs, list | tuple):
-        items = list(cast("Sequence[Any]", pred_fn_pairs))
-    else:
-        raise TypeError(f"pred_fn_pairs must be a list, tuple, or dict (at {user_line()})")
+    items = _items(pred_fn_pairs, "pred_fn_pairs")
     if not items:
         raise ValueError(f"pred_fn_pairs must not be empty (at {user_line()})")
     return [_checked_pair(item) for item in items]

@@ -136,7 +136,7 @@ class _BackwardLoop:
             gradients[sunk.input_index] = sunk.total(lists, count, like)
         return gradients
 
-    def _backward_body(self) -> TracedBody:
+    def _backward_body(self) -> Body:
         """The gradient of one iteration."""
         node, graph = self._node, self._graph
         with graph.as_default():
@@ -160,7 +160,7 @@ class _BackwardLoop:
             for saved in [saved for sunk in self._sunk for saved in sunk.saved]:
                 self._carried.append((saved.argument, saved.write(iteration)))
             outputs = tuple(graph.capture(new) for _, new in self._carried)
-        return TracedBody(graph, tuple(argument for argument, _ in self._carried), outputs)
+        return Body(graph, tuple(argument for argument, _ in self._carried), outputs)
 
     def _add_invariant(
         self, index: int, gradient: Any, list_total: Tensor | None, iteration: Tensor
@@ -228,8 +228,8 @@ def _read_iteration(values: Tensor, iteration: Tensor, like: Tensor) -> Tensor:
 
 def loop_node(
     variables: Sequence[Tensor],
-    condition: TracedBody,
-    body: TracedBody,
+    condition: Body,
+    body: Body,
     shapes: Sequence[TensorShape],
     parallel_iterations: int = 10,
     back_prop: bool = True,
@@ -437,12 +437,7 @@ def _component_shapes(leaf: Any, invariant: Any) -> list[TensorShape]:
 
 def _is_subshape(shape: TensorShape, general: TensorShape) -> bool:
     """Whether every tensor of a static shape also has the more general one."""
-    if general.rank is None:
-        return True
-    if shape.rank != general.rank:
-        return False
-    pairs = zip(shape.as_list(), general.as_list(), strict=True)
-    return all(b is None or a == b for a, b in pairs)
+    return general.most_specific_compatible_shape(shape).sizes == general.sizes
 
 
 def _check_condition(condition: TracedBody) -> None:

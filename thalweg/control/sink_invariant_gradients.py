@@ -7,8 +7,9 @@ save their operands in lists, and one product, or one IndexedSlices, is computed
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from thalweg.control.list_ops import (
     TensorArrayConcat,
@@ -50,43 +51,13 @@ class SavedTensor:
         return TensorArrayWrite(dtype=self.tensor.dtype)(self.argument, iteration, self.tensor)
 
 
-@dataclass(frozen=True)
-class ProductSum:
-    """A sum over the iterations of aᵀ b: one product of all a, from a trace of the forward loop,
-    and all b, saved by the backward loop."""
+class SunkGradient(NamedTuple):
+    """The gradient of an input of a loop as a sum after the loop."""
 
-    input_index: int  # the input of the loop whose gradient it is
-    values: Tensor  # all a
-    a: Tensor
-    saved: tuple[SavedTensor]
-
-    def total(self, lists: Sequence[Tensor], count: Tensor, like: Tensor) -> Tensor:
-        """The sum, given the full list."""
-        b = self.saved[0].tensor
-        a = _concat_rows(capture(self.values), count, self.a)
-        return matmul.matmul(a, _concat_rows(lists[0], count, b), transpose_a=True)
-
-
-@dataclass(frozen=True)
-class SliceSum:
-    """A sum over the iterations of IndexedSlices: the values and indices of all iterations."""
-
-    input_index: int  # the input of the loop whose gradient it is
-    saved: tuple[SavedTensor, SavedTensor]  # values, indices
-
-    def total(self, lists: Sequence[Tensor], count: Tensor, like: Tensor) -> IndexedSlices:
-        """The slices, given the full lists."""
-        is_varying = self.saved[1].tensor.shape.as_list()[0] is None
-        values, indices = (
-            _concat_varying_rows(array, saved.tensor)
-            if is_varying
-            else _concat_rows(array, count, saved.tensor)
-            for array, saved in zip(lists, self.saved, strict=True)
-        )
-        return IndexedSlices(values, indices, shaping.shape(like))
-
-
-SunkGradient = ProductSum | SliceSum
+    input_index: int
+    saved: tuple[SavedTensor, ...]
+    #: The sum, given the full lists of the saved tensors, the number of iterations, and the input.
+    total: Callable[[Sequence[Tensor], Tensor, Tensor], Tensor | IndexedSlices]
 
 
 def sink_gradient(
@@ -104,8 +75,9 @@ def sink_gradient(
 
 def _sink_product(
     input_index: int, gradient: Tensor, iteration: Tensor, graph: SubGraph
-) -> ProductSum | None:
-    """A sum of products aᵀ b, where a is read from a trace."""
+) -> SunkGradient | None:
+    """A sum of products aᵀ b, where a is read from a trace of the forward loop: one product of all
+    a and all b, which the backward loop saves."""
     if gradient.op.op != MatMul(transpose_a=True):
         return None
     a, b = gradient.op.inputs
@@ -115,15 +87,28 @@ def _sink_product(
     values = outside.get(a.op.inputs[0])
     if values is None or not (_has_static_rows(a, 2) and _has_static_rows(b, 2)):
         return None
-    return ProductSum(input_index, values, a, (SavedTensor.of(b, graph),))
+
+    def total(lists: Sequence[Tensor], count: Tensor, _: Tensor) -> Tensor:
+        all_a, all_b = _concat_rows(capture(values), count, a), _concat_rows(lists[0], count, b)
+        return matmul.matmul(all_a, all_b, transpose_a=True)
+
+    return SunkGradient(input_index, (SavedTensor.of(b, graph),), total)
 
 
-def _sink_slices(input_index: int, gradient: IndexedSlices, graph: SubGraph) -> SliceSum | None:
-    """A sum of IndexedSlices."""
+def _sink_slices(input_index: int, gradient: IndexedSlices, graph: SubGraph) -> SunkGradient | None:
+    """A sum of IndexedSlices: the values and indices of all iterations."""
     values, indices = graph.capture(gradient.values), graph.capture(gradient.indices)
     if not (_has_static_rows(values) and _has_static_rows(indices, 1)):
         return None
-    return SliceSum(input_index, (SavedTensor.of(values, graph), SavedTensor.of(indices, graph)))
+    saved = SavedTensor.of(values, graph), SavedTensor.of(indices, graph)
+    concat = _concat_varying_rows if indices.shape.as_list()[0] is None else _concat_rows
+
+    def total(lists: Sequence[Tensor], count: Tensor, like: Tensor) -> IndexedSlices:
+        pairs = zip(lists, saved, strict=True)
+        all_values, all_indices = (concat(array, count, each.tensor) for array, each in pairs)
+        return IndexedSlices(all_values, all_indices, shaping.shape(like))
+
+    return SunkGradient(input_index, saved, total)
 
 
 def _has_static_rows(tensor: Tensor, rank: int | None = None) -> bool:
@@ -138,6 +123,6 @@ def _concat_rows(values: Tensor, count: Tensor, like: Tensor) -> Tensor:
     return shaping.reshape(stack(values, count), [-1, *like.shape.as_list()[1:]])
 
 
-def _concat_varying_rows(values: Tensor, like: Tensor) -> Tensor:
+def _concat_varying_rows(values: Tensor, _: Tensor, like: Tensor) -> Tensor:
     """As `_concat_rows`, for tensors with different numbers of rows."""
     return TensorArrayConcat(dtype=like.dtype, element_shape=like.shape)(values).value

@@ -18,10 +18,9 @@ from thalweg.graph.dtypes import DType
 from thalweg.graph.known import constant_elements
 from thalweg.graph.node import Tensor
 from thalweg.graph.op import Op
-from thalweg.graph.shapes import TensorShape, scalar, unknown_shape
+from thalweg.graph.shapes import TensorShape, as_shape, scalar, unknown_shape
 
 Array = NDArray[Any]
-Shape = tuple[int | None, ...] | None  # None for an unknown rank
 
 MAX_ENTRIES = 1 << 31
 
@@ -31,7 +30,7 @@ class ImmutableList:
     """An immutable list: its entries (None if unset), their dtype and static shape."""
 
     dtype: DType
-    shape: Shape
+    shape: TensorShape
     entries: tuple[Array | None, ...]
     limit: int = -1  # on the number of entries; none if negative
 
@@ -41,6 +40,13 @@ class ImmutableList:
             raise invalid(f"Tried to push item into a full list of {self.limit} elements")
         return replace(self, entries=tuple(entries))
 
+    def resized(self, count: int) -> ImmutableList:
+        """A list with entries removed from, or unset ones appended to, its end."""
+        if not 0 <= count < MAX_ENTRIES:
+            raise invalid(f"The num_elements to reserve must be a non negative number: {count}")
+        unset = (None,) * (count - len(self.entries))
+        return self.with_entries((*self.entries[:count], *unset))
+
     def check(self, dtype: DType, value: Any = None) -> None:
         """Raise unless the list has a dtype and an item fits its shape."""
         if self.dtype is not dtype:
@@ -49,7 +55,7 @@ class ImmutableList:
             fault = "Tried to set item of another shape than a list's"
             _merge_shapes(self.shape, np.shape(value), fault)
 
-    def item(self, index: int, shape: Shape) -> Array:
+    def item(self, index: int, shape: TensorShape) -> Array:
         """An entry; zeros if it is unset."""
         if not 0 <= index < len(self.entries):
             raise invalid(
@@ -59,22 +65,22 @@ class ImmutableList:
         wanted = self.full_shape(shape, entry)
         return np.zeros(wanted, self.dtype.as_numpy_dtype) if entry is None else entry
 
-    def full_shape(self, shape: Shape, entry: Array | None = None) -> tuple[int, ...]:
+    def full_shape(self, shape: TensorShape, entry: Array | None = None) -> tuple[int, ...]:
         """The shape of an entry, from the list's, the requested and other entries' shapes."""
         known = _merge_shapes(self.shape, shape, "The shape asked for is not that of the list")
         if entry is not None:
             known = _merge_shapes(known, entry.shape, "An entry does not have the shape asked for")
-        elif known is None or None in known:
+        elif not known.is_fully_defined():
             others = [other.shape for other in self.entries if other is not None]
             known = _merge_shapes(known, others[0], "Entries differ in shape") if others else known
-        if known is None or None in known:
+        if known.whole is None:
             raise invalid(
                 "Trying to read an uninitialized element of a list whose element shape is not "
-                f"fully defined: {known}"
+                f"fully defined: {known.sizes}"
             )
-        return tuple(size for size in known if size is not None)
+        return known.whole
 
-    def stacked(self, indices: Sequence[int], shape: Shape) -> Array:
+    def stacked(self, indices: Sequence[int], shape: TensorShape) -> Array:
         """Entries of one shape as the rows of an array."""
         if not indices:
             return np.zeros((0, *self.full_shape(shape)), self.dtype.as_numpy_dtype)
@@ -85,23 +91,20 @@ class ImmutableList:
         return np.stack(rows)
 
 
-def _shape_of(value: Any) -> Shape:
+def _shape_of(value: Any) -> TensorShape:
     """The shape given by a tensor of sizes; -1 is an unknown rank or size."""
     sizes = np.asarray(value)
     if sizes.ndim == 0:
         if int(sizes) >= 0:
             raise invalid(f"The shape of elements must be a vector, or -1: {sizes}")
-        return None
-    return tuple(None if size < 0 else int(size) for size in sizes.tolist())
+        return unknown_shape()
+    return TensorShape.of(tuple(None if size < 0 else size for size in sizes.tolist()))
 
 
-def _merge_shapes(first: Shape, second: Shape, fault: str) -> Shape:
-    if first is None or second is None:
-        return second if first is None else first
-    fits = len(first) == len(second)
-    if not fits or any(a != b for a, b in zip(first, second, strict=True) if None not in (a, b)):
-        raise invalid(f"{fault}: {list(first)} and {list(second)}")
-    return tuple(b if a is None else a for a, b in zip(first, second, strict=True))
+def _merge_shapes(first: TensorShape, second: Any, fault: str) -> TensorShape:
+    if not first.is_compatible_with(second):
+        raise invalid(f"{fault}: {first.as_list()} and {as_shape(second).as_list()}")
+    return first.merge_with(second)
 
 
 def _static_shape(shape: Tensor) -> TensorShape:
@@ -110,13 +113,6 @@ def _static_shape(shape: Tensor) -> TensorShape:
     if sizes is None or shape.shape.rank != 1:
         return unknown_shape()
     return TensorShape.of(tuple(None if size is None or size < 0 else size for size in sizes))
-
-
-def _checked_count(value: Any) -> int:
-    count = int(value)
-    if not 0 <= count < MAX_ENTRIES:
-        raise invalid(f"The num_elements to reserve must be a non negative number: {count}")
-    return count
 
 
 class TensorListOp(Op, abstract=True):
@@ -153,8 +149,8 @@ class TensorListReserve(TypedTensorListOp):
     signature = "element_shape: shape_type, num_elements: int32 -> handle: variant"
 
     def numpy(self, element_shape: Array, num_elements: Array) -> ImmutableList:
-        entries = (None,) * _checked_count(num_elements)
-        return ImmutableList(self.element_dtype, _shape_of(element_shape), entries)
+        empty = ImmutableList(self.element_dtype, _shape_of(element_shape), ())
+        return empty.resized(int(num_elements))
 
 
 class TensorListFromTensor(TypedTensorListOp):
@@ -208,9 +204,10 @@ class TensorListSetItem(TypedTensorListOp):
 
     def numpy(self, input_handle: ImmutableList, index: Array, item: Array) -> ImmutableList:
         input_handle.check(self.element_dtype, item)
-        entries, entry = list(input_handle.entries), int(index)
-        if self.resize_if_index_out_of_bounds and entry >= len(entries):
-            entries += [None] * (_checked_count(entry + 1) - len(entries))
+        entry = int(index)
+        if self.resize_if_index_out_of_bounds and entry >= len(input_handle.entries):
+            input_handle = input_handle.resized(entry + 1)
+        entries = list(input_handle.entries)
         if not 0 <= entry < len(entries):
             raise invalid(f"Trying to modify element {entry} in a list with {len(entries)}")
         entries[entry] = item
@@ -265,9 +262,9 @@ class TensorListElementShape(TensorListOp):
         return unknown_shape()
 
     def numpy(self, input_handle: ImmutableList) -> Array:
-        kind, shape = self.shape_type.as_numpy_dtype, input_handle.shape
-        sizes = -1 if shape is None else [-1 if size is None else size for size in shape]
-        return np.array(sizes, kind)
+        sizes = input_handle.shape.sizes
+        known = -1 if sizes is None else [-1 if size is None else size for size in sizes]
+        return np.array(known, self.shape_type.as_numpy_dtype)
 
 
 class TensorListResize(TensorListOp):
@@ -276,9 +273,7 @@ class TensorListResize(TensorListOp):
     signature = "input_handle: variant, size: int32 -> output_handle: variant"
 
     def numpy(self, input_handle: ImmutableList, size: Array) -> ImmutableList:
-        count = _checked_count(size)
-        spare = (None,) * max(0, count - len(input_handle.entries))
-        return input_handle.with_entries((*input_handle.entries[:count], *spare))
+        return input_handle.resized(int(size))
 
 
 class TensorListGather(TypedTensorListOp):
@@ -310,9 +305,8 @@ class TensorListScatterV2(TypedTensorListOp):
         count = int(num_elements)
         if count < 0:  # as many as the indices need
             count = max([0, *(indices + 1).tolist()])
-        empty = (None,) * _checked_count(count)
-        start = ImmutableList(self.element_dtype, _shape_of(element_shape), empty)
-        return _scatter(start, tensor, indices)
+        empty = ImmutableList(self.element_dtype, _shape_of(element_shape), ())
+        return _scatter(empty.resized(count), tensor, indices)
 
 
 class TensorListScatterIntoExistingList(TypedTensorListOp):
@@ -323,10 +317,8 @@ class TensorListScatterIntoExistingList(TypedTensorListOp):
     )
 
     def numpy(self, input_handle: ImmutableList, tensor: Array, indices: Array) -> ImmutableList:
-        largest = max(indices.tolist(), default=-1)
-        spare = (None,) * max(0, _checked_count(largest + 1) - len(input_handle.entries))
-        grown = input_handle.with_entries((*input_handle.entries, *spare))
-        return _scatter(grown, tensor, indices)
+        count = max([len(input_handle.entries), *(indices + 1).tolist()])
+        return _scatter(input_handle.resized(count), tensor, indices)
 
 
 def _scatter(start: ImmutableList, tensor: Array, indices: Array) -> ImmutableList:
@@ -362,16 +354,16 @@ class TensorListConcatV2(TypedTensorListOp):
         self, input_handle: ImmutableList, element_shape: Array, leading_dims: Array
     ) -> tuple[Array, Array]:
         input_handle.check(self.element_dtype)
-        shape, leading = _shape_of(element_shape), leading_dims.tolist()
+        sizes, leading = _shape_of(element_shape).sizes, leading_dims.tolist()
         parts: list[Array] = []
         for index in range(len(input_handle.entries)):
             length = leading[index] if index < len(leading) else None
-            entry_shape = shape if shape is None else (shape[0] or length, *shape[1:])
-            parts.append(input_handle.item(index, entry_shape))
+            entry_sizes = sizes and (sizes[0] or length, *sizes[1:])
+            parts.append(input_handle.item(index, TensorShape.of(entry_sizes)))
         if any(part.ndim == 0 for part in parts):
             raise invalid("Concat saw a scalar shape at index 0 but requires at least vectors.")
         if not parts:
-            rest = input_handle.full_shape((0, *(shape or ())[1:]) if shape else None)
+            rest = input_handle.full_shape(TensorShape.of((0, *sizes[1:]) if sizes else None))
             return np.zeros(rest, self.element_dtype.as_numpy_dtype), np.zeros(0, np.int64)
         return np.concatenate(parts), np.array([len(part) for part in parts], np.int64)
 

@@ -10,7 +10,7 @@ proxies: copies that are differentiated, and whose outputs take the saved values
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -18,7 +18,7 @@ from thalweg.autodiff.gradients import aggregate, gradients
 from thalweg.functions.eager import EAGER, PROXY, component_tensors
 from thalweg.functions.lazy_trace import LazyTrace
 from thalweg.functions.tensors import EagerTensor
-from thalweg.functions.trace import OP, REFERENCE, VALUE, TraceNode, op_trace_nodes
+from thalweg.functions.trace import OP, REFERENCE, VALUE, TraceNode
 from thalweg.graph.composite import IndexedSlices
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.node import Node, Tensor
@@ -53,7 +53,7 @@ class TraceSpan:
     def nodes(self) -> list[Node]:
         """The nodes of the ops, without leaves."""
         path = self.end.path(self.start)
-        return [node for trace_node in op_trace_nodes(path) for node in trace_node.nodes]
+        return [node for trace_node in path if trace_node.kind == OP for node in trace_node.nodes]
 
     def wanted(self) -> list[Tensor]:
         """The tensors to save for the gradient: inputs and outputs of the nodes, without leaves."""
@@ -62,10 +62,10 @@ class TraceSpan:
         saved = [t for t in used if t not in leaves and t.op.type != "Const"]
         return [t for t in dict.fromkeys(saved) if not t.dtype.is_ref_dtype]
 
-    def save(self, values: Sequence[Any]) -> None:
-        """Keep the values of the `wanted` tensors."""
+    def save(self, values: Iterator[Any]) -> None:
+        """Keep the values of the `wanted` tensors, which come next."""
         self.close()
-        self.saved = dict(zip(self.wanted(), values, strict=True))
+        self.saved = {tensor: next(values) for tensor in self.wanted()}
 
 
 class BackwardStage:
@@ -228,9 +228,9 @@ class EagerGradient:
         return EAGER.record_subgraph(key, lambda: self._build(ys, xs, filled_seeds, is_zero))
 
     def _source(self, source: Any) -> Any:
-        """The tensor of a source; a marker for a variable that is not watched."""
+        """The tensor of a source; a variable that is not watched as it is."""
         if isinstance(source, Variable):
-            return source.gradient_source() if source in self.variables else _Unwatched(source)
+            return source.gradient_source() if source in self.variables else source
         if not isinstance(source, Tensor):
             raise ValueError(f"Source must be a tensor or a variable, got {source!r}")
         return source
@@ -294,13 +294,6 @@ class EagerGradient:
             pairs = zip(xs, results, strict=True)
             results = [filling.zeros_like(x.value()) if g is None else g for x, g in pairs]
         return results
-
-
-class _Unwatched:
-    """Marks a source that is not watched."""
-
-    def __init__(self, variable: Variable) -> None:
-        self.value = variable.value
 
 
 def _enter_proxy_values(stages: Sequence[BackwardStage], results: Sequence[Any]) -> None:

@@ -136,7 +136,15 @@ class EagerGraph(threading.local, BareGraph):
         except TypeError:  # an attribute is unhashable
             key = _text_key(key)
             child = lazy_trace.child(key)
-        return self._build_child(lazy_trace, op, arguments, name, key) if child is None else child
+        if child is not None:
+            return child
+
+        def make() -> tuple[Sequence[Tensor], Any]:
+            inputs = tuple(_templates(lazy_trace, argument) for argument in arguments)
+            node = build.add_node(lazy_trace.trace, op, inputs, _node_name(name))
+            return node.outputs, _output_packer(node)
+
+        return self._build_child(lazy_trace, key, make)
 
     def _gradient_key(self, op: Op) -> str | None:
         """The gradient override of an op as part of a key; the same for all `CustomGradient`s."""
@@ -180,22 +188,22 @@ class EagerGraph(threading.local, BareGraph):
             lazy_trace.finish()
 
     def _build_child(
-        self, lazy_trace: LazyTrace, op: Op, arguments: Sequence[Any], name: str | None, key: Any
+        self, lazy_trace: LazyTrace, key: Any, make: Callable[[], tuple[Sequence[Tensor], Any]]
     ) -> TraceNode:
-        """Build the node of an op that was not recorded here before."""
+        """A new trace node of the nodes that `make` builds in the hidden graph, cached by the key;
+        `make` returns the outputs, and how to pack them."""
         start = len(lazy_trace.trace.nodes)
+        before = lazy_trace.end
         with graphs.pushed(lazy_trace.trace), consulted.pushed(set()) as leaves:
-            inputs = tuple(_templates(lazy_trace, argument) for argument in arguments)
-            node = build.add_node(lazy_trace.trace, op, inputs, _node_name(name))
-        nodes = tuple(lazy_trace.trace.nodes[start:])
-        child = TraceNode(lazy_trace.end, nodes, node.outputs, OP)
-        child.pack = _output_packer(node)
-        child.is_plain = (
-            child.pack is None
-            and child.size < _LONG_TRACE
-            and not (child.is_special or child.has_effects)
-        )
-        lazy_trace.cache_child(key, child, leaves)
+            outputs, pack = make()
+        entered = {node for trace_node in lazy_trace.end.path(before) for node in trace_node.nodes}
+        new_nodes = [node for node in lazy_trace.trace.nodes[start:] if node not in entered]
+        nodes = tuple(node for node in new_nodes if PROXY not in node.annotations)
+        child = TraceNode(lazy_trace.end, nodes, tuple(outputs), OP, pack=pack)
+        is_short = child.size < _LONG_TRACE
+        child.is_plain = pack is None and is_short and not (child.is_special or child.has_effects)
+        if key is not None and lazy_trace.end is before:
+            lazy_trace.cache_child(key, child, leaves)
         return child
 
     def _convert(
@@ -394,31 +402,13 @@ class EagerGraph(threading.local, BareGraph):
         with lazy_trace.lock:
             child = lazy_trace.child(key)
             if child is None:
-                child = self.build_subgraph(lazy_trace, key, make)
+                child = self._build_child(lazy_trace, key, lambda: _results_outputs(make()))
             outputs = lazy_trace.advance(child, user_frame(1))
             if child.is_special:
                 self._apply_special(lazy_trace, child)
         if EagerGraph.sync:
             lazy_trace.finish()
         return child.pack(outputs)
-
-    def build_subgraph(
-        self, lazy_trace: LazyTrace, key: Any, make: Callable[[], Sequence[Any]]
-    ) -> TraceNode:
-        """Build nodes in the hidden graph as a new trace node, which is cached by the key."""
-        start = len(lazy_trace.trace.nodes)
-        before = lazy_trace.end
-        with graphs.pushed(lazy_trace.trace), consulted.pushed(set()) as leaves:
-            results = make()
-        entered = {node for trace_node in lazy_trace.end.path(before) for node in trace_node.nodes}
-        new_nodes = [node for node in lazy_trace.trace.nodes[start:] if node not in entered]
-        nodes = tuple(node for node in new_nodes if PROXY not in node.annotations)
-        outputs = [tensor for result in results for tensor in component_tensors(result)]
-        child = TraceNode(lazy_trace.end, nodes, tuple(outputs), OP)
-        child.pack = _result_packer(results)
-        if key is not None and lazy_trace.end is before:
-            lazy_trace.cache_child(key, child, leaves)
-        return child
 
     # Random numbers
 
@@ -544,13 +534,12 @@ def component_tensors(result: Any) -> list[Tensor]:
     return result.components() if isinstance(result, IndexedSlices) else [result]
 
 
-def _result_packer(results: Sequence[Any]) -> Callable[[list[Any]], list[Any]]:
-    """Packs new tensors in the structure of these results."""
+def _results_outputs(results: Sequence[Any]) -> tuple[list[Tensor], Any]:
+    """The tensors of results, and a function that packs others in their structure."""
+    outputs = [tensor for result in results for tensor in component_tensors(result)]
     if all(isinstance(result, Tensor) for result in results):
-        return lambda tensors: tensors
-    layout = [
-        (len(component_tensors(result)), isinstance(result, IndexedSlices)) for result in results
-    ]
+        return outputs, list
+    layout = [(len(component_tensors(r)), isinstance(r, IndexedSlices)) for r in results]
 
     def pack(tensors: list[Any]) -> list[Any]:
         rest = iter(tensors)
@@ -560,7 +549,7 @@ def _result_packer(results: Sequence[Any]) -> Callable[[list[Any]], list[Any]]:
             packed.append(IndexedSlices(*parts) if is_slices else parts[0] if parts else None)
         return packed
 
-    return pack
+    return outputs, pack
 
 
 class _RecorderTable(dict[type[Op], "Callable[..., Any] | None"]):

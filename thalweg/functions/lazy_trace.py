@@ -31,13 +31,12 @@ from thalweg.functions.trace import (
     Leaf,
     Trace,
     TraceNode,
-    has_effect,
-    op_trace_nodes,
 )
 from thalweg.graph.graph import graphs
-from thalweg.graph.node import Node, Tensor
+from thalweg.graph.node import Tensor
 from thalweg.graph.origin import MadeAt
 from thalweg.graph.shapes import TensorShape
+from thalweg.graph.subgraph import needed
 from thalweg.ops.core.basic import Const
 from thalweg.ops.core.buffer import Buffer
 from thalweg.ops.core.context import VariableCell
@@ -308,15 +307,15 @@ class LazyTrace:
             for tensor, device in zip(live, devices, strict=False):
                 tensor._device = device
         if spans:
-            _save_for_tapes(spans, results[len(live) :])
+            rest = map(_as_array, results[len(live) :])
+            for span in spans:
+                span.save(rest)
 
     def _located(self, error: errors.OpError, step: RecordedStep) -> errors.OpError:
         """An error at the line that recorded the op in this trace, not in the first one like it."""
         node = error.op
-        index = step.op_indices.get(node)
-        if index is None:
-            return error
-        line = self.line(next(itertools.islice(op_trace_nodes(self.end.path()), index, None)))
+        original = step.originals.get(node)
+        line = self.line(next((p for p in self.end.path() if original in p.nodes), None))
         if line is None:
             return error
         located = copy(node)
@@ -326,43 +325,32 @@ class LazyTrace:
     def _fail(self, error: BaseException, live: list[EagerTensor]) -> None:
         """Compute each tensor alone, so that only those which depend on the failed op fail. After
         an interrupt all of them fail."""
-        is_interrupted = not isinstance(error, Exception)
+        pending = [tensor for tensor in live if tensor._array is None]
+        if isinstance(error, Exception):
+            for tensor in pending:
+                tensor.resolve(self._compute_alone(tensor, error))
+            return
         message = "The step that was to compute this value was interrupted; compute it again."
-        failure = Failure(errors.CancelledError(None, None, message) if is_interrupted else error)
-        for tensor in live:
-            if tensor._array is not None:
-                continue
-            if is_interrupted:
-                tensor.resolve(failure)
-            else:
-                self._compute_alone(tensor, failure)
+        for tensor in pending:
+            tensor.resolve(Failure(errors.CancelledError(None, None, message)))
 
-    def _compute_alone(self, tensor: EagerTensor, failure: Failure) -> None:
+    def _compute_alone(self, tensor: EagerTensor, error: Exception) -> Any:
+        """The value of a tensor, or the failure; `error` is that of the whole step."""
         template = self.templates[tensor._position]
-        if self._is_pure(template):
-            trace_node = _without_effects(self.end)
-            try:
-                step = record_step(trace_node, [template], self.values)
-                (result,) = step.run(self.values, self.cells, self.streams)
-            except Exception as error:  # perhaps not the one that stopped the step
-                failure = Failure(error)
-            else:
-                tensor.resolve(_as_array(result))
-                return
-        tensor.resolve(failure)
+        if not _is_pure(template):
+            return Failure(error)
+        try:
+            step = record_step(self.end, [template], self.values, runs_effects=False)
+            (result,) = step.run(self.values, self.cells, self.streams)
+            return _as_array(result)
+        except Exception as own_error:  # perhaps not the one that stopped the step
+            return Failure(own_error)
 
-    def _is_pure(self, template: Tensor) -> bool:
-        """Whether a tensor depends on no state, so that it can be computed at any time."""
-        pending, seen = [template.op], set[Node]()
-        while pending:
-            node = pending.pop()
-            if node in seen:
-                continue
-            seen.add(node)
-            if node.op.stateful and not isinstance(node.op, Leaf):
-                return False
-            pending += [tensor.op for tensor in node.inputs]
-        return True
+
+def _is_pure(template: Tensor) -> bool:
+    """Whether a tensor depends on no state, so that it can be computed at any time."""
+    nodes = needed([template], (), {})
+    return not any(node.op.stateful and not isinstance(node.op, Leaf) for node in nodes)
 
 
 _leaf_keys = Bounded[Any, int]("kinds of tensors in eager code", 10_000)
@@ -383,24 +371,6 @@ def _device_of(held: Any) -> str:
     """The device of a variable; "" for other values, and without GPUs."""
     buffer = held.buffer if isinstance(held, VariableCell) else None
     return "" if buffer is None or not eager_devices().has_gpus else buffer.device
-
-
-def _without_effects(trace_node: TraceNode) -> TraceNode:
-    """A copy of a path without the nodes that have effects."""
-    end: TraceNode | None = None
-    for original in trace_node.path():
-        nodes = tuple(node for node in original.nodes if not has_effect(node))
-        end = TraceNode(end, nodes, original.outputs, original.kind)
-        end.consulted = original.consulted
-    return cast("TraceNode", end)
-
-
-def _save_for_tapes(spans: list[Any], results: list[Any]) -> None:
-    """Save in each span the values of its `wanted` tensors."""
-    for span in spans:
-        count = len(span.wanted())
-        span.save([_as_array(result) for result in results[:count]])
-        results = results[count:]
 
 
 def _as_array(result: Any) -> Any:

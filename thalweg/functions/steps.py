@@ -24,18 +24,18 @@ from thalweg.functions.trace import (
     Reference,
     TraceNode,
     has_effect,
-    op_trace_nodes,
 )
 from thalweg.graph.analysis.node_effects import reference_roots
 from thalweg.graph.graph import Graph
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.rewriter import Rewriter
-from thalweg.graph.shapes import TensorShape, unknown_shape
+from thalweg.graph.shapes import unknown_shape
 from thalweg.graph.subgraph import needed
 from thalweg.lower.fingerprint import Unnamed, flow_text
-from thalweg.ops.core.basic import Const, Placeholder
+from thalweg.ops.core.basic import Placeholder, constant
 from thalweg.ops.core.buffer import Buffer
+from thalweg.ops.random.random import Random
 from thalweg.place.placer import Placer
 from thalweg.platform.caches import Bounded
 from thalweg.runtime.cancellation import Cancellation
@@ -236,10 +236,26 @@ def _freeze(results: list[Any]) -> list[Any]:
     return results
 
 
-def planned_step(step: Step, references: Sequence[Tensor], randoms: Sequence[Node]) -> PlannedStep:
-    """Plan a step for the devices of this process."""
+def add_input(graph: Graph, tensor: Tensor, device: str) -> Tensor:
+    """Add an input of a step: a reference to a variable on a device, or a value of any shape."""
+    is_reference = tensor.dtype.is_ref_dtype
+    shape = tensor.shape if is_reference else unknown_shape()
+    kind: type[Op] = Reference if is_reference else Placeholder
+    op = kind(dtype=tensor.dtype.base_dtype, given_shape=shape)
+    node = graph.add(op, (), [tensor.dtype], [shape], tensor.op.name)
+    node.device = device if is_reference else ""
+    return node.outputs[0]
+
+
+def plan_step(
+    graph: Graph, inputs: Iterable[Tensor], fetches: Iterable[Tensor], targets: Iterable[Node]
+) -> PlannedStep:
+    """Plan a step of a graph for the devices of this process."""
+    feeds = tuple(tensor for tensor in inputs if not tensor.dtype.is_ref_dtype)
+    references = [tensor for tensor in inputs if tensor.dtype.is_ref_dtype]
+    randoms = [node for node in graph.nodes if isinstance(node.op, Random)]
     kind = AcceleratedStep if eager_devices().has_gpus else PlannedStep
-    return kind(step, references, randoms)
+    return kind(Step(tuple(fetches), tuple(targets), feeds), references, randoms)
 
 
 @dataclass
@@ -251,7 +267,7 @@ class RecordedStep:
     references: list[int]  # indices among its variables
     randoms: list[int]  # indices among its random streams
     cells: dict[int, int]  # index of a result that is a reference → index of its variable
-    op_indices: dict[Node, int]  # node of the plan → index of the recorded op it is part of
+    originals: dict[Node, Node]  # node of the plan → node of the hidden graph
 
     def __post_init__(self) -> None:
         """The leaves have static shapes: after the first run, one bound program serves all."""
@@ -295,9 +311,11 @@ _steps = Bounded[Any, "tuple[PlannedStep, list[Node]]"]("plans of eager code", _
 _lock = threading.Lock()
 
 
-def record_step(end: TraceNode, wanted: Sequence[Tensor], values: Sequence[Any]) -> RecordedStep:
+def record_step(
+    end: TraceNode, wanted: Sequence[Tensor], values: Sequence[Any], runs_effects: bool = True
+) -> RecordedStep:
     """A step that computes the wanted tensors of a lazy trace, and runs its effects."""
-    return _StepBuilder(end, values).build(wanted)
+    return _StepBuilder(end, values).build(wanted, runs_effects)
 
 
 class _StepBuilder:
@@ -311,10 +329,9 @@ class _StepBuilder:
         # Shapes depend on these values: they are constants of the step.
         self._constants = {self._values[i]: np.asarray(values[i]) for i in sorted(consulted)}
         self._nodes = [node for p in path for node in p.nodes]
-        self._op_indices = {node: n for n, p in enumerate(op_trace_nodes(path)) for node in p.nodes}
         self._randoms = [node for p in path for node in p.randoms]
 
-    def build(self, wanted: Sequence[Tensor]) -> RecordedStep:
+    def build(self, wanted: Sequence[Tensor], runs_effects: bool) -> RecordedStep:
         """A step that computes these tensors."""
         roots = reference_roots(self._nodes)
         cells = {
@@ -323,7 +340,7 @@ class _StepBuilder:
             if tensor.dtype.is_ref_dtype and roots.get(tensor) in self._references
         }
         fetches = [t for position, t in enumerate(wanted) if position not in cells]
-        targets = [node for node in self._nodes if has_effect(node)]
+        targets = [node for node in self._nodes if has_effect(node)] if runs_effects else []
         if not fetches and not targets:
             return RecordedStep(None, [], [], [], cells, {})
         leaves = dict.fromkeys([*self._values, *self._references])
@@ -340,11 +357,7 @@ class _StepBuilder:
             [self._references.index(tensor) for tensor in self._variables],
             randoms,
             cells,
-            {
-                copy: self._op_indices[n]
-                for n, copy in zip(nodes, copies, strict=True)
-                if n in self._op_indices
-            },
+            dict(zip(copies, nodes, strict=True)),
         )
 
     def _cached_plan(
@@ -379,32 +392,17 @@ class _StepBuilder:
     def _plan_copy(
         self, nodes: Sequence[Node], fetches: Sequence[Tensor], targets: Sequence[Node]
     ) -> tuple[PlannedStep, list[Node]]:
-        rewriter = Rewriter(Graph())
-        with rewriter.graph.as_default():
-            for tensor in self._feeds:
-                op = Placeholder(dtype=tensor.dtype.base_dtype, given_shape=unknown_shape())
-                _add_input(rewriter, tensor, op, unknown_shape())
-            for tensor in self._variables:
-                op = Reference(dtype=tensor.dtype.base_dtype, given_shape=tensor.shape)
-                _add_input(rewriter, tensor, op, tensor.shape)
+        graph = Graph()
+        with graph.as_default():
+            leaves = [*self._feeds, *self._variables]
+            inputs = [add_input(graph, tensor, tensor.op.device) for tensor in leaves]
+            rewriter = Rewriter(graph, dict(zip(leaves, inputs, strict=True)))
             for tensor, value in self._constants.items():
-                op = Const(value=value, dtype=tensor.dtype.base_dtype)
-                _add_input(rewriter, tensor, op, tensor.shape)
+                rewriter.tensors[tensor] = constant(value, tensor.dtype)
             _copy_nodes(rewriter, nodes)
-        step = Step(
-            tuple(rewriter.tensors[tensor] for tensor in fetches),
-            tuple(rewriter.mapped(targets)),
-            tuple(rewriter.tensors[tensor] for tensor in self._feeds),
-        )
-        cells = [rewriter.tensors[tensor] for tensor in self._variables]
-        return planned_step(step, cells, rewriter.mapped(self._randoms)), rewriter.mapped(nodes)
-
-
-def _add_input(rewriter: Rewriter, tensor: Tensor, op: Op, shape: TensorShape) -> None:
-    """Replace a leaf by the output of a new input node."""
-    node = rewriter.graph.add(op, (), [tensor.dtype], [shape], "value")
-    node.device = tensor.op.device if tensor.dtype.is_ref_dtype else ""
-    rewriter.tensors[tensor] = node.outputs[0]
+        computed = [rewriter.tensors[tensor] for tensor in fetches]
+        planned = plan_step(graph, inputs, computed, rewriter.mapped(targets))
+        return planned, rewriter.mapped(nodes)
 
 
 def _copy_nodes(rewriter: Rewriter, nodes: Iterable[Node]) -> None:

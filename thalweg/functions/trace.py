@@ -8,8 +8,9 @@ their dtypes and shapes and, where values were read, the planned step.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
 
@@ -48,67 +49,49 @@ _Prediction = tuple[str | None, int, Any, Any, Any, int, Any]
 _NO_PREDICTION: _Prediction = (None, -1, None, None, None, -1, None)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class TraceNode:
     """A prefix of lazy traces: its parent, and the nodes that its last op added."""
 
-    __slots__ = (
-        "children",
-        "consulted",
-        "count",
-        "custom_gradients",
-        "first_op",
-        "generic",
-        "has_effects",
-        "is_plain",
-        "is_special",
-        "kind",
-        "line",
-        "nodes",
-        "outputs",
-        "pack",
-        "parent",
-        "path_has_effects",
-        "plans",
-        "prediction",
-        "randoms",
-        "shortcuts",
-        "size",
-        "writes",
-    )
+    parent: TraceNode | None
+    nodes: tuple[Node, ...]
+    outputs: tuple[Tensor, ...]
+    kind: int
+    children: dict[Any, Any] = field(default_factory=dict[Any, Any])
+    #: Dtypes and shapes of constants that enter as values.
+    generic: set[Any] = field(default_factory=set[Any])
+    plans: dict[Any, Any] = field(default_factory=dict[Any, Any])
+    #: Operator and operands → the trace node, past literals.
+    shortcuts: dict[Any, Any] = field(default_factory=dict[Any, Any])
+    prediction: _Prediction = _NO_PREDICTION  # the last operator recorded here
+    line: MadeAt | None = None  # of the user's code, for shortcuts to here
+    pack: Any = None  # packs the outputs; None for a single tensor
+    consulted: tuple[int, ...] = ()  # leaves whose values shape inference read
+    randoms: tuple[Node, ...] = ()
+    writes: bool = False
+    custom_gradients: int = 0  # of the path
+    is_special: bool = False
+    has_effects: bool = False
+    path_has_effects: bool = False
+    is_plain: bool = False  # its only result is a single tensor: the fast path takes it
+    first_op: TraceNode | None = None  # of the path
+    count: int = 0  # of positions
+    size: int = 0  # of the path, in nodes
 
-    def __init__(
-        self,
-        parent: TraceNode | None,
-        nodes: tuple[Node, ...],
-        outputs: tuple[Tensor, ...],
-        kind: int,
-    ) -> None:
-        self.parent = parent
-        self.nodes = nodes
-        self.outputs = outputs
-        self.kind = kind
-        self.children: dict[Any, Any] = {}
-        self.generic: set[Any] = set()  # dtypes and shapes of constants that enter as values
-        self.plans: dict[Any, Any] = {}
-        self.shortcuts: dict[Any, Any] = {}  # operator and operands → the trace node, past literals
-        self.prediction: _Prediction = _NO_PREDICTION  # the last operator recorded here
-        self.line: MadeAt | None = None  # of the user's code, for shortcuts to here
-        self.pack: Any = None  # packs the outputs; None for a single tensor
-        self.consulted: tuple[int, ...] = ()  # leaves whose values shape inference read
+    def __post_init__(self) -> None:
+        nodes, parent = self.nodes, self.parent
         self.randoms = tuple(node for node in nodes if isinstance(node.op, Random))
         self.writes = any(written_variables(node) for node in nodes)
-        customs = sum(isinstance(node.op, CustomGradient) for node in nodes)
-        self.custom_gradients: int = customs + (0 if parent is None else parent.custom_gradients)
-        self.is_special = bool(self.randoms) or self.writes or customs > 0
-        self.has_effects = any(has_effect(node) for node in nodes)
-        had_effects = parent is not None and parent.path_has_effects
-        self.path_has_effects: bool = self.has_effects or had_effects
-        self.is_plain = False  # its only result is a single tensor: the fast path takes it
-        before = None if parent is None else parent.first_op
-        is_op = kind == OP and parent is not None
-        self.first_op: TraceNode | None = before or (self if is_op else None)  # of the path
-        self.count: int = len(outputs) + (0 if parent is None else parent.count)  # of positions
-        self.size: int = len(nodes) + (0 if parent is None else parent.size)
+        self.custom_gradients = sum(isinstance(node.op, CustomGradient) for node in nodes)
+        self.is_special = bool(self.randoms) or self.writes or self.custom_gradients > 0
+        self.has_effects = self.path_has_effects = any(map(has_effect, nodes))
+        self.count, self.size = len(self.outputs), len(nodes)
+        if parent is not None:
+            self.custom_gradients += parent.custom_gradients
+            self.path_has_effects |= parent.path_has_effects
+            self.first_op = parent.first_op or (self if self.kind == OP else None)
+            self.count += parent.count
+            self.size += parent.size
 
     def path(self, start: TraceNode | None = None) -> list[TraceNode]:
         """The trace nodes after `start` (from the root if None) up to this one, in order."""
@@ -182,7 +165,7 @@ class Leaf(ExternalInput, abstract=True):
 
     def known_value(self) -> Array | None:
         """The value, if it is small and of integers: shape inference may read it."""
-        value = self.trace.value(self)
+        value = self.trace.eager.lazy_trace.leaf_value(self)
         if not isinstance(value, np.ndarray | Buffer):
             return None
         array = cast("Any", value)
@@ -236,10 +219,6 @@ class Trace(SubGraph):
 
     def _share(self, outer: Graph) -> None:
         """Names are this graph's own: only errors show them."""
-
-    def value(self, leaf: Leaf) -> Any:
-        """The value of a leaf in the current lazy trace; None if it is not a leaf of it."""
-        return self.eager.lazy_trace.leaf_value(leaf)
 
     def sees(self, graph: Graph) -> bool:
         """Whether tensors of a graph can be used in this one."""
@@ -301,8 +280,3 @@ class Trace(SubGraph):
         node = self.add(op, (), [dtype.as_ref], [shape], "variable")
         node.device = device
         return node.outputs[0]
-
-
-def op_trace_nodes(path: Sequence[TraceNode]) -> Iterator[TraceNode]:
-    """The trace nodes of a path that are ops, not leaves."""
-    return (node for node in path if node.kind == OP and node.parent is not None)

@@ -2,7 +2,8 @@
 
 A call whose arguments have values runs immediately, as one compiled step. While a tape records, or
 if an argument is pending, the function's nodes are recorded into the lazy trace instead. The most
-recent calls are cached with their programs (`call_cache`).
+recent calls are cached with their programs: arguments are compared with the expected ones one by
+one, without parsing their structure, and the program takes their arrays as they are.
 """
 
 from __future__ import annotations
@@ -15,23 +16,23 @@ import numpy as np
 
 from thalweg.functions.devices import eager_devices, generation
 from thalweg.functions.eager import EAGER
-from thalweg.functions.steps import PlannedStep, planned_step
+from thalweg.functions.steps import PlannedStep, add_input, plan_step
 from thalweg.functions.tensors import EagerTensor, known
-from thalweg.functions.trace import Reference
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import DType, string
 from thalweg.graph.graph import Graph
 from thalweg.graph.node import Tensor
-from thalweg.graph.op import Op
-from thalweg.graph.shapes import TensorShape, unknown_shape
+from thalweg.graph.shapes import TensorShape
 from thalweg.graph.subgraph import Body, inline
-from thalweg.ops.core.basic import Placeholder
 from thalweg.ops.core.buffer import Buffer
-from thalweg.ops.random.random import Random
 from thalweg.runtime.fast_path import BoundProgram
 from thalweg.runtime.fetches import feed_value
-from thalweg.runtime.plan import Step
 from thalweg.variables.variable import variable_of
+
+_MAX_CALLS = 4
+_SCALARS = (int, float, str, bool, type(None))
+
+MISS: Any = object()  # no cached call matches
 
 
 class ExpectedArgument(NamedTuple):
@@ -92,27 +93,24 @@ class EagerCall:
         return planned
 
     def _plan(self, device: str) -> PlannedStep:
+        arguments, has_gpus = self._body.arguments, eager_devices().has_gpus
+        devices = [""] * (len(arguments) - len(self._captured))
+        devices += [tensor.device if has_gpus else "" for tensor in self._captured]
         graph = Graph()
         with graph.as_default():
-            inputs = [_input(graph, tensor) for tensor in self._body.arguments]
+            inputs = [add_input(graph, *pair) for pair in zip(arguments, devices, strict=True)]
             outputs, targets = inline(self._body, inputs)
-        feeds = tuple(tensor for tensor in inputs if not tensor.dtype.is_ref_dtype)
-        references = [tensor for tensor in inputs if tensor.dtype.is_ref_dtype]
-        for tensor, variable in zip(references, self._references, strict=True):
-            tensor.op.device = variable.device if eager_devices().has_gpus else ""
         for node in graph.nodes if device else ():
             if not node.device and not (node.inputs and node.inputs[0].dtype.is_ref_dtype):
                 node.device = device
-        randoms = [node for node in graph.nodes if isinstance(node.op, Random)]
-        step = Step(tuple(outputs), tuple(targets), feeds)
-        return planned_step(step, references, randoms)
+        return plan_step(graph, inputs, outputs, targets)
 
     def __call__(self, tensors: Sequence[Any]) -> Any:
         """The result for these arguments: tensors, arrays or numbers."""
         if EAGER.tapes or any(map(_is_pending, tensors)):
             return self._pack(self._record(tensors), None)
         arrays = self._arrays(tensors)
-        run_pending_before(self._has_effects)
+        _run_pending_before(self._has_effects)
         planned = self._planned
         if planned is None:
             return self._pack([], None)
@@ -187,6 +185,92 @@ class EagerCall:
         return EAGER.record_subgraph((self, positions), lambda: inline(self._body, templates)[0])
 
 
+class CallCache:
+    """The most recent calls of a function, by the dtypes, shapes and values of their arguments."""
+
+    def __init__(self) -> None:
+        self._calls: list[CachedCall] = []
+
+    def clear(self) -> None:
+        """Drop all: a new trace may fit better, or one was dropped."""
+        self._calls = []
+
+    def run(self, args: tuple[Any, ...]) -> Any:
+        """The result of a call that is cached; MISS for others."""
+        state = EAGER.__dict__  # of this thread: looked up once
+        if state["tapes"]:
+            return MISS
+        device = state["device_name"]
+        for call in self._calls:
+            if call.device is not device:
+                continue
+            arrays = _match(call, args)
+            if arrays is None:
+                continue
+            if not state["lazy_trace"].done:
+                _run_pending_before(call.has_effects)
+            if call.captured:
+                arrays += call.captured
+            results = call.run(call.context, arrays, call.variables)
+            if results is None:
+                return MISS  # the reference kernels will raise the error
+            if call.pack is None:
+                return known(results[0], call.dtypes[0], call.shapes[0])
+            return call.pack(list(map(known, results, call.dtypes, call.shapes)), None)
+        return MISS
+
+    def add(self, args: tuple[Any, ...], tensors: Sequence[Any], eager: EagerCall) -> None:
+        """Cache a call that ran, if its arguments are tensors, arrays and scalars alone."""
+        expected = [argument for argument in map(_expected, args) if argument is not None]
+        arrays = [argument for argument in expected if argument.numpy_dtype is not None]
+        if len(expected) != len(args) or len(arrays) != len(tensors):
+            return
+        call = eager.cached_call(expected, tensors)
+        if call is not None:
+            self._calls = [call, *self._calls][:_MAX_CALLS]
+
+
+def _expected(value: Any) -> ExpectedArgument | None:
+    if isinstance(value, EagerTensor):
+        held = value.device_value()
+        if not isinstance(held, np.ndarray | Buffer):
+            return None
+        array = cast("Any", held)
+        return ExpectedArgument(value.dtype, array.dtype, array.shape, None)
+    if type(value) is np.ndarray:
+        array = cast("np.ndarray[Any, Any]", value)
+        return ExpectedArgument(None, array.dtype, array.shape, None)
+    if type(value) not in _SCALARS or (type(value) is float and value == 0):
+        return None  # 0.0 == -0.0
+    return ExpectedArgument(None, None, None, value)
+
+
+def _match(call: CachedCall, args: tuple[Any, ...]) -> list[Any] | None:
+    """The arrays of the arguments; None if they are not as the call expects."""
+    if len(args) != len(call.expected):
+        return None
+    arrays: list[Any] = []
+    for value, expected in zip(args, call.expected):  # noqa: B905 - lengths are equal, as checked above
+        if type(value) is EagerTensor:
+            if value.dtype is not expected.dtype:
+                return None
+            value = value._array  # pyright: ignore[reportPrivateUsage] - one mechanism in several files
+            if value is None or value.shape != expected.shape:
+                return None
+            arrays.append(value)
+        elif type(value) is np.ndarray:
+            if value.dtype is not expected.numpy_dtype or value.shape != expected.shape:
+                return None
+            arrays.append(value)
+        elif (
+            expected.numpy_dtype is not None
+            or type(value) is not type(expected.value)
+            or value != expected.value
+        ):
+            return None
+    return arrays
+
+
 def _set_devices(tensors: Sequence[EagerTensor], devices: Sequence[str] | None) -> None:
     """Set where tensors were computed; nothing without GPUs."""
     for tensor, device in zip(tensors, devices or (), strict=False):
@@ -200,21 +284,11 @@ def _immutable_inputs(tensors: Sequence[Any], count: int) -> list[int]:
     return [*arguments, *range(len(tensors), count)]
 
 
-def run_pending_before(has_effects: bool) -> None:
+def _run_pending_before(has_effects: bool) -> None:
     """Run pending ops before a call, if they or the call have effects."""
     lazy_trace = EAGER.lazy_trace
     if not lazy_trace.done and (has_effects or lazy_trace.end.path_has_effects):
         lazy_trace.finish()
-
-
-def _input(graph: Graph, tensor: Tensor) -> Tensor:
-    """A node for an argument: a variable's reference, or a placeholder."""
-    dtype = tensor.dtype.base_dtype
-    is_reference = tensor.dtype.is_ref_dtype
-    shape = tensor.shape if is_reference else unknown_shape()
-    kind: type[Op] = Reference if is_reference else Placeholder
-    op = kind(dtype=dtype, given_shape=shape)
-    return graph.add(op, (), [tensor.dtype], [shape], tensor.op.name).outputs[0]
 
 
 def _is_pending(value: Any) -> bool:

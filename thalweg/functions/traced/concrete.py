@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy as np
 from thalweg.control.bodies import components, pack_tensors
 from thalweg.control.traces import capture
 from thalweg.functions.eager import EAGER
-from thalweg.functions.traced.calls import CachedCall, EagerCall, ExpectedArgument
+from thalweg.functions.traced.calls import EagerCall
 from thalweg.functions.traced.function_graph import FunctionGraph
 from thalweg.functions.traced.signature import (
     Arguments,
@@ -23,7 +24,6 @@ from thalweg.functions.traced.signature import (
     Parameters,
     Sizes,
     TensorKind,
-    TraceKey,
     arguments_of,
     is_tensor,
     replace_tensors,
@@ -31,7 +31,6 @@ from thalweg.functions.traced.signature import (
 from thalweg.functions.traced.tensor_spec import TensorSpec
 from thalweg.graph import nest
 from thalweg.graph.convert import convert_to_tensor, has_conversion
-from thalweg.graph.dtypes import DType
 from thalweg.graph.graph import Graph, get_default_graph
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.shapes import TensorShape
@@ -93,15 +92,13 @@ class ConcreteFunction:
 
     name: str
     parameters: Parameters
-    key: TraceKey
-    bound: dict[str, Any]  # arguments by parameter, with specs for tensors
+    signature: Arguments  # those that it was traced for, with specs in place of tensors
     body: Body
     results: Results
     captured_inputs: tuple[Tensor, ...]
 
     def __post_init__(self) -> None:
         self._graphs = {t.graph for t in self.captured_inputs}
-        self._eager: EagerCall | None = None
 
     # Properties
 
@@ -130,7 +127,8 @@ class ConcreteFunction:
     @property
     def structured_input_signature(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments it was traced for: specs for tensors, and Python values."""
-        bound = {name: nest.map_structure(_dereference, v) for name, v in self.bound.items()}
+        given = self.signature.bound.items()
+        bound = {name: nest.map_structure(_dereference, value) for name, value in given}
         return self.parameters.split(bound)
 
     @property
@@ -147,7 +145,8 @@ class ConcreteFunction:
         return f"<tf.ConcreteFunction {self}>"
 
     def __str__(self) -> str:
-        arguments = ", ".join(f"{name}={_spec_text(value)}" for name, value in self.bound.items())
+        given = self.signature.bound.items()
+        arguments = ", ".join(f"{name}={_spec_text(value)}" for name, value in given)
         outputs = ", ".join(f"{t.dtype.base_dtype.name}{t.shape}" for t in self.body.outputs)
         return f"{self.name}({arguments}) -> {outputs or 'nothing'}"
 
@@ -164,26 +163,19 @@ class ConcreteFunction:
         """Call with arguments of the traced signature; Python values may be omitted."""
         arguments = self.parameters.bind_partial(args, kwargs)
         tensors: list[Any] = []
-        for name, wanted in self.bound.items():
+        for name, wanted in self.signature.bound.items():
             tensors += _match_argument(name, wanted, arguments.get(name, wanted))
         return self.call(tensors)
 
     def call(self, tensors: Sequence[Any]) -> Any:
         """Call with the flat list of tensors (or arrays) of the arguments."""
-        if get_default_graph() is not EAGER:
-            return self._inline(tensors)
-        eager = self._eager
-        if eager is None:
-            results = self.results
-            eager = EagerCall(self.body, self.captured_inputs, results.pack, results.is_single)
-            self._eager = eager
-        return eager(tensors)
+        return self.eager(tensors) if get_default_graph() is EAGER else self._inline(tensors)
 
-    def cached_call(
-        self, expected: list[ExpectedArgument], tensors: Sequence[Any]
-    ) -> CachedCall | None:
-        """As `EagerCall.cached_call`, for a call that just ran."""
-        return None if self._eager is None else self._eager.cached_call(expected, tensors)
+    @cached_property
+    def eager(self) -> EagerCall:
+        """The function as eager code calls it."""
+        results = self.results
+        return EagerCall(self.body, self.captured_inputs, results.pack, results.is_single)
 
     def _inline(self, tensors: Sequence[Any]) -> Any:
         """Inline the body in the current graph."""
@@ -267,7 +259,8 @@ def trace(
     bound = {key: replace_tensors(v, rest, is_spec=True) for key, v in arguments.bound.items()}
     graph = FunctionGraph(outer, name)
     with graph.as_default():
-        inner = _arguments(graph, kinds, shapes, arguments)
+        rows = zip(kinds, map(TensorShape.of, shapes), _argument_names(arguments), strict=True)
+        inner = [graph.argument(*row) for row in rows]
         rest = iter(inner)
         symbolic = {key: replace_tensors(value, rest) for key, value in arguments.bound.items()}
         args, kwargs = parameters.split(symbolic)
@@ -279,19 +272,12 @@ def trace(
         tuple(results.tensors),
         tuple(dict.fromkeys([*graph.effects, *results.nodes])),
     )
-    key = TraceKey(arguments.skeleton, shapes)
-    return ConcreteFunction(name, parameters, key, bound, body, results, captured)
+    signature = Arguments(arguments.skeleton, shapes, (), bound)
+    return ConcreteFunction(name, parameters, signature, body, results, captured)
 
 
-def _arguments(
-    graph: FunctionGraph,
-    kinds: Sequence[DType],
-    shapes: Sequence[Sizes],
-    arguments: Arguments,
-) -> list[Tensor]:
-    bound = arguments.bound.items()
-    names = [name for name, value in bound for _ in arguments_of({name: value}).tensors]
-    return [
-        graph.argument(dtype, TensorShape.of(sizes), name.lstrip("_") or "argument")
-        for dtype, sizes, name in zip(kinds, shapes, names, strict=True)
-    ]
+def _argument_names(arguments: Arguments) -> Iterator[str]:
+    """The names of the nodes for a call's tensors: those of their parameters."""
+    for name, value in arguments.bound.items():
+        for _ in arguments_of({name: value}).tensors:
+            yield name.lstrip("_") or "argument"

@@ -14,7 +14,7 @@ from types import MethodType
 from typing import Any, cast, overload
 
 from thalweg.functions.eager import EAGER
-from thalweg.functions.traced.call_cache import MISS
+from thalweg.functions.traced.calls import MISS
 from thalweg.functions.traced.concrete import ConcreteFunction
 from thalweg.functions.traced.function_cache import Report, TraceCache
 from thalweg.functions.traced.signature import Arguments, Parameters, arguments_of
@@ -98,7 +98,7 @@ class Function:
         concrete = self._traces.find(self._python_function, arguments)
         result = concrete.call(arguments.tensors)
         if not kwargs and get_default_graph() is EAGER:
-            self._call_cache.add(args, arguments, concrete)
+            self._call_cache.add(args, arguments.tensors, concrete.eager)
         return result
 
     def get_concrete_function(self, *args: Any, **kwargs: Any) -> ConcreteFunction:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from thalweg.functions.traced.call_cache import CallCache
+from thalweg.functions.traced.calls import CallCache
 from thalweg.functions.traced.concrete import ConcreteFunction, trace
 from thalweg.functions.traced.signature import (
     Arguments,
@@ -133,7 +133,7 @@ class TraceCache:
         """The trace that serves a call with the fewest unknown sizes."""
         graph = get_default_graph()
         for concrete in self._traces_by_key.get(key, ()):
-            fits = all(map(covers, concrete.key.shapes, arguments.shapes))
+            fits = all(map(covers, concrete.signature.shapes, arguments.shapes))
             if fits and concrete.is_usable(graph):
                 self._traces_by_key.move_to_end(key)
                 return concrete
@@ -176,7 +176,7 @@ class TraceCache:
         shapes = arguments.shapes
         for concrete in self._traces_by_key.get(key, ()):
             if concrete.is_usable(get_default_graph()):
-                shapes = tuple(map(generalized, shapes, concrete.key.shapes))
+                shapes = tuple(map(generalized, shapes, concrete.signature.shapes))
         return shapes
 
     @contextmanager
@@ -245,7 +245,7 @@ class TraceCache:
         same_graph = [k for k in self._traces_by_key if k[0] == key[0]]
         if not same_graph:
             return ("called in another graph",)
-        traced = [concrete.key for k in reversed(same_graph) for concrete in self._traces_by_key[k]]
+        traced = [c.signature for k in reversed(same_graph) for c in self._traces_by_key[k]]
         comparable = [old for old in traced if bool(old.skeleton) == bool(arguments.skeleton)]
         reasons = filter(None, [differences(old, arguments) for old in comparable])
         outside = ["what the function takes from outside is of another graph"]
@@ -277,7 +277,7 @@ def _unknown_dims(concrete: ConcreteFunction) -> int:
     """The number of unknown sizes in the arguments of a trace."""
     return sum(
         100 if sizes is None else sum(size is None for size in sizes)
-        for sizes in concrete.key.shapes
+        for sizes in concrete.signature.shapes
     )
 
 

@@ -205,14 +205,7 @@ def _part_names(name: str, value: Any) -> Iterator[str]:
         yield from _part_names(f"{name}[{key!r}]", part)
 
 
-class TraceKey(NamedTuple):
-    """The signature that a trace was made for."""
-
-    skeleton: tuple[Kind, ...]
-    shapes: tuple[Sizes, ...]
-
-
-def differences(old: TraceKey, new: Arguments) -> list[str]:
+def differences(old: Arguments, new: Arguments) -> list[str]:
     """Descriptions of how a call differs from a trace."""
     shapes, old_shapes = iter(new.shapes), iter(old.shapes)
     texts: list[str] = []
@@ -241,11 +234,9 @@ def _tensor_difference(
 
 
 def _kind_difference(before: Kind, after: Kind) -> str:
-    if isinstance(before, ValueKind) and isinstance(after, ValueKind):
-        return f"value {before!r} → {after!r}"
-    if isinstance(before, IdentityKey) and isinstance(after, IdentityKey):
-        return f"object {before!r} → {after!r}"
-    return f"{before!r} → {after!r}"
+    labels: dict[type, str] = {ValueKind: "value ", IdentityKey: "object "}
+    label = labels.get(type(before), "") if type(before) is type(after) else ""
+    return f"{label}{before!r} → {after!r}"
 
 
 def _short_repr(value: Any) -> str:
@@ -258,11 +249,7 @@ def _short_repr(value: Any) -> str:
 
 def covers(known: Sizes, given: Sizes) -> bool:
     """Whether a trace for the `known` shape takes tensors of the given one."""
-    if known is None or known == given:
-        return True
-    if given is None or len(known) != len(given):
-        return False
-    return all(a is None or a == b for a, b in zip(known, given, strict=True))
+    return known == given or generalized(known, given) == known
 
 
 def generalized(first: Sizes, second: Sizes) -> Sizes:
@@ -341,24 +328,21 @@ class Parameters:
 
 def _spec_tensors(function: str, name: str, value: Any, spec: Any) -> list[Any]:
     """The tensors of an argument, which must fit its spec."""
+    wanted = f"{function}: argument '{name}' must be like"
+    specs: list[TensorSpec] = nest.flatten(spec)
     try:
         leaves = nest.flatten_up_to(spec, value, check_types=False)
+        tensors = list(map(_as_tensor, leaves, specs))
     except (TypeError, ValueError) as error:
-        raise TypeError(f"{function}: argument '{name}' must be like {spec!r}: {error}") from None
-    pairs = zip(nest.flatten(spec), leaves, strict=True)
-    return [_checked_leaf(function, name, leaf, leaf_spec) for leaf_spec, leaf in pairs]
+        raise TypeError(f"{wanted} {spec!r}: {error}") from None
+    for leaf, tensor, leaf_spec in zip(leaves, tensors, specs, strict=True):
+        if not leaf_spec.is_compatible_with(tensor):
+            raise ValueError(f"{wanted} {leaf_spec!r}, not {leaf!r} (at {user_line()})")
+    return tensors
 
 
-def _checked_leaf(function: str, name: str, value: Any, spec: TensorSpec) -> Any:
-    try:
-        tensor = value if is_tensor(value) else convert_to_tensor(value, spec.dtype)
-    except (TypeError, ValueError) as error:
-        raise TypeError(f"{function}: argument '{name}' must be like {spec!r}: {error}") from None
-    if not spec.is_compatible_with(tensor):
-        raise ValueError(
-            f"{function}: argument '{name}' must be like {spec!r}, not {value!r} (at {user_line()})"
-        )
-    return tensor
+def _as_tensor(value: Any, spec: TensorSpec) -> Any:
+    return value if is_tensor(value) else convert_to_tensor(value, spec.dtype)
 
 
 def _signature(function: Callable[..., Any]) -> inspect.Signature | None:

@@ -63,20 +63,16 @@ class TensorSpec:
         return (
             isinstance(other, TensorSpec)
             and self._dtype == other._dtype
-            and _sizes(self._shape) == _sizes(other._shape)
+            and self._shape.sizes == other._shape.sizes
             and self._name == other._name
         )
 
     def __hash__(self) -> int:
-        return hash((_sizes(self._shape), self._dtype))
+        return hash((self._shape.sizes, self._dtype))
 
     def __repr__(self) -> str:
         name = None if self._name is None else repr(self._name)
         return f"TensorSpec(shape={self._shape}, dtype={self._dtype!r}, name={name})"
-
-
-def _sizes(shape: TensorShape) -> tuple[int | None, ...] | None:
-    return None if shape.rank is None else tuple(shape.as_list())
 
 
 def spec_of(value: Any) -> TensorSpec:
