@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from measure import Figures, Settings
 from raw import Comparison
@@ -10,6 +11,7 @@ from rows import FLATNESS, SPARSE, Row
 
 Found = Sequence[tuple[Row, dict[str, Figures]]]
 
+NOTES = Path(__file__).with_name("NOTES.md")  # what was found out about these figures
 METHOD = """\
 Every task is a process of its own on this machine: 2 parameter servers and the workers, each with
 its session. The clusters of both systems live at the same time and take turns, round by round;
@@ -33,7 +35,7 @@ def document(header: str, found: Found, pairs: Sequence[Comparison], settings: S
     parts = ["# Clusters\n", header, method, _steps(found)]
     if pairs:
         parts += ["## Send and receive\n", _pairs(pairs)]
-    return "\n".join(parts)
+    return "\n".join([*parts, NOTES.read_text()])
 
 
 def line(row: Row, figures: dict[str, Figures]) -> str:

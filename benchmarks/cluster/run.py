@@ -50,8 +50,8 @@ def header() -> str:
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     cpu = next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
     return (
-        f"`make bench-cluster`: Python {platform.python_version()}; {cpu}, {os.cpu_count()} cores. "
-        "Compare only within one run.\n"
+        f"`make bench-cluster`: Python {platform.python_version()} ({platform.python_compiler()}); "
+        f"{cpu}, {os.cpu_count()} cores. Compare only within one run.\n"
     )
 
 
