@@ -55,6 +55,8 @@ class StepGraph:
         self.workspace = Workspace()
         self.feeds = feeds
         self.devices, self.processors = devices, processors
+        #: runs the passes in a body of a control node; returns how often each rule fired
+        self.run_inside: Callable[[StepGraph], Mapping[str, int]] = lambda _: {}
         #: how often each rule fired in the current pass, and for which of the user's nodes
         self.fired: Counter[str] = Counter()
         self.fired_for: list[tuple[str, Node]] = []

@@ -8,7 +8,7 @@ new graph, and the traces of the control node read from there.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -24,14 +24,11 @@ from thalweg.optimize.facts import open_value
 from thalweg.optimize.step_graph import StepGraph
 from thalweg.optimize.workspace import Workspace, body_rewriter
 
-#: Runs passes over a body; returns how often each rule fired.
-Inner = Callable[[StepGraph], Mapping[str, int]]
-
 _MAX_BYTES = 4_096  # of a constant that is copied into a body
 
 
-def optimize_bodies(graph: StepGraph, inner: Inner) -> None:
-    """Run passes in the bodies of control nodes."""
+def optimize_bodies(graph: StepGraph) -> None:
+    """Run all passes in the bodies of control nodes."""
     if graph.types.isdisjoint(CONTROL_TYPES):
         return
     controls = [node for node in graph.nodes if is_control(node)]
@@ -40,14 +37,14 @@ def optimize_bodies(graph: StepGraph, inner: Inner) -> None:
         if isinstance(node.op, Trace):
             traces[node.inputs[0].op].append(node)
     for node in controls:
-        _Bodies(node, traces[node], graph, inner).run()
+        _Bodies(node, traces[node], graph).run()
 
 
 class _Bodies:
     """The bodies of one control node."""
 
-    def __init__(self, node: Node, traces: Sequence[Node], graph: StepGraph, inner: Inner) -> None:
-        self._node, self._traces, self._graph, self._inner = node, traces, graph, inner
+    def __init__(self, node: Node, traces: Sequence[Node], graph: StepGraph) -> None:
+        self._node, self._traces, self._graph = node, traces, graph
         self._traced: dict[Tensor, Tensor] = {}  # the replacements of traced tensors
 
     def run(self) -> None:
@@ -68,7 +65,7 @@ class _Bodies:
         traced = [tensor for tensor in dict.fromkeys(traced) if tensor.graph is body.graph]
         step = self._step(body, traced)
         self._insert_constants(step, body)
-        self._graph.fired.update(self._inner(step))
+        self._graph.fired.update(self._graph.run_inside(step))
         return self._rebuilt(body, step, traced) if step.is_changed else body
 
     def _step(self, body: Body, traced: Sequence[Tensor]) -> StepGraph:
