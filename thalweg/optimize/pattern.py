@@ -24,32 +24,25 @@ from typing import Any, cast
 from thalweg.graph.op import REGISTRY, Op
 
 
+def _operator(name: str) -> tuple[Callable[..., Expression], Callable[..., Expression]]:
+    """The methods of a binary operator: with the expression on the left, and on the right."""
+
+    def operate(self: Expression, other: Operand) -> Expression:
+        return getattr(op, name)(self, other)
+
+    def operate_reflected(self: Expression, other: Operand) -> Expression:
+        return getattr(op, name)(other, self)
+
+    return operate, operate_reflected
+
+
 class Expression:
     """A node of a pattern; Python's operators build larger expressions."""
 
-    def __add__(self, other: Operand) -> Expression:
-        return op.Add(self, other)
-
-    def __radd__(self, other: Operand) -> Expression:
-        return op.Add(other, self)
-
-    def __sub__(self, other: Operand) -> Expression:
-        return op.Sub(self, other)
-
-    def __rsub__(self, other: Operand) -> Expression:
-        return op.Sub(other, self)
-
-    def __mul__(self, other: Operand) -> Expression:
-        return op.Mul(self, other)
-
-    def __rmul__(self, other: Operand) -> Expression:
-        return op.Mul(other, self)
-
-    def __truediv__(self, other: Operand) -> Expression:
-        return op.RealDiv(self, other)
-
-    def __rtruediv__(self, other: Operand) -> Expression:
-        return op.RealDiv(other, self)
+    __add__, __radd__ = _operator("Add")
+    __sub__, __rsub__ = _operator("Sub")
+    __mul__, __rmul__ = _operator("Mul")
+    __truediv__, __rtruediv__ = _operator("RealDiv")
 
     def __neg__(self) -> Expression:
         return op.Neg(self)

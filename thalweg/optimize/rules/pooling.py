@@ -11,9 +11,7 @@ from typing import Any
 
 from thalweg.optimize.facts import is_float
 from thalweg.optimize.pattern import op
-from thalweg.optimize.rule import Exactness, Match, rule
-
-ROUNDING = Exactness.ROUNDING
+from thalweg.optimize.rule import Match, rounding
 
 
 def _pooled_only(match: Match) -> bool:
@@ -50,9 +48,8 @@ def _of_pooled(x: Any, dy: Any, ksize: Any, strides: Any, padding: Any) -> Any:
 
 RULES = (
     # Where a NaN is the largest of a window, the ReLU's gradient is 0, as it is for any NaN.
-    rule(
+    rounding(
         "relu gradient after that of max pooling",
-        ROUNDING,
         lambda x, dy, ksize, strides, padding: op.ReluGrad(
             _gradient(x, dy, ksize, strides, padding), x
         ),
@@ -61,9 +58,8 @@ RULES = (
         is_float,
         sample=_images,
     ),
-    rule(
+    rounding(
         "bias gradient after that of max pooling",
-        ROUNDING,
         lambda x, dy, ksize, strides, padding: op.BiasAddGrad(
             _gradient(x, dy, ksize, strides, padding), data_format="NHWC"
         ),

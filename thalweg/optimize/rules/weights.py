@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from thalweg.optimize.facts import is_float, value_of
 from thalweg.optimize.pattern import const, every, op
-from thalweg.optimize.rule import Exactness, Match, Rule, rule
+from thalweg.optimize.rule import Match, Rule, rounding
 
 Array = NDArray[Any]
 Attributes = Mapping[str, Any]
@@ -123,9 +123,8 @@ def _images(rng: Any, kind: str) -> dict[str, Any]:
 
 
 def _before(kind: str, title: str) -> Rule:
-    return rule(
+    return rounding(
         f"factor into the weights of {title}",
-        Exactness.ROUNDING,
         lambda x, c, w, how: getattr(op, kind)(x * const(c), const(w), **every(how)),
         lambda x, c, w, how: getattr(op, kind)(x, scaled(kind, how, c, w, False), **how),
         is_per_channel(kind, False),
@@ -135,9 +134,8 @@ def _before(kind: str, title: str) -> Rule:
 
 
 def _after(kind: str, title: str) -> Rule:
-    return rule(
+    return rounding(
         f"factor after {title} into the weights",
-        Exactness.ROUNDING,
         lambda x, c, w, how: getattr(op, kind)(x, const(w), **every(how)) * const(c),
         lambda x, c, w, how: getattr(op, kind)(x, scaled(kind, how, c, w, True), **how),
         is_per_channel(kind, True),
