@@ -230,6 +230,11 @@ class Body:
         """Whether a node inside may block."""
         return any(node.op.blocking for node in self.graph.nodes)
 
+    def bound(self, holder: Node) -> dict[Tensor, Tensor]:
+        """Its arguments, with the inputs of the node that holds it: the last ones."""
+        first = len(holder.inputs) - len(self.arguments)
+        return dict(zip(self.arguments, holder.inputs[first:], strict=True))
+
     def __repr__(self) -> str:
         return f"<{len(self.graph.nodes)} nodes>"
 

@@ -7,7 +7,6 @@ so do those that a trace reads, and those that may fail in a loop that may not r
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,7 +15,6 @@ import numpy as np
 
 from thalweg.control.liveness import traced_tensors
 from thalweg.control.loops import While
-from thalweg.control.traces import Trace
 from thalweg.graph.analysis.node_effects import inner_nodes
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
@@ -35,13 +33,9 @@ def hoist_invariants(graph: StepGraph) -> None:
     """Hoist costly invariant nodes out of loops."""
     if "While" not in graph.types:
         return
-    loops = [node for node in graph.nodes if isinstance(node.op, While)]
-    traced: dict[Node, set[Tensor]] = defaultdict(set)
-    for node in graph.nodes:
-        if isinstance(node.op, Trace):
-            traced[node.inputs[0].op].update(traced_tensors(node))
-    for node in loops:
-        if not traced[node]:  # the traces of a new body would have to follow it
+    traces = graph.traces()
+    for node in [node for node in graph.nodes if isinstance(node.op, While)]:
+        if not any(map(traced_tensors, traces[node])):  # they would have to follow a new body
             _Hoisting(node, graph).run()
 
 
@@ -144,9 +138,7 @@ class _Hoisting:
         self, nodes: Sequence[Node], invariant: set[Tensor], hoisted: Sequence[Tensor]
     ) -> tuple[list[Tensor], list[Node]]:
         """Copies of tensors of the body before the loop, and the nodes that compute them."""
-        first = len(self._node.inputs) - len(self._op.body.arguments)
-        pairs = zip(self._op.body.arguments, self._node.inputs[first:], strict=True)
-        rewriter = Rewriter(self._graph.workspace, dict(pairs))
+        rewriter = Rewriter(self._graph.workspace, self._op.body.bound(self._node))
         needed: set[Node] = set()
         pending = [tensor.op for tensor in hoisted]
         while pending:

@@ -7,7 +7,6 @@ new graph, and the traces of the control node read from there.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
@@ -15,7 +14,6 @@ from typing import Any, cast
 from thalweg.control.branches import Branching
 from thalweg.control.liveness import CONTROL_TYPES, is_control, needed, traced_tensors
 from thalweg.control.loops import While
-from thalweg.control.traces import Trace
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.subgraph import Argument, Body
@@ -31,12 +29,8 @@ def optimize_bodies(graph: StepGraph) -> None:
     """Run all passes in the bodies of control nodes."""
     if graph.types.isdisjoint(CONTROL_TYPES):
         return
-    controls = [node for node in graph.nodes if is_control(node)]
-    traces: dict[Node, list[Node]] = defaultdict(list)
-    for node in graph.nodes:
-        if isinstance(node.op, Trace):
-            traces[node.inputs[0].op].append(node)
-    for node in controls:
+    traces = graph.traces()
+    for node in [node for node in graph.nodes if is_control(node)]:
         _Bodies(node, traces[node], graph).run()
 
 
@@ -89,11 +83,9 @@ class _Bodies:
     def _constant_arguments(self, body: Body) -> dict[Tensor, Tensor]:
         """The arguments that no iteration changes and that are constants, with these."""
         node, op = self._node, self._node.op
-        first = len(node.inputs) - len(body.arguments)
-        outer = dict(zip(body.arguments, node.inputs[first:], strict=True))
         varying = body.arguments[: len(node.outputs)] if isinstance(op, While) else ()
         constants: dict[Tensor, Tensor] = {}
-        for inner, tensor in outer.items():
+        for inner, tensor in body.bound(node).items():
             value = None if inner in varying else open_value(tensor, self._graph)
             if value is not None and value.nbytes <= _MAX_BYTES:
                 constants[inner] = tensor
