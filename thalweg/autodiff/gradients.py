@@ -7,7 +7,7 @@ between xs and ys in reverse sees each one after all its consumers, in one pass.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from types import MethodType
@@ -20,7 +20,7 @@ from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import int64, string, variant
 from thalweg.graph.graph import Graph, get_default_graph
 from thalweg.graph.likes import MaybeNone, TensorStructure
-from thalweg.graph.node import Node, Tensor, operators
+from thalweg.graph.node import Node, Tensor, operators, reached
 from thalweg.graph.origin import is_passed_over, user_frame
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.subgraph import SubGraph, depth, is_body
@@ -251,23 +251,14 @@ class _BackwardPass:
 
     def _nodes_between(self) -> list[Node]:
         """Nodes that ys depend on and that depend on xs, in reverse topological order."""
-        ancestors = self._ancestors(y.op for y in self._ys)
+        ends = [y.op for y in self._ys]
+        ancestors = reached(ends, lambda node: [tensor.op for tensor in self._sources(node)])
         starts = {x.op for x in self._xs}
-        reached = self._reached
+        found = self._reached
         for node in sorted(ancestors | starts, key=_topological_key):
-            if node in starts or any(t.op in reached for t in self._sources(node)):
-                reached.add(node)
-        return sorted(reached & ancestors, key=_topological_key, reverse=True)
-
-    def _ancestors(self, nodes: Iterable[Node]) -> set[Node]:
-        ancestors: set[Node] = set()
-        pending = list(nodes)
-        while pending:
-            node = pending.pop()
-            if node not in ancestors:
-                ancestors.add(node)
-                pending += [tensor.op for tensor in self._sources(node)]
-        return ancestors
+            if node in starts or any(t.op in found for t in self._sources(node)):
+                found.add(node)
+        return sorted(found & ancestors, key=_topological_key, reverse=True)
 
     def _sources(self, node: Node) -> Sequence[Tensor]:
         """The inputs of a node; of an argument of a body, the tensor it captures."""

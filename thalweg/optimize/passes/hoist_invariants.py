@@ -16,10 +16,10 @@ import numpy as np
 from thalweg.control.liveness import traced_tensors
 from thalweg.control.loops import While
 from thalweg.graph.analysis.node_effects import inner_nodes
-from thalweg.graph.node import Node, Tensor
+from thalweg.graph.node import Node, Tensor, reached
 from thalweg.graph.op import Op
 from thalweg.graph.rewriter import Rewriter
-from thalweg.graph.subgraph import Argument, Body
+from thalweg.graph.subgraph import Body
 from thalweg.ir.expr import Call, argument, as_expr
 from thalweg.ir.functions.table import FUNCTIONS
 from thalweg.ir.rewrite import walk
@@ -139,13 +139,7 @@ class _Hoisting:
     ) -> tuple[list[Tensor], list[Node]]:
         """Copies of tensors of the body before the loop, and the nodes that compute them."""
         rewriter = Rewriter(self._graph.workspace, self._op.body.bound(self._node))
-        needed: set[Node] = set()
-        pending = [tensor.op for tensor in hoisted]
-        while pending:
-            node = pending.pop()
-            if node not in needed and not isinstance(node.op, Argument):
-                needed.add(node)
-                pending += [tensor.op for tensor in node.inputs]
+        needed = reached([tensor.op for tensor in hoisted], lambda n: [t.op for t in n.inputs])
         copies = [rewriter.copy(node) for node in nodes if node in needed]
         return [rewriter.tensors[tensor] for tensor in hoisted], copies
 
