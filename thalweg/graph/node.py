@@ -199,8 +199,11 @@ class Node(_UserAttributes):
         counts = self.annotations.get("_counts")
         if counts is not None:
             return counts
-        list_length = len(self.inputs) - sum(not a.is_list for a in arguments)
-        return tuple(list_length if a.is_list else 1 for a in arguments)
+        return self.op.parsed.counts(len(self.inputs))
+
+    def grouped(self, values: Sequence[Any]) -> list[Any]:
+        """Values of the inputs, as the op takes them: a list for an argument that is one."""
+        return self.op.parsed.group(values, self.input_counts())
 
     def _update_input(self, index: int, tensor: Tensor, dtype: DType | None = None) -> None:
         """Replace an input. Only a Merge allows it, to close a loop of primitive ops."""

@@ -290,7 +290,7 @@ def lifted(tensor: Tensor) -> Tensor:
                     f"{graph.holder}, which has no value outside of it: a variable that is made "
                     "there needs an initial value of its own"
                 )
-            inputs = node.op.parsed.group([copies[t] for t in node.inputs], node.input_counts())
+            inputs = node.grouped([copies[t] for t in node.inputs])
             outputs = nest.flatten(node.op(*inputs, name=node.name.rpartition("/")[2]))
             copies.update(zip(node.outputs, outputs, strict=True))
     return copies[tensor]

@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 
 from thalweg.errors import OpError
 from thalweg.graph import dtypes
+from thalweg.graph.analysis.evaluate import outputs_of
 from thalweg.graph.dtypes import DType, as_dtype
 from thalweg.graph.graph import Graph
 from thalweg.graph.node import Tensor
 from thalweg.ops.core.basic import constant, placeholder
 from thalweg.optimize import verify
-from thalweg.optimize.evaluate import outputs_of
 from thalweg.optimize.match import RuleIndex
 from thalweg.optimize.pattern import EVERY, Apply, Constant, Expression, Literal, Symbol, op
 from thalweg.optimize.rule import EXACT, FINITE, Rule

@@ -119,17 +119,11 @@ class _Ops:
 
         def apply(*inputs: Any, **attributes: Any) -> Any:
             if not any(isinstance(operand, Expression) for operand in inputs):
-                return kind(**attributes)(*_grouped(kind, inputs))
+                grouped = kind.parsed.group(inputs, kind.parsed.counts(len(inputs)))
+                return kind(**attributes)(*grouped)
             return Apply(kind, tuple([_expression(operand) for operand in inputs]), attributes)
 
         return apply
-
-
-def _grouped(kind: type[Op], inputs: tuple[Any, ...]) -> list[Any]:
-    """Flat inputs grouped as an op takes them: its one list gets the remaining ones."""
-    list_length = len(inputs) - sum(not argument.is_list for argument in kind.parsed.inputs)
-    counts = tuple(list_length if argument.is_list else 1 for argument in kind.parsed.inputs)
-    return kind.parsed.group(list(inputs), counts) if kind.parsed.has_lists else list(inputs)
 
 
 op = _Ops()

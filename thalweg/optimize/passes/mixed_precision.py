@@ -105,7 +105,7 @@ class _Casts:
         """Compute a node in the narrow float, and cast its outputs back to float32."""
         self._graph.refresh(node)
         inputs = [self._narrowed(tensor, node) for tensor in node.inputs]
-        op, grouped = node.op, node.op.parsed.group(inputs, node.input_counts())
+        op, grouped = node.op, node.grouped(inputs)
 
         outputs: list[Tensor] = nest.flatten(self._graph.build(node, lambda: op(*grouped)))
         for old, new in zip(node.outputs, outputs, strict=True):

@@ -10,8 +10,8 @@ from typing import Any, cast
 
 import numpy as np
 
+from thalweg.graph.analysis.evaluate import outputs_of
 from thalweg.ops.core.basic import constant
-from thalweg.optimize.evaluate import outputs_of
 from thalweg.optimize.facts import broadcasts_into, is_float, is_number, value_of
 from thalweg.optimize.pattern import const
 from thalweg.optimize.rule import Match, rounding
