@@ -19,7 +19,7 @@ from thalweg.control.traces import Trace
 from thalweg.graph import nest
 from thalweg.graph.analysis.effects import NO_FOOTPRINT
 from thalweg.graph.analysis.node_effects import accesses
-from thalweg.graph.node import Node, Tensor
+from thalweg.graph.node import Node, Tensor, reached
 from thalweg.graph.op import Op
 from thalweg.ir.target import Target
 from thalweg.optimize.workspace import Workspace
@@ -194,16 +194,13 @@ class StepGraph:
     def _after_effects(self) -> set[Node]:
         """The user's nodes that come after an effect. Nodes that passes build later stand for one
         of these where they come after an effect, too."""
-        pending = [node for node in self._alive if _writes(node)]
-        after: set[Node] = set()
-        while pending:
-            node = pending.pop()
-            if node.original not in after:
-                after.add(node.original)
-                pending += self._alive_only(self._waiters.get(node, ()))
-                for tensor in node.outputs:
-                    pending += [] if tensor in self.feeds else self.consumers(tensor)
-        return after
+
+        def followers(node: Node) -> list[Node]:
+            given = [tensor for tensor in node.outputs if tensor not in self.feeds]
+            takers = [taker for tensor in given for taker in self.consumers(tensor)]
+            return [*takers, *self._alive_only(self._waiters.get(node, ()))]
+
+        return {node.original for node in reached(filter(_writes, self._alive), followers)}
 
     # Changes
 
