@@ -65,18 +65,13 @@ class _Forms:
         if form is None:
             return []
         self.of[node] = form
-        return [near for tensor in self.images(node) for near in self._neighbours(tensor)]
+        return [near for tensor in form.images(node) for near in self._neighbours(tensor)]
 
     def _may_change(self, node: Node) -> bool:
         graph = self._graph
         if not is_free(node) or graph.is_waited(node):
             return False
         return graph.feeds.isdisjoint(node.outputs)
-
-    def images(self, node: Node) -> list[Tensor]:
-        """The images among the inputs and outputs of a node."""
-        form = self.of[node]
-        return [*(node.inputs[n] for n in form.inputs), *(node.outputs[n] for n in form.outputs)]
 
     def _neighbours(self, tensor: Tensor) -> list[Node]:
         producer = [tensor.op] if self._graph.is_open(tensor) else []
@@ -103,7 +98,7 @@ def _cheapest(graph: StepGraph, forms: _Forms) -> set[Node]:
     cut = Cut()
     vertices = {node: cut.vertex(second=form.gain) for node, form in forms.of.items()}
     channels_first = cut.vertex(first=INFINITE)
-    for tensor in dict.fromkeys(t for node in forms.of for t in forms.images(node)):
+    for tensor in dict.fromkeys(t for node, form in forms.of.items() for t in form.images(node)):
         producer = vertices[tensor.op] if forms.makes_image(tensor) else channels_first
         consumers = [
             vertices[node] if forms.takes_image(node, tensor) else channels_first

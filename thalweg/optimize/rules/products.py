@@ -32,7 +32,8 @@ def _is_complex_swap(match: Match) -> bool:
     return _swaps_last_two(match) and match.bound["x"].dtype.is_complex
 
 
-def _matrices(rng: Any) -> dict[str, Any]:
+def matrices(rng: Any) -> dict[str, Any]:
+    """Draws the factors of a product, transposed where its flags say so."""
     m, k, n = (int(size) for size in rng.integers(1, 6, 3))
     a, b = bool(rng.integers(2)), bool(rng.integers(2))
     x = rng.normal(size=(m, k)[:: -1 if a else 1])
@@ -41,7 +42,7 @@ def _matrices(rng: Any) -> dict[str, Any]:
 
 
 def _with_transposed(rng: Any, factor: str, is_batch: bool) -> dict[str, Any]:
-    sample = _matrices(rng)
+    sample = matrices(rng)
     sample[factor] = sample[factor].T.copy()
     if is_batch:
         sample |= {name: np.stack([sample[name]] * 2) for name in "xy"} | {"p": [0, 2, 1]}
@@ -86,7 +87,7 @@ RULES: tuple[Rule, ...] = (
         lambda x, y, a, b: op.MatMul(y, x, transpose_a=not b, transpose_b=not a),
         _is_plain_matrix,
         single_use=True,
-        sample=_matrices,
+        sample=matrices,
     ),
     *_into_factors(
         "BatchMatMulV2",
