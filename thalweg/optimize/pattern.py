@@ -59,7 +59,6 @@ SymbolFunction = (
     | Callable[[Any, Any, Any, Any, Any], Any]
     | Callable[[Any, Any, Any, Any, Any, Any], Any]
     | Callable[[Any, Any, Any, Any, Any, Any, Any], Any]
-    | Callable[[Any, Any, Any, Any, Any, Any, Any, Any, Any], Any]
 )
 
 

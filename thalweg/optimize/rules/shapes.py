@@ -16,10 +16,12 @@ from thalweg.optimize.facts import (
     same_shape,
     value_of,
 )
-from thalweg.optimize.pattern import SymbolFunction, const, op
+from thalweg.optimize.pattern import SymbolFunction, const, every, op
 from thalweg.optimize.rule import EXACT, ROUNDING, Match, Rule
 
 Sample = Mapping[str, Any]
+
+_RESHAPING_MASKS = ("ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
 
 
 # Conditions
@@ -57,7 +59,7 @@ def _keeps_all(match: Match) -> bool:
 
 
 def _is_plain_slice(match: Match) -> bool:
-    masks = [match.bound[name] for name in ("ellipsis", "new", "shrink")]
+    masks = [match.bound["how"][name] for name in _RESHAPING_MASKS]
     steps = integers(match.bound["s"])
     return not any(masks) and steps is not None and {*steps} <= {1} and _is_shape_kept(match)
 
@@ -144,11 +146,7 @@ def _plain(rng: Any) -> Sample:
         "z": np.zeros([rank, 2], np.int32),
         "m": np.ones(rank, np.int32),
         "shape": np.array(sample["x"].shape, np.int32),
-        "begin": 0,
-        "end": 0,
-        "ellipsis": 0,
-        "new": 0,
-        "shrink": 0,
+        "how": dict.fromkeys(("begin_mask", "end_mask", *_RESHAPING_MASKS), 0),
     }
 
 
@@ -220,17 +218,7 @@ RULES = (
     _no_op("slice all", lambda x, b, e: op.Slice(x, const(b), const(e)), _keeps_all),
     _no_op(
         "strided slice of all",
-        lambda x, b, e, s, begin, end, ellipsis, new, shrink: op.StridedSlice(
-            x,
-            const(b),
-            const(e),
-            const(s),
-            begin_mask=begin,
-            end_mask=end,
-            ellipsis_mask=ellipsis,
-            new_axis_mask=new,
-            shrink_axis_mask=shrink,
-        ),
+        lambda x, b, e, s, how: op.StridedSlice(x, const(b), const(e), const(s), **every(how)),
         _is_plain_slice,
     ),
     _no_op("tile once", lambda x, m: op.Tile(x, const(m)), _filled("m", 1)),
