@@ -123,15 +123,8 @@ class _StepData:
 
     def _passes(self) -> list[dict[str, Any]]:
         return [
-            {
-                "name": report.name,
-                "reason": report.reason,
-                "before": report.before,
-                "after": report.after,
-                "fired": report.fired,
-                "seconds": report.seconds,
-                "places": [[rule, node.name, self._line(node)] for rule, node in report.places],
-            }
+            vars(report)
+            | {"places": [[rule, node.name, self._line(node)] for rule, node in report.places]}
             for report in self._plan.plan.passes
             if report.fired
         ]

@@ -8,7 +8,6 @@ so do those that a trace reads, and those that may fail in a loop that may not r
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ from thalweg.ir.functions.table import FUNCTIONS
 from thalweg.ir.rewrite import walk
 from thalweg.optimize.pure import is_free
 from thalweg.optimize.step_graph import StepGraph
-from thalweg.optimize.workspace import body_rewriter
+from thalweg.optimize.workspace import BodyRewriter
 from thalweg.platform.dtype_traits import compute_dtype
 
 
@@ -158,7 +157,7 @@ def _may_fail(op: Op) -> bool:
 
 def _with_arguments(body: Body, hoisted: Sequence[Tensor], computes: bool) -> Body:
     """A body with more arguments; if it computes the hoisted tensors, these replace them."""
-    rewriter = body_rewriter(body)
+    rewriter = BodyRewriter(body)
     graph = rewriter.workspace
     added: list[Tensor] = []
     for tensor in hoisted:
@@ -173,10 +172,4 @@ def _with_arguments(body: Body, hoisted: Sequence[Tensor], computes: bool) -> Bo
         if not node.outputs or any(tensor not in bound for tensor in node.outputs):
             rewriter.copy(node)
             rewriter.tensors.update(bound)
-    return replace(
-        body,
-        graph=graph,
-        arguments=(*(rewriter.tensors[t] for t in body.arguments), *added),
-        outputs=tuple([rewriter.tensors[t] for t in body.outputs]),
-        targets=tuple(rewriter.mapped(body.targets)),
-    )
+    return rewriter.rebuilt(body.outputs, body.targets, added)

@@ -8,7 +8,6 @@ new graph, and the traces of the control node read from there.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, cast
 
 from thalweg.control.branches import Branching
@@ -20,7 +19,7 @@ from thalweg.graph.subgraph import Argument, Body
 from thalweg.ops.core.basic import Const, Identity
 from thalweg.optimize.facts import open_value
 from thalweg.optimize.step_graph import StepGraph
-from thalweg.optimize.workspace import Workspace, body_rewriter
+from thalweg.optimize.workspace import BodyRewriter, Workspace
 
 _MAX_BYTES = 4_096  # of a constant that is copied into a body
 
@@ -92,20 +91,13 @@ class _Bodies:
         return constants
 
     def _rebuilt(self, body: Body, step: StepGraph, traced: Sequence[Tensor]) -> Body:
-        rewriter = body_rewriter(body)
-        graph = rewriter.workspace
+        rewriter = BodyRewriter(body)
         for node in step.nodes:
             rewriter.copy(node)
-        ends = [rewriter.tensors[tensor] for tensor in step.fetches]
-        for tensor, end in zip(traced, ends[len(body.outputs) :], strict=True):
-            self._traced[tensor] = self._traceable(end, graph)
-        return replace(
-            body,
-            graph=graph,
-            arguments=tuple([rewriter.tensors[tensor] for tensor in body.arguments]),
-            outputs=tuple(ends[: len(body.outputs)]),
-            targets=tuple(rewriter.mapped(step.targets)),
-        )
+        count = len(body.outputs)
+        for tensor, end in zip(traced, step.fetches[count:], strict=True):
+            self._traced[tensor] = self._traceable(rewriter.tensors[end], rewriter.workspace)
+        return rewriter.rebuilt(step.fetches[:count], step.targets)
 
     @staticmethod
     def _traceable(tensor: Tensor, graph: Workspace) -> Tensor:
