@@ -108,13 +108,13 @@ def are_any_registered() -> bool:
     return bool(_rules or _passes)
 
 
-def run_custom_rules(graph: StepGraph) -> None:
+def custom_rules(graph: StepGraph) -> None:
     """Apply the registered rules."""
     if _rules:
         RuleIndex(_rules.values()).apply(graph)
 
 
-def run_custom_passes(graph: StepGraph) -> None:
+def custom_passes(graph: StepGraph) -> None:
     """Run the registered passes."""
     for name, function in _passes.items():
         before = len(graph.changes)

@@ -14,7 +14,7 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.ir.target import Target
 from thalweg.ops.core.basic import Identity
 from thalweg.optimize import verify
-from thalweg.optimize.custom import run_custom_passes, run_custom_rules
+from thalweg.optimize.custom import custom_passes, custom_rules
 from thalweg.optimize.match import RuleIndex
 from thalweg.optimize.options import DEFAULT, OptimizerSwitches, Toggle
 from thalweg.optimize.passes.assign_layouts import assign_layouts
@@ -89,10 +89,8 @@ PASSES: tuple[Pass, ...] = (
         "what is computed once serves all; rules then know what is the same, and what is shared",
     ),
     _pass(resolve_branches, _LOOPS, "folding may have decided conditionals"),
-    Pass("custom_rules", "what the user knows comes first", "custom_optimizers", run_custom_rules),
-    Pass(
-        "custom_passes", "what the user knows comes first", "custom_optimizers", run_custom_passes
-    ),
+    _pass(custom_rules, "custom_optimizers", "what the user knows comes first"),
+    _pass(custom_passes, "custom_optimizers", "what the user knows comes first"),
     _rules("stable_forms", _ARITHMETIC, "before other rules take the formulas apart"),
     _rules("neutral_elements", _FOLDING, "x + 0 and x * 1 are x, and hide it from other rules"),
     _rules(
