@@ -39,7 +39,7 @@ class Initializer:
     """A callable `(shape, dtype=None, partition_info=None) -> Tensor`. A subclass defines `_value`,
     which is given a dtype."""
 
-    dtype: DType = dtypes.float32
+    dtype: Any = dtypes.float32
     _needs_floats: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -98,7 +98,7 @@ class Zeros(Initializer):
         array([0., 0.], dtype=float32)
     """
 
-    dtype: Any = dtypes.float32
+    dtype: DTypeLike = dtypes.float32
 
     def _value(self, shape: Shape, dtype: DType, partition: PartitionInfo | None) -> Tensor:
         return filling.zeros(shape, dtype)
@@ -117,7 +117,7 @@ class Ones(Initializer):
         array([1, 1], dtype=int32)
     """
 
-    dtype: Any = dtypes.float32
+    dtype: DTypeLike = dtypes.float32
 
     def _value(self, shape: Shape, dtype: DType, partition: PartitionInfo | None) -> Tensor:
         return filling.ones(shape, dtype)
@@ -188,10 +188,10 @@ class RandomUniform(Initializer):
         np.True_
     """
 
-    minval: Any = 0
-    maxval: Any = None
+    minval: TensorLike = 0
+    maxval: TensorLike | None = None
     seed: int | None = None
-    dtype: Any = dtypes.float32
+    dtype: DTypeLike = dtypes.float32
 
     def _value(self, shape: Shape, dtype: DType, partition: PartitionInfo | None) -> Tensor:
         high = 1 if self.maxval is None and dtype.is_floating else self.maxval
@@ -209,7 +209,7 @@ class _Normal(Initializer):
     mean: TensorLike = 0.0
     stddev: TensorLike = 1.0
     seed: int | None = None
-    dtype: Any = dtypes.float32
+    dtype: DTypeLike = dtypes.float32
 
     def _value(self, shape: Shape, dtype: DType, partition: PartitionInfo | None) -> Tensor:
         return self._draw(shape, self.mean, self.stddev, dtype, seed=self.seed)
@@ -273,7 +273,7 @@ class UniformUnitScaling(Initializer):
 
     factor: float = 1.0
     seed: int | None = None
-    dtype: Any = dtypes.float32
+    dtype: DTypeLike = dtypes.float32
 
     def _value(self, shape: Shape, dtype: DType, partition: PartitionInfo | None) -> Tensor:
         whole = _whole(shape, partition)
@@ -312,7 +312,7 @@ class VarianceScaling(Initializer):
     mode: str = "fan_in"
     distribution: str = "truncated_normal"
     seed: int | None = None
-    dtype: Any = dtypes.float32
+    dtype: DTypeLike = dtypes.float32
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -361,7 +361,8 @@ class _Glorot(VarianceScaling):
 
     def get_config(self) -> dict[str, Any]:
         """The constructor arguments of an equal initializer."""
-        return {"seed": self.seed, "dtype": self.dtype.name}
+        config = super().get_config()
+        return {"seed": config["seed"], "dtype": config["dtype"]}
 
 
 @public("glorot_uniform_initializer", "initializers.glorot_uniform")
@@ -432,7 +433,7 @@ class Orthogonal(Initializer):
 
     gain: float = 1.0
     seed: int | None = None
-    dtype: Any = dtypes.float32
+    dtype: DTypeLike = dtypes.float32
 
     def _value(self, shape: Shape, dtype: DType, partition: PartitionInfo | None) -> Tensor:
         sizes = _sizes(shape)
@@ -457,7 +458,7 @@ class Identity(Initializer):
     _needs_floats = True
 
     gain: float = 1.0
-    dtype: Any = dtypes.float32
+    dtype: DTypeLike = dtypes.float32
 
     def _value(self, shape: Shape, dtype: DType, partition: PartitionInfo | None) -> Tensor:
         whole = _whole(shape, partition)

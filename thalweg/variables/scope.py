@@ -53,7 +53,7 @@ class VariableScope:
     partitioner: Callable[..., Any] | None = None
     custom_getter: Callable[..., Any] | None = None
     name_scope: str = ""
-    dtype: Any = dtypes.float32
+    dtype: DTypeLike = dtypes.float32
     use_resource: bool | None = None
     constraint: Callable[[Any], Any] | None = None
 
