@@ -113,7 +113,7 @@ def gradient_check(second: bool = False) -> Iterator[None]:
 def watch() -> None:
     """Record from now on what is planned and differentiated in this process."""
     plan._call = _noting_runs(plan._call)
-    fold_constants.outputs_of = _noting_folds(fold_constants.outputs_of)
+    fold_constants.tried_outputs_of = _noting_folds(fold_constants.tried_outputs_of)
     control_region.cached_lower = _noting_parts(control_region.cached_lower)
     gradients.gradient_function = _noting_gradients(gradients.gradient_function)
     gradient_checker._gradient = _checking(gradient_checker._gradient)
@@ -133,7 +133,8 @@ def _noting_folds(evaluate: Callable[..., Any]) -> Callable[..., Any]:
 
     def outputs_of(node: Node, values: list[Any]) -> Any:
         outputs = evaluate(node, values)
-        record.executed.add(node.type)
+        if outputs is not None:
+            record.executed.add(node.type)
         return outputs
 
     return outputs_of

@@ -8,7 +8,7 @@ from tests.random_graphs import SOAKING
 from thalweg.optimize.check import BrokenRule, check_rule
 from thalweg.optimize.facts import is_float
 from thalweg.optimize.pattern import op
-from thalweg.optimize.rule import Exactness, Rule, rule
+from thalweg.optimize.rule import Rule
 from thalweg.optimize.rules.every import BY_PASS
 
 EVERY = [each for rules in BY_PASS.values() for each in rules]
@@ -25,15 +25,14 @@ def test_rules_have_names_of_their_own() -> None:
 
 
 def test_a_wrong_rule_is_found() -> None:
-    wrong = rule("wrong", Exactness.EXACT, lambda x: op.Neg(x), lambda x: x)
+    wrong = Rule("wrong", lambda x: op.Neg(x), lambda x: x)
     with pytest.raises(BrokenRule, match="became"):
         check_rule(wrong)
 
 
 def test_a_rule_that_only_rounds_is_not_exact() -> None:
-    rounds = rule(
+    rounds = Rule(
         "rounds",
-        Exactness.EXACT,
         lambda x: op.Reciprocal(op.Reciprocal(x)),
         lambda x: x,
         dtypes=is_float,
@@ -43,17 +42,17 @@ def test_a_rule_that_only_rounds_is_not_exact() -> None:
 
 
 def test_a_rule_without_end_is_found() -> None:
-    endless = rule("endless", Exactness.EXACT, lambda x, y: x + y, lambda x, y: y + x)
+    endless = Rule("endless", lambda x, y: x + y, lambda x, y: y + x)
     with pytest.raises(BrokenRule, match="without end"):
         check_rule(endless)
 
 
 def test_a_rule_that_never_applies_is_found() -> None:
-    never = rule("never", Exactness.EXACT, lambda x: op.Neg(x), lambda x: -x, lambda match: False)
+    never = Rule("never", lambda x: op.Neg(x), lambda x: -x, lambda match: False)
     with pytest.raises(BrokenRule, match="none of"):
         check_rule(never)
 
 
 def test_a_replacement_takes_only_symbols_of_the_pattern() -> None:
     with pytest.raises(TypeError, match="no symbol 'y'"):
-        rule("unbound", Exactness.EXACT, lambda x: op.Neg(x), lambda y: y)
+        Rule("unbound", lambda x: op.Neg(x), lambda y: y)

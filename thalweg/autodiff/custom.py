@@ -13,7 +13,7 @@ from thalweg.graph import nest
 from thalweg.graph.collections import GraphKeys
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.graph import get_default_graph
-from thalweg.graph.node import Node, Tensor
+from thalweg.graph.node import Node, Tensor, reached
 from thalweg.ops.core.basic import IdentityN
 from thalweg.public import public
 
@@ -104,12 +104,9 @@ def _variables_used(outputs: list[Tensor], arguments: list[Tensor]) -> list[Any]
 def _sources(outputs: list[Tensor], arguments: list[Tensor]) -> set[Node]:
     """The nodes without inputs that the outputs depend on, arguments excluded."""
     stops = {tensor.op for tensor in arguments}
-    pending = [tensor.op for tensor in outputs]
-    seen: set[Node] = set()
-    while pending:
-        node = pending.pop()
-        if node in seen or node in stops:
-            continue
-        seen.add(node)
-        pending += [tensor.op for tensor in node.inputs]
-    return {node for node in seen if not node.inputs}
+
+    def sources(node: Node) -> list[Node]:
+        return [] if node in stops else [tensor.op for tensor in node.inputs]
+
+    seen = reached([tensor.op for tensor in outputs], sources)
+    return {node for node in seen - stops if not node.inputs}

@@ -7,9 +7,10 @@ between xs and ys in reverse sees each one after all its consumers, in one pass.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from types import MethodType
 from typing import Any, NamedTuple, cast
 
@@ -20,7 +21,7 @@ from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import int64, string, variant
 from thalweg.graph.graph import Graph, get_default_graph
 from thalweg.graph.likes import MaybeNone, TensorStructure
-from thalweg.graph.node import Node, Tensor, operators
+from thalweg.graph.node import Node, Tensor, operators, reached
 from thalweg.graph.origin import is_passed_over, user_frame
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.subgraph import SubGraph, depth, is_body
@@ -190,26 +191,20 @@ def backward(
     return backward_pass.run(seeds)
 
 
+@dataclass(eq=False)
 class _BackwardPass:
     """One call of `gradients`: the nodes between xs and ys, and the gradients found so far."""
 
-    def __init__(
-        self,
-        ys: list[Tensor],
-        xs: list[Tensor],
-        stops: set[Node],
-        colocate: bool,
-        gate: bool,
-        aggregation: int | None,
-        captured: Mapping[Tensor, Tensor] | None = None,
-    ) -> None:
-        self._ys = ys
-        self._xs = xs
-        self._stops = stops
-        self._colocate = colocate
-        self._gate = gate
-        self._aggregation = aggregation
-        self._captured = captured or {}  # argument of a body → the tensor it captures
+    ys: list[Tensor]
+    xs: list[Tensor]
+    stops: set[Node]
+    colocate: bool
+    gate: bool
+    aggregation: int | None
+    #: argument of a body → the tensor it captures
+    captured: Mapping[Tensor, Tensor] = field(default_factory=dict[Tensor, Tensor])
+
+    def __post_init__(self) -> None:
         self._parts: dict[Tensor, list[Part]] = defaultdict(list)  # summands of gradients
         self._totals: dict[Tensor, Gradient] = {}
         self._inner_gradients: dict[Node, list[InnerGradient]] = defaultdict(list)
@@ -220,15 +215,15 @@ class _BackwardPass:
         self._parts[tensor].append(gradient)
 
     def run(self, seeds: Sequence[Any]) -> list[Any]:
-        for y, seed in zip(self._ys, seeds, strict=True):
+        for y, seed in zip(self.ys, seeds, strict=True):
             if y.dtype.base_dtype is not string:  # strings have no gradient
                 self._parts[y].append(self._seed(y, seed))
-        before = _colocate.set(self._colocate)
+        before = _colocate.set(self.colocate)
         try:
             with gc_paused(), get_default_graph().at_line(user_frame()):
                 for node in self._nodes_between():
                     self._visit(node)
-                return [self._sum(x) for x in self._xs]
+                return [self._sum(x) for x in self.xs]
         finally:
             _colocate.reset(before)
 
@@ -251,27 +246,18 @@ class _BackwardPass:
 
     def _nodes_between(self) -> list[Node]:
         """Nodes that ys depend on and that depend on xs, in reverse topological order."""
-        ancestors = self._ancestors(y.op for y in self._ys)
-        starts = {x.op for x in self._xs}
-        reached = self._reached
+        ends = [y.op for y in self.ys]
+        ancestors = reached(ends, lambda node: [tensor.op for tensor in self._sources(node)])
+        starts = {x.op for x in self.xs}
+        found = self._reached
         for node in sorted(ancestors | starts, key=_topological_key):
-            if node in starts or any(t.op in reached for t in self._sources(node)):
-                reached.add(node)
-        return sorted(reached & ancestors, key=_topological_key, reverse=True)
-
-    def _ancestors(self, nodes: Iterable[Node]) -> set[Node]:
-        ancestors: set[Node] = set()
-        pending = list(nodes)
-        while pending:
-            node = pending.pop()
-            if node not in ancestors:
-                ancestors.add(node)
-                pending += [tensor.op for tensor in self._sources(node)]
-        return ancestors
+            if node in starts or any(t.op in found for t in self._sources(node)):
+                found.add(node)
+        return sorted(found & ancestors, key=_topological_key, reverse=True)
 
     def _sources(self, node: Node) -> Sequence[Tensor]:
         """The inputs of a node; of an argument of a body, the tensor it captures."""
-        outside = [self._captured[t] for t in node.outputs if t in self._captured]
+        outside = [self.captured[t] for t in node.outputs if t in self.captured]
         return outside or node.inputs
 
     def _visit(self, node: Node) -> None:
@@ -279,7 +265,7 @@ class _BackwardPass:
         if not inner and not any(self._parts.get(t) for t in node.outputs):
             return
         totals = [self._sum(t) for t in node.outputs]
-        if node in self._stops:
+        if node in self.stops:
             return
         if not node.inputs:
             self._exit_body(node, totals)
@@ -301,7 +287,7 @@ class _BackwardPass:
             results = _as_gradients(self._call_gradient(node, function, totals, options), node)
             # Values that were read never change: only for an op that takes a variable by reference
             # could another gradient see an early update.
-            if self._gate and any(tensor.dtype.is_ref_dtype for tensor in node.inputs):
+            if self.gate and any(tensor.dtype.is_ref_dtype for tensor in node.inputs):
                 present = [gradient for gradient in results if gradient is not None]
                 results = basic.tuple_(results) if len(present) > 1 else results
         for tensor, gradient in zip(node.inputs, results, strict=True):
@@ -326,8 +312,8 @@ class _BackwardPass:
     def _exit_body(self, node: Node, totals: Sequence[Gradient | None]) -> None:
         """Pass the gradient of a body's argument on to the tensor it captures."""
         for tensor, total in zip(node.outputs, totals, strict=True):
-            if total is not None and tensor in self._captured:
-                self._parts[self._captured[tensor]].append(total)
+            if total is not None and tensor in self.captured:
+                self._parts[self.captured[tensor]].append(total)
 
     def _output_gradients(self, node: Node, totals: Sequence[Gradient | None]) -> list[Any]:
         """The arguments of a gradient function: zeros for None, dense unless it takes slices."""
@@ -351,12 +337,12 @@ class _BackwardPass:
             total = parts[0]
         else:
             with self._colocated_with(_aggregation_node(tensor, parts)):
-                total = aggregate(parts, self._aggregation)
+                total = aggregate(parts, self.aggregation)
         self._totals[tensor] = total
         return total
 
     def _colocated_with(self, node: Node) -> AbstractContextManager[Any]:
-        return get_default_graph().colocate_with(node) if self._colocate else _NO_COLOCATION
+        return get_default_graph().colocate_with(node) if self.colocate else _NO_COLOCATION
 
 
 def _topological_key(node: Node) -> tuple[int, int]:

@@ -87,10 +87,9 @@ def create_op(
     if block is None:
         raise ValueError(f"No op named {op_type}")
     op = block(**dict(attrs or {}))
-    list_length = len(inputs) - sum(not argument.is_list for argument in op.parsed.inputs)
-    counts = [list_length if argument.is_list else 1 for argument in op.parsed.inputs]
+    grouped = op.parsed.group(inputs, op.parsed.counts(len(inputs)))
     with graph.as_default():
-        return add_node(graph, op, tuple(op.parsed.group(list(inputs), tuple(counts))), name)
+        return add_node(graph, op, tuple(grouped), name)
 
 
 def results(node: Node, tensors: Sequence[Tensor] | None = None) -> Any:

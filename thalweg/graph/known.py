@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from thalweg.graph.analysis.evaluate import flat_arrays, tried_outputs_of
 from thalweg.graph.node import Node, Tensor, operators
 from thalweg.graph.shapes import TensorShape, unknown_shape
 from thalweg.public import public
@@ -101,25 +102,24 @@ def _evaluated(tensor: Tensor) -> Array | None:
                 _query.visited += 1
                 pending.append(missing[0].op)
                 continue
-            outputs = _evaluate(node, [known[t] for t in node.inputs])
+            values = [value for t in node.inputs if (value := known[t]) is not None]
+            outputs = tried_outputs_of(node, values) if len(values) == len(node.inputs) else None
         if outputs is None:
             return None
-        known.update(zip(node.outputs, map(np.asarray, outputs), strict=True))
+        known.update(zip(node.outputs, outputs, strict=True))
         pending.pop()
     return known[tensor]
 
 
-def _ready_value(node: Node) -> list[Any] | None:
+def _ready_value(node: Node) -> list[Array] | None:
     """The outputs of a node that need no input values: constants, static shapes, captures."""
     known = getattr(node.op, "known_value", None)
     if known is None:
         outer = _outside(node)
         value = None if outer is None else constant_value(outer)
         return None if value is None else [value]
-    value = known(*_grouped(node))
-    if value is None:
-        return None
-    return cast("list[Any]", value) if isinstance(value, list) else [value]
+    value = known(*node.grouped(node.inputs))
+    return None if value is None else flat_arrays(value)
 
 
 def _outside(node: Node) -> Tensor | None:
@@ -135,21 +135,6 @@ def _can_evaluate(node: Node) -> bool:
         return False
     sizes = [t.shape.num_elements() for t in (*node.inputs, *node.outputs)]
     return all(size is not None and size <= _MAX_ELEMENTS for size in sizes)
-
-
-def _evaluate(node: Node, values: list[Any]) -> list[Any] | None:
-    if any(value is None for value in values):
-        return None
-    try:
-        with np.errstate(all="ignore"):
-            result = node.op.numpy(*node.op.parsed.group(values, node.input_counts()))
-    except Exception:  # unknown here; the step will raise the error
-        return None
-    return list(cast("list[Any]", result)) if isinstance(result, list | tuple) else [result]
-
-
-def _grouped(node: Node) -> list[Any]:
-    return node.op.parsed.group(node.inputs, node.input_counts())
 
 
 def constant_elements(tensor: Tensor) -> Elements | None:
@@ -169,7 +154,7 @@ def _elements(tensor: Tensor) -> Elements | None:
     if outer is not None:
         return constant_elements(outer)
     if node.op.has("dimensions"):
-        return node.op.dimensions(*_grouped(node)).sizes
+        return node.op.dimensions(*node.grouped(node.inputs)).sizes
     if node.op.elementwise and tensor.shape.rank == 1:
         return _elementwise(node)
     return None if count is None else (None,) * count
@@ -186,7 +171,7 @@ def _elementwise(node: Node) -> Elements | None:
     indices = [index for index, column in enumerate(columns) if None not in column]
     dtypes = [tensor.dtype.base_dtype.as_numpy_dtype for tensor in node.inputs]
     inputs = [np.array([row[i] for i in indices], d) for row, d in zip(rows, dtypes, strict=True)]
-    results = _evaluate(node, inputs)
+    results = tried_outputs_of(node, inputs)
     known = {} if results is None else dict(zip(indices, results[0].tolist(), strict=True))
     return tuple(known.get(index) for index in range(count))
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import CodeType
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar, cast
 
 from thalweg.graph import context
 from thalweg.graph.dtypes import DType
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 #: Implementations of Python's operators on tensors, and of methods that need modules above this
 #: one; each is registered by the module that defines it.
 operators: dict[str, Callable[..., Any]] = {}
+
+Item = TypeVar("Item")
 
 
 def operator(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -197,8 +199,11 @@ class Node(_UserAttributes):
         counts = self.annotations.get("_counts")
         if counts is not None:
             return counts
-        list_length = len(self.inputs) - sum(not a.is_list for a in arguments)
-        return tuple(list_length if a.is_list else 1 for a in arguments)
+        return self.op.parsed.counts(len(self.inputs))
+
+    def grouped(self, values: Sequence[Any]) -> list[Any]:
+        """Values of the inputs, as the op takes them: a list for an argument that is one."""
+        return self.op.parsed.group(values, self.input_counts())
 
     def _update_input(self, index: int, tensor: Tensor, dtype: DType | None = None) -> None:
         """Replace an input. Only a Merge allows it, to close a loop of primitive ops."""
@@ -418,6 +423,18 @@ def program_order(nodes: Iterable[Node]) -> list[Node]:
     `thalweg.graph.analysis.order` derives order edges from it; planning uses only those edges.
     """
     return sorted(nodes, key=lambda node: node.index)
+
+
+def reached(starts: Iterable[Item], sources: Callable[[Item], Iterable[Item]]) -> set[Item]:
+    """All that a walk from some nodes, tensors or names finds, the starts included."""
+    found: set[Item] = set()
+    pending = list(starts)
+    while pending:
+        item = pending.pop()
+        if item not in found:
+            found.add(item)
+            pending += sources(item)
+    return found
 
 
 def as_node(value: Any) -> Node:

@@ -71,6 +71,11 @@ class Signature:
         names = dict.fromkeys(a.type for a in self.inputs + self.outputs if a.fixed is None)
         return tuple(names)
 
+    def counts(self, total: int) -> tuple[int, ...]:
+        """The number of tensors of each input, of which one at most is a list."""
+        length = total - sum(not argument.is_list for argument in self.inputs)
+        return tuple(length if argument.is_list else 1 for argument in self.inputs)
+
     def group(self, flat: Sequence[Any], counts: tuple[int, ...]) -> list[Any]:
         """Group a flat sequence into one value per input, a list if the input is a list."""
         return gathered(self.inputs, flat, counts)

@@ -15,7 +15,7 @@ from typing import Any
 from thalweg.graph import nest
 from thalweg.graph.dtypes import DType
 from thalweg.graph.graph import Graph, flatten_control_inputs, get_default_graph, graphs
-from thalweg.graph.node import Node, Tensor, as_node, program_order
+from thalweg.graph.node import Node, Tensor, as_node, program_order, reached
 from thalweg.graph.op import Op
 from thalweg.graph.rewriter import Rewriter
 from thalweg.graph.shapes import TensorShape
@@ -230,6 +230,11 @@ class Body:
         """Whether a node inside may block."""
         return any(node.op.blocking for node in self.graph.nodes)
 
+    def bound(self, holder: Node) -> dict[Tensor, Tensor]:
+        """Its arguments, with the inputs of the node that holds it: the last ones."""
+        first = len(holder.inputs) - len(self.arguments)
+        return dict(zip(self.arguments, holder.inputs[first:], strict=True))
+
     def __repr__(self) -> str:
         return f"<{len(self.graph.nodes)} nodes>"
 
@@ -246,16 +251,13 @@ def needed(
     outputs: Iterable[Tensor], targets: Iterable[Node], known: Mapping[Tensor, Any]
 ) -> list[Node]:
     """The nodes that outputs and targets depend on, up to known tensors, in program order."""
-    pending = [tensor.op for tensor in outputs if tensor not in known] + list(targets)
-    visited: set[Node] = set()
-    while pending:
-        node = pending.pop()
-        if node in visited:
-            continue
-        visited.add(node)
-        pending += [tensor.op for tensor in node.inputs if tensor not in known]
-        pending += [control for control in node.control_inputs if not is_known(control, known)]
-    return program_order(visited)
+
+    def sources(node: Node) -> list[Node]:
+        controls = [control for control in node.controls if not is_known(control, known)]
+        return [*(tensor.op for tensor in node.inputs if tensor not in known), *controls]
+
+    starts = [tensor.op for tensor in outputs if tensor not in known]
+    return program_order(reached([*starts, *targets], sources))
 
 
 def is_known(node: Node, known: Mapping[Tensor, Any]) -> bool:
@@ -288,7 +290,7 @@ def lifted(tensor: Tensor) -> Tensor:
                     f"{graph.holder}, which has no value outside of it: a variable that is made "
                     "there needs an initial value of its own"
                 )
-            inputs = node.op.parsed.group([copies[t] for t in node.inputs], node.input_counts())
+            inputs = node.grouped([copies[t] for t in node.inputs])
             outputs = nest.flatten(node.op(*inputs, name=node.name.rpartition("/")[2]))
             copies.update(zip(node.outputs, outputs, strict=True))
     return copies[tensor]

@@ -16,7 +16,7 @@ import numpy as np
 from thalweg.device.compiled_kernel import CompiledKernel
 from thalweg.device.device import Device
 from thalweg.inspect.plan_html import page
-from thalweg.inspect.plan_text import graph_facts, heading, region_lines
+from thalweg.inspect.plan_text import region_lines, step_facts
 from thalweg.inspect.plan_walk import (
     HostOp,
     PlannedControl,
@@ -74,20 +74,11 @@ class StepPlan:
 
     def text(self, most: int | None = None) -> str:
         """The plan as text; at most `most` kernels of each region, those with the most work."""
-        return "\n".join([*self._facts(), *region_lines(self.regions, most)])
-
-    def _facts(self) -> list[str]:
-        """The lines about the whole step."""
-        shapes = dict(zip(self.step.feeds, map(np.shape, self.feeds), strict=True))
-        units = self.regions, self.host_ops, self.controls
-        return [
-            *heading(self.step.fetches, self.step.targets, shapes),
-            *graph_facts(self.plan, *units, self.graph_size),
-        ]
+        return "\n".join([*step_facts(self), *region_lines(self.regions, most)])
 
     def _repr_html_(self) -> str:
         """The plan for notebooks: a table of kernels, with their share of the work, per region."""
-        return page(self._facts(), self.regions)
+        return page(step_facts(self), self.regions)
 
     def __str__(self) -> str:
         return self.text()

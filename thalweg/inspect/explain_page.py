@@ -18,7 +18,7 @@ from thalweg.device.program import AnyProgram
 from thalweg.graph.node import Node
 from thalweg.inspect.explain import StepPlan
 from thalweg.lower.memory.arena import lifetimes
-from thalweg.optimize.pipeline import PASSES, nested, run_passes
+from thalweg.optimize.pipeline import PASSES, run_passes
 from thalweg.optimize.step_graph import StepGraph
 from thalweg.runtime.plan import prune
 
@@ -105,7 +105,7 @@ class _StepData:
         ran = {report.name for report in self._plan.plan.passes}
         step = self._plan.step
         graph = StepGraph(prune(*step), step.fetches, step.targets, frozenset(step.feeds))
-        run_passes(graph, nested([each for each in PASSES if each.name in ran]), watch)
+        run_passes(graph, [each for each in PASSES if each.name in ran], watch)
         return stages
 
     def _number(self, node: Node) -> int:
@@ -123,15 +123,8 @@ class _StepData:
 
     def _passes(self) -> list[dict[str, Any]]:
         return [
-            {
-                "name": report.name,
-                "reason": report.reason,
-                "before": report.before,
-                "after": report.after,
-                "fired": report.fired,
-                "seconds": report.seconds,
-                "places": [[rule, node.name, self._line(node)] for rule, node in report.places],
-            }
+            vars(report)
+            | {"places": [[rule, node.name, self._line(node)] for rule, node in report.places]}
             for report in self._plan.plan.passes
             if report.fired
         ]

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from thalweg.control.branches import Branching
 from thalweg.control.liveness import needed
@@ -18,20 +21,14 @@ from thalweg.lower.regions import with_traces
 from thalweg.lower.specialise import ControlRegion
 from thalweg.ops.core.basic import Const
 from thalweg.platform.amounts import amount, plural, size
-from thalweg.runtime.plan import Plan
+
+if TYPE_CHECKING:
+    from thalweg.inspect.explain import StepPlan
 
 _INDENT = "         "
 _MAX_NAME = 56  # characters of a name in a table
 _MAX_LISTED = 6  # tensors or nodes that a line names
 _KERNEL_HEAD = ("#", "kernel", "kind", "iterations", "flops", "bytes", "threads", "barriers")
-Shapes = Mapping[Tensor, tuple[int, ...]]
-
-
-def heading(fetches: Sequence[Tensor], targets: Sequence[Node], feeds: Shapes) -> list[str]:
-    """The lines about the fetches and feeds of a step."""
-    outputs = [*(node.name for node in targets), *(tensor.name for tensor in fetches)]
-    inputs = [described(tensor, shape) for tensor, shape in feeds.items()]
-    return [f"step     {_listed(outputs)}", f"feeds    {_listed(inputs) or 'nothing'}"]
 
 
 def described(tensor: Tensor, shape: Sequence[int]) -> str:
@@ -50,22 +47,23 @@ def region_lines(regions: Sequence[PlannedRegion], most: int | None) -> list[str
     return lines
 
 
-def graph_facts(
-    plan: Plan,
-    regions: Sequence[PlannedRegion],
-    hosts: Sequence[HostOp],
-    controls: Sequence[PlannedControl],
-    graph_size: int,
-) -> list[str]:
-    """The lines about the graph, and about its nodes that are not compiled into regions."""
-    instructions = plan.every_instruction
+def step_facts(plan: StepPlan) -> list[str]:
+    """The lines about a step: its fetches and feeds, the graph, and the nodes that are not compiled
+    into regions."""
+    fetches, targets, feeds = plan.step
+    outputs = [*(node.name for node in targets), *(tensor.name for tensor in fetches)]
+    inputs = [described(t, np.shape(value)) for t, value in zip(feeds, plan.feeds, strict=True)]
+    hosts, controls, total = plan.host_ops, plan.controls, plan.graph_size
+    instructions = plan.plan.every_instruction
     kept = len({node.original for step in instructions for node in step.nodes})
     variables = sum(is_variable(step.node) for step in instructions)
-    counts = [(len(regions), "region"), (len(hosts), "host op"), (variables, "variable")]
+    counts = [(len(plan.regions), "region"), (len(hosts), "host op"), (variables, "variable")]
     if controls:
         counts.insert(1, (len(controls), "control node"))
     return [
-        f"graph    {graph_size} nodes, {graph_size - kept} pruned, {kept} in the step",
+        f"step     {_listed(outputs)}",
+        f"feeds    {_listed(inputs) or 'nothing'}",
+        f"graph    {total} nodes, {total - kept} pruned, {kept} in the step",
         f"cut      into {', '.join(plural(count, word) for count, word in counts)}",
         *(line for host in hosts for line in _host_lines(host)),
         *(line for control in controls for line in _control_lines(control)),

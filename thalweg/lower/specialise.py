@@ -13,6 +13,7 @@ from typing import Any, cast
 from numpy.typing import NDArray
 
 from thalweg.errors import OpError
+from thalweg.graph.analysis.evaluate import flat_arrays, tried_outputs_of
 from thalweg.graph.build import add_node
 from thalweg.graph.dtypes import FLOATING, as_dtype
 from thalweg.graph.graph import Graph
@@ -21,7 +22,6 @@ from thalweg.graph.shapes import TensorShape
 from thalweg.lower.fingerprint import NodeClasses
 from thalweg.ops.core.basic import Const, Placeholder
 from thalweg.ops.state.state import VariableV2
-from thalweg.optimize.evaluate import flat_arrays, outputs_of
 
 Array = NDArray[Any]
 Shape = tuple[int, ...]
@@ -164,7 +164,7 @@ class _Inference:
     def _rebuild(self, node: Node) -> None:
         """Infer the output shapes of a node by rebuilding it."""
         inputs = [self._tensor(tensor) for tensor in node.inputs]
-        grouped = node.op.parsed.group(inputs, node.input_counts())
+        grouped = node.grouped(inputs)
         try:
             rebuilt = add_node(self._graph, node.op, tuple(grouped), "n", node)
         except (ValueError, TypeError, OpError) as error:
@@ -183,19 +183,12 @@ class _Inference:
         if op.stateful or not op.has("numpy") or node.controls:
             return None
         inputs = [self._tensor(tensor) for tensor in node.inputs]
-        grouped = op.parsed.group(inputs, node.input_counts())
+        grouped = node.grouped(inputs)
         known_value: Any = getattr(op, "known_value", None)
         result: Any = None if known_value is None else known_value(*grouped)
         if result is None and node.inputs and self._values.keys() >= set(node.inputs):
-            result = _evaluated(node, [self._values[tensor] for tensor in node.inputs])
+            result = tried_outputs_of(node, [self._values[tensor] for tensor in node.inputs])
         if result is None:
             return None
         outputs = flat_arrays(result)
         return outputs if sum(output.size for output in outputs) <= _MAX_FOLDED else None
-
-
-def _evaluated(node: Node, values: list[Array]) -> list[Array] | None:
-    try:
-        return outputs_of(node, values)
-    except Exception:  # the step raises it when it runs the node
-        return None

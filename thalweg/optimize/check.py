@@ -17,15 +17,15 @@ from numpy.typing import NDArray
 
 from thalweg.errors import OpError
 from thalweg.graph import dtypes
+from thalweg.graph.analysis.evaluate import outputs_of
 from thalweg.graph.dtypes import DType, as_dtype
 from thalweg.graph.graph import Graph
 from thalweg.graph.node import Tensor
 from thalweg.ops.core.basic import constant, placeholder
 from thalweg.optimize import verify
-from thalweg.optimize.evaluate import outputs_of
 from thalweg.optimize.match import RuleIndex
 from thalweg.optimize.pattern import EVERY, Apply, Constant, Expression, Literal, Symbol, op
-from thalweg.optimize.rule import Exactness, Rule
+from thalweg.optimize.rule import EXACT, FINITE, Rule
 from thalweg.optimize.step_graph import StepGraph
 from thalweg.public import public
 
@@ -108,7 +108,7 @@ class _Case:
         self._rule, self._dtype, self._rng = rule, dtype, rng
         self._sample = dict(rule.sample(rng)) if rule.sample else {}
         self._shape = tuple(int(size) for size in rng.integers(1, 4, rng.integers(0, 4)))
-        self._has_specials = rule.exactness is Exactness.EXACT and number % 2 == 1
+        self._has_specials = rule.exactness is EXACT and number % 2 == 1
         self._tensors: dict[str, Tensor] = {}
         self._attributes: dict[str, Any] = {}
         self.feeds: dict[Tensor, Array] = {}
@@ -229,11 +229,11 @@ class _Case:
 def _agree(actual: Array, expected: Array, rule: Rule) -> bool:
     if expected.dtype.kind not in "fc":
         return bool(np.array_equal(actual, expected))
-    if rule.exactness is Exactness.EXACT:
+    if rule.exactness is EXACT:
         is_same = (actual == expected) | (np.isnan(actual) & np.isnan(expected))
         signs = np.signbit(np.real(actual)) == np.signbit(np.real(expected))
         return bool(np.all(is_same & (signs | np.isnan(expected))))
-    is_partial = rule.stabilises or rule.exactness is Exactness.FINITE
+    is_partial = rule.stabilises or rule.exactness is FINITE
     compared = np.isfinite(expected) if is_partial else np.ones(expected.shape, bool)
     tolerance = 200 * np.finfo(expected.dtype).eps
     pair = actual[compared], expected[compared]

@@ -9,7 +9,7 @@ from typing import Any
 from thalweg.graph.dtypes import DType
 from thalweg.optimize.match import RuleIndex
 from thalweg.optimize.pattern import SymbolFunction, const, op
-from thalweg.optimize.rule import Exactness, Match, Rule, always, any_dtype, rule
+from thalweg.optimize.rule import Match, Rule, always, any_dtype, rounding
 from thalweg.optimize.step_graph import StepGraph
 from thalweg.public import public, publish_value
 
@@ -60,10 +60,9 @@ def register_rule(
         True
         >>> tf.optimize.unregister("exp of a sum")
     """
-    exactness = Exactness.EXACT if exact else Exactness.ROUNDING
-    registered = rule(name, exactness, pattern, replacement, when, dtypes, single_use, sample)
-    _rules[name] = registered
-    return registered
+    make = Rule if exact else rounding
+    _rules[name] = make(name, pattern, replacement, when, dtypes, single_use, sample)
+    return _rules[name]
 
 
 @public("optimize.register_pass")
@@ -109,13 +108,13 @@ def are_any_registered() -> bool:
     return bool(_rules or _passes)
 
 
-def run_custom_rules(graph: StepGraph) -> None:
+def custom_rules(graph: StepGraph) -> None:
     """Apply the registered rules."""
     if _rules:
         RuleIndex(_rules.values()).apply(graph)
 
 
-def run_custom_passes(graph: StepGraph) -> None:
+def custom_passes(graph: StepGraph) -> None:
     """Run the registered passes."""
     for name, function in _passes.items():
         before = len(graph.changes)

@@ -48,6 +48,10 @@ class Form:
     gain: float  # in nanoseconds
     build: Build  # from the inputs, images with channels last
 
+    def images(self, node: Node) -> list[Tensor]:
+        """The images among the inputs and outputs of its node."""
+        return [*(node.inputs[n] for n in self.inputs), *(node.outputs[n] for n in self.outputs)]
+
 
 def to_last(rank: int) -> list[int]:
     """The permutation to channels last."""
@@ -96,7 +100,7 @@ def _form_of_layout_op(node: Node, times: LayoutTimes) -> Form | None:
     with_layout = [n for n, name in enumerate(input_names) if name in laid_out]
     image_inputs = tuple(n for n in with_layout if _rank(node.inputs[n]) >= 4)
     image_outputs = tuple(n for n, name in enumerate(output_names) if name in laid_out)
-    if any(_rank(t) < 4 for t in _picked(node, image_inputs, image_outputs)) or not image_inputs:
+    if not image_inputs or any(_rank(node.outputs[n]) < 4 for n in image_outputs):
         return None
     rank = _rank(node.inputs[image_inputs[0]])
     sizes = [n for n in with_layout if n not in image_inputs]
@@ -274,7 +278,3 @@ def _rank(tensor: Tensor) -> int:
 
 def _elements(tensor: Tensor) -> int:
     return prod(size or _DEFAULT_SIZE for size in tensor.shape.as_list())
-
-
-def _picked(node: Node, inputs: Sequence[int], outputs: Sequence[int]) -> list[Tensor]:
-    return [*(node.inputs[n] for n in inputs), *(node.outputs[n] for n in outputs)]

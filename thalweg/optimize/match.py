@@ -8,7 +8,7 @@ most nodes have none.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence, Set
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from thalweg.graph.node import Node, Tensor
 from thalweg.ops.core.basic import Const
@@ -156,9 +156,7 @@ def _replacement(
     match = match_at(node, rule, pattern, graph)
     if match is None or not rule.when(match):
         return None
-    result = graph.build(node, lambda: rule.replaced(match))
-    graph.fire(rule.name, node)
-    return cast("Sequence[Tensor]", result) if isinstance(result, list | tuple) else [result]
+    return graph.rebuilt(rule.name, node, lambda: rule.replaced(match))
 
 
 def match_at(node: Node, rule: Rule, pattern: Apply, graph: StepGraph) -> Match | None:

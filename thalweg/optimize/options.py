@@ -26,14 +26,10 @@ class OptimizerSwitches:
     #: names of passes that are off
     without: frozenset[str] = frozenset()
 
-    def state(self, switch: str) -> Toggle:
-        """The state of a switch."""
-        return self.toggles.get(switch, Toggle.DEFAULT)
-
     def is_on(self, switch: str, needs: Toggle = Toggle.DEFAULT) -> bool:
         """Whether the passes of a switch run that need a state: DEFAULT is any state but OFF, and
         AGGRESSIVE includes ON."""
-        state = self.state(switch)
+        state = self.toggles.get(switch, Toggle.DEFAULT)
         if needs is Toggle.DEFAULT:
             return state is not Toggle.OFF
         return state is Toggle.AGGRESSIVE or state is needs

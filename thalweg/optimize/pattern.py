@@ -24,32 +24,25 @@ from typing import Any, cast
 from thalweg.graph.op import REGISTRY, Op
 
 
+def _operator(name: str) -> tuple[Callable[..., Expression], Callable[..., Expression]]:
+    """The methods of a binary operator: with the expression on the left, and on the right."""
+
+    def operate(self: Expression, other: Operand) -> Expression:
+        return getattr(op, name)(self, other)
+
+    def operate_reflected(self: Expression, other: Operand) -> Expression:
+        return getattr(op, name)(other, self)
+
+    return operate, operate_reflected
+
+
 class Expression:
     """A node of a pattern; Python's operators build larger expressions."""
 
-    def __add__(self, other: Operand) -> Expression:
-        return op.Add(self, other)
-
-    def __radd__(self, other: Operand) -> Expression:
-        return op.Add(other, self)
-
-    def __sub__(self, other: Operand) -> Expression:
-        return op.Sub(self, other)
-
-    def __rsub__(self, other: Operand) -> Expression:
-        return op.Sub(other, self)
-
-    def __mul__(self, other: Operand) -> Expression:
-        return op.Mul(self, other)
-
-    def __rmul__(self, other: Operand) -> Expression:
-        return op.Mul(other, self)
-
-    def __truediv__(self, other: Operand) -> Expression:
-        return op.RealDiv(self, other)
-
-    def __rtruediv__(self, other: Operand) -> Expression:
-        return op.RealDiv(other, self)
+    __add__, __radd__ = _operator("Add")
+    __sub__, __rsub__ = _operator("Sub")
+    __mul__, __rmul__ = _operator("Mul")
+    __truediv__, __rtruediv__ = _operator("RealDiv")
 
     def __neg__(self) -> Expression:
         return op.Neg(self)
@@ -66,7 +59,6 @@ SymbolFunction = (
     | Callable[[Any, Any, Any, Any, Any], Any]
     | Callable[[Any, Any, Any, Any, Any, Any], Any]
     | Callable[[Any, Any, Any, Any, Any, Any, Any], Any]
-    | Callable[[Any, Any, Any, Any, Any, Any, Any, Any, Any], Any]
 )
 
 
@@ -126,17 +118,11 @@ class _Ops:
 
         def apply(*inputs: Any, **attributes: Any) -> Any:
             if not any(isinstance(operand, Expression) for operand in inputs):
-                return kind(**attributes)(*_grouped(kind, inputs))
+                grouped = kind.parsed.group(inputs, kind.parsed.counts(len(inputs)))
+                return kind(**attributes)(*grouped)
             return Apply(kind, tuple([_expression(operand) for operand in inputs]), attributes)
 
         return apply
-
-
-def _grouped(kind: type[Op], inputs: tuple[Any, ...]) -> list[Any]:
-    """Flat inputs grouped as an op takes them: its one list gets the remaining ones."""
-    list_length = len(inputs) - sum(not argument.is_list for argument in kind.parsed.inputs)
-    counts = tuple(list_length if argument.is_list else 1 for argument in kind.parsed.inputs)
-    return kind.parsed.group(list(inputs), counts) if kind.parsed.has_lists else list(inputs)
 
 
 op = _Ops()

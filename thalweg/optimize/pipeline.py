@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
 
@@ -14,7 +14,7 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.ir.target import Target
 from thalweg.ops.core.basic import Identity
 from thalweg.optimize import verify
-from thalweg.optimize.custom import run_custom_passes, run_custom_rules
+from thalweg.optimize.custom import custom_passes, custom_rules
 from thalweg.optimize.match import RuleIndex
 from thalweg.optimize.options import DEFAULT, OptimizerSwitches, Toggle
 from thalweg.optimize.passes.assign_layouts import assign_layouts
@@ -52,133 +52,77 @@ class Pass:
     run: Run
     #: the state that the switch must have
     needs: Toggle = Toggle.DEFAULT
-    #: whether it runs all passes in the bodies of conditionals and loops
-    is_nested: bool = False
 
 
-def _rules_pass(name: str, reason: str, switch: str, needs: Toggle = Toggle.DEFAULT) -> Pass:
+_ARITHMETIC = "arithmetic_optimization"
+_DEPENDENCIES = "dependency_optimization"
+_FOLDING = "constant_folding"
+_LAYOUTS = "layout_optimizer"
+_LOOPS = "loop_optimization"
+
+
+def _pass(run: Run, switch: str, reason: str) -> Pass:
+    return Pass(run.__name__, reason, switch, run)
+
+
+def _rules(name: str, switch: str, reason: str, needs: Toggle = Toggle.DEFAULT) -> Pass:
     return Pass(name, reason, switch, RuleIndex(BY_PASS[name]).apply, needs)
 
 
-def _unnested(graph: StepGraph) -> None:
-    """Replaced by `nested`."""
-
-
 PASSES: tuple[Pass, ...] = (
-    Pass(
-        "simplify_controls",
-        "a node that waits for nothing more than it must is open to rules",
-        "dependency_optimization",
+    _pass(
         simplify_controls,
+        _DEPENDENCIES,
+        "a node that waits for nothing more than it must is open to rules",
     ),
-    Pass(
-        "strip_identities",
-        "rules then see what computes",
-        "dependency_optimization",
-        strip_identities,
-    ),
-    Pass(
-        "fold_constants",
-        "what is known is not computed in each step",
-        "constant_folding",
-        fold_constants,
-    ),
-    Pass(
-        "fold_parts",
-        "of a sum or a join, the constant parts are one",
-        "constant_folding",
-        fold_parts,
-    ),
-    Pass(
-        "place_partitions",
-        "where the rows of a partition go is compiled with what comes before and after it",
-        "remapping",
+    _pass(strip_identities, _DEPENDENCIES, "rules then see what computes"),
+    _pass(fold_constants, _FOLDING, "what is known is not computed in each step"),
+    _pass(fold_parts, _FOLDING, "of a sum or a join, the constant parts are one"),
+    _pass(
         place_partitions,
+        "remapping",
+        "where the rows of a partition go is compiled with what comes before and after it",
     ),
-    Pass(
-        "merge_duplicates",
-        "what is computed once serves all; rules then know what is the same, and what is shared",
-        "common_subgraph_elimination",
+    _pass(
         merge_duplicates,
+        "common_subgraph_elimination",
+        "what is computed once serves all; rules then know what is the same, and what is shared",
     ),
-    Pass(
-        "resolve_branches",
-        "folding may have decided conditionals",
-        "loop_optimization",
-        resolve_branches,
-    ),
-    Pass(
-        "custom_rules",
-        "what the user knows comes first",
-        "custom_optimizers",
-        run_custom_rules,
-    ),
-    Pass(
-        "custom_passes",
-        "what the user knows comes first",
-        "custom_optimizers",
-        run_custom_passes,
-    ),
-    _rules_pass(
-        "stable_forms", "before other rules take the formulas apart", "arithmetic_optimization"
-    ),
-    _rules_pass(
-        "neutral_elements",
-        "x + 0 and x * 1 are x, and hide it from other rules",
-        "constant_folding",
-    ),
-    _rules_pass(
+    _pass(resolve_branches, _LOOPS, "folding may have decided conditionals"),
+    _pass(custom_rules, "custom_optimizers", "what the user knows comes first"),
+    _pass(custom_passes, "custom_optimizers", "what the user knows comes first"),
+    _rules("stable_forms", _ARITHMETIC, "before other rules take the formulas apart"),
+    _rules("neutral_elements", _FOLDING, "x + 0 and x * 1 are x, and hide it from other rules"),
+    _rules(
         "moves",
+        _ARITHMETIC,
         "reshapes and transposes that do nothing cost a copy and hide what is behind them",
-        "arithmetic_optimization",
     ),
-    _rules_pass(
-        "involutions",
-        "what is undone, or done already, is not done again",
-        "arithmetic_optimization",
-    ),
-    _rules_pass("arithmetic", "fewer and cheaper operations", "arithmetic_optimization"),
-    _rules_pass(
+    _rules("involutions", _ARITHMETIC, "what is undone, or done already, is not done again"),
+    _rules("arithmetic", _ARITHMETIC, "fewer and cheaper operations"),
+    _rules(
         "relaxed_arithmetic",
+        _ARITHMETIC,
         "what holds of finite numbers alone, where the switch is AGGRESSIVE",
-        "arithmetic_optimization",
         Toggle.AGGRESSIVE,
     ),
-    _rules_pass(
-        "push_constants_down",
-        "constant meets constant, for folding in the next round",
-        "constant_folding",
+    _rules(
+        "push_constants_down", _FOLDING, "constant meets constant, for folding in the next round"
     ),
-    _rules_pass("remapping", "normalisation of constants becomes weights", "remapping"),
-    Pass(
-        "assign_layouts",
-        "a convolution is up to ten times faster with channels last; by cost, for whole regions",
-        "layout_optimizer",
+    _rules("remapping", "remapping", "normalisation of constants becomes weights"),
+    _pass(
         assign_layouts,
+        _LAYOUTS,
+        "a convolution is up to ten times faster with channels last; by cost, for whole regions",
     ),
-    Pass(
-        "cancel_transposes",
-        "a layout that is changed and changed back need not be",
-        "layout_optimizer",
-        cancel_transposes,
-    ),
-    _rules_pass(
+    _pass(cancel_transposes, _LAYOUTS, "a layout that is changed and changed back need not be"),
+    _rules(
         "products",
+        _ARITHMETIC,
         "transposes become flags of products, constant factors their weights",
-        "arithmetic_optimization",
     ),
-    Pass(
-        "order_products",
-        "a product with a vector is cheap, one of matrices is not",
-        "arithmetic_optimization",
-        order_products,
-    ),
-    Pass(
-        "merge_products",
-        "narrow products of one input fill the vectors together",
-        "remapping",
-        merge_products,
-    ),
+    _pass(order_products, _ARITHMETIC, "a product with a vector is cheap, one of matrices is not"),
+    _pass(merge_products, "remapping", "narrow products of one input fill the vectors together"),
     Pass(
         "half_precision",
         "products in float16, where the switch is AGGRESSIVE: the loss must be scaled",
@@ -193,24 +137,20 @@ PASSES: tuple[Pass, ...] = (
         narrowing(dtypes.bfloat16),
         Toggle.ON,
     ),
-    Pass(
-        "fuse_attention",
-        "no score is stored; after mixed precision, which makes products narrow",
-        "remapping",
+    _pass(
         fuse_attention,
+        "remapping",
+        "no score is stored; after mixed precision, which makes products narrow",
     ),
-    Pass(
-        "optimize_bodies",
+    _pass(
+        optimize_bodies,
+        _LOOPS,
         "what a loop does, it does often; after the others, which make its inputs constants",
-        "loop_optimization",
-        _unnested,
-        is_nested=True,
     ),
-    Pass(
-        "hoist_invariants",
-        "what every iteration would compute again; after bodies are in their final form",
-        "loop_optimization",
+    _pass(
         hoist_invariants,
+        _LOOPS,
+        "what every iteration would compute again; after bodies are in their final form",
     ),
 )
 
@@ -281,21 +221,7 @@ def _passes(toggles: frozenset[tuple[str, Toggle]], without: frozenset[str]) -> 
     """The passes that are switched on."""
     switches = OptimizerSwitches(toggles=dict(toggles), without=without)
     enabled = [pass_ for pass_ in PASSES if switches.is_on(pass_.switch, pass_.needs)]
-    return nested([pass_ for pass_ in enabled if pass_.name not in without])
-
-
-def nested(passes: Sequence[Pass]) -> list[Pass]:
-    """The passes; the nested one runs all of them in the bodies of control nodes."""
-    result: list[Pass] = []
-
-    def run_inside(graph: StepGraph) -> dict[str, int]:
-        reports = run_passes(graph, result)
-        return {name: count for report in reports for name, count in report.fired.items()}
-
-    for pass_ in passes:
-        run = partial(optimize_bodies, inner=run_inside)
-        result.append(replace(pass_, run=run) if pass_.is_nested else pass_)
-    return result
+    return [pass_ for pass_ in enabled if pass_.name not in without]
 
 
 def run_passes(
@@ -303,6 +229,12 @@ def run_passes(
 ) -> list[PassReport]:
     """Run passes over a step until none changes it, at most `MAX_ROUNDS` times. A pass runs again
     only if the step has changed since."""
+
+    def run_inside(body: StepGraph) -> dict[str, int]:
+        inner = run_passes(body, passes)
+        return {name: count for report in inner for name, count in report.fired.items()}
+
+    graph.run_inside = run_inside
     if watch is not None:
         watch("", graph)
     reports = [PassReport(pass_.name, pass_.reason) for pass_ in passes]

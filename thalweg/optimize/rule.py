@@ -5,7 +5,7 @@ code over the tensors that the pattern's symbols of the same names are bound to.
 graphs that match a rule from the rule alone, and compare their values before and after.
 
 >>> from thalweg.optimize.pattern import op
->>> found = rule("negation twice", Exactness.EXACT, lambda x: op.Neg(op.Neg(x)), lambda x: x)
+>>> found = Rule("negation twice", lambda x: op.Neg(op.Neg(x)), lambda x: x)
 >>> print(found)
 negation twice (exact): Neg(Neg(x))
 """
@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 from thalweg.graph.dtypes import DType
@@ -36,6 +36,9 @@ class Exactness(Enum):
     EXACT = "exact"  # equal bit for bit, including NaN, infinities and signs of zeros
     ROUNDING = "rounding"  # equal up to rounding, or more accurate
     FINITE = "finite"  # equal up to rounding where all numbers are finite
+
+
+EXACT, ROUNDING, FINITE = Exactness
 
 
 class Match(NamedTuple):
@@ -59,13 +62,13 @@ def any_dtype(dtype: DType) -> bool:
 
 @dataclass(frozen=True)
 class Rule:
-    """A rewrite rule: a pattern, its replacement and conditions."""
+    """A rewrite rule: a pattern, its replacement and conditions. The pattern is written as a
+    function of symbols, and the replacement as one with parameters of the same names: an op takes
+    all of them, a parameter `root` is the matched tensor."""
 
     name: str
-    exactness: Exactness
-    pattern: Apply
+    written: SymbolFunction
     replacement: SymbolFunction
-    arguments: tuple[str, ...]  # the symbols that the replacement takes
     when: Callable[[Match], bool] = always
     #: which dtypes the first input of the root may have
     dtypes: Callable[[DType], bool] = any_dtype
@@ -75,6 +78,23 @@ class Rule:
     sample: Callable[[Any], Mapping[str, Any]] | None = field(default=None, compare=False)
     #: numerically more stable: values are compared only where those of the pattern are finite
     stabilises: bool = False
+    exactness: Exactness = EXACT
+
+    def __post_init__(self) -> None:
+        _ = self.pattern  # raises unless it is an op of something
+        unknown = {*self.arguments} - {*parameters(self.written), "root"}
+        if unknown:
+            raise TypeError(f"rule '{self.name}': the pattern has no symbol '{unknown.pop()}'")
+
+    @cached_property
+    def pattern(self) -> Apply:
+        """What it matches."""
+        return traced(self.written)
+
+    @cached_property
+    def arguments(self) -> list[str]:
+        """The symbols that the replacement takes."""
+        return parameters(self.replacement) or parameters(self.written)
 
     @cached_property
     def dropped(self) -> frozenset[str]:
@@ -106,33 +126,5 @@ def _tensor_symbols(pattern: Apply) -> Iterator[str]:
         yield from (operand.name for operand in applied.inputs if isinstance(operand, Symbol))
 
 
-def rule(
-    name: str,
-    exactness: Exactness,
-    pattern: SymbolFunction,
-    replacement: SymbolFunction,
-    when: Callable[[Match], bool] = always,
-    dtypes: Callable[[DType], bool] = any_dtype,
-    single_use: bool = False,
-    sample: Callable[[Any], Mapping[str, Any]] | None = None,
-    stabilises: bool = False,
-) -> Rule:
-    """A rule of a pattern and a replacement, functions with parameters of the same names. An op as
-    replacement takes all of them; a parameter `root` is the matched tensor."""
-    expression, symbols = traced(pattern), parameters(pattern)
-    arguments = parameters(replacement) or symbols
-    unknown = {*arguments} - {*symbols, "root"}
-    if unknown:
-        raise TypeError(f"rule '{name}': the pattern has no symbol '{unknown.pop()}'")
-    return Rule(
-        name,
-        exactness,
-        expression,
-        replacement,
-        tuple(arguments),
-        when,
-        dtypes,
-        single_use,
-        sample,
-        stabilises,
-    )
+#: Rules that are not exact.
+rounding, finite = partial(Rule, exactness=ROUNDING), partial(Rule, exactness=FINITE)

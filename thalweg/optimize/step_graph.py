@@ -8,16 +8,18 @@ of the step.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
 from thalweg.control.liveness import Needs
+from thalweg.control.traces import Trace
+from thalweg.graph import nest
 from thalweg.graph.analysis.effects import NO_FOOTPRINT
 from thalweg.graph.analysis.node_effects import accesses
-from thalweg.graph.node import Node, Tensor
+from thalweg.graph.node import Node, Tensor, reached
 from thalweg.graph.op import Op
 from thalweg.ir.target import Target
 from thalweg.optimize.workspace import Workspace
@@ -55,6 +57,8 @@ class StepGraph:
         self.workspace = Workspace()
         self.feeds = feeds
         self.devices, self.processors = devices, processors
+        #: runs the passes in a body of a control node; returns how often each rule fired
+        self.run_inside: Callable[[StepGraph], Mapping[str, int]] = lambda _: {}
         #: how often each rule fired in the current pass, and for which of the user's nodes
         self.fired: Counter[str] = Counter()
         self.fired_for: list[tuple[str, Node]] = []
@@ -178,29 +182,36 @@ class StepGraph:
         name = self.device(node)
         return self.processors.get(name, _UNKNOWN_GPU if "GPU" in name else _DEFAULT_CPU)
 
+    def traces(self) -> Mapping[Node, list[Node]]:
+        """The traces of each control node."""
+        traces: dict[Node, list[Node]] = defaultdict(list)
+        for node in self.nodes:
+            if isinstance(node.op, Trace):
+                traces[node.inputs[0].op].append(node)
+        return traces
+
     @cached_property
     def _after_effects(self) -> set[Node]:
         """The user's nodes that come after an effect. Nodes that passes build later stand for one
         of these where they come after an effect, too."""
-        pending = [node for node in self._alive if _writes(node)]
-        after: set[Node] = set()
-        while pending:
-            node = pending.pop()
-            if node.original not in after:
-                after.add(node.original)
-                pending += self._alive_only(self._waiters.get(node, ()))
-                for tensor in node.outputs:
-                    pending += [] if tensor in self.feeds else self.consumers(tensor)
-        return after
+
+        def followers(node: Node) -> list[Node]:
+            given = [tensor for tensor in node.outputs if tensor not in self.feeds]
+            takers = [taker for tensor in given for taker in self.consumers(tensor)]
+            return [*takers, *self._alive_only(self._waiters.get(node, ()))]
+
+        return {node.original for node in reached(filter(_writes, self._alive), followers)}
 
     # Changes
 
     def rewrite(
-        self, function: Rewrite, roots: Container[str] | None = None, depth: int = 0
+        self, function: Rewrite, roots: Collection[str] | None = None, depth: int = 0
     ) -> None:
         """Replace nodes of some types by the outputs that a function returns for them, until it
         returns None for all. It visits all of them in order; if the pass ran before, only those
         that changed since, and their consumers up to a distance of `depth` nodes."""
+        if roots is not None and self.types.isdisjoint(roots):
+            return
         nodes = self._candidates(roots, depth)
         for _ in range(_MAX_REPEATS):
             seen = len(self.changes)
@@ -229,6 +240,11 @@ class StepGraph:
         result, nodes = self.workspace.build(node, make)
         self.insert(nodes, node)
         return result
+
+    def rebuilt(self, rule: str, node: Node, make: Callable[[], Any]) -> list[Tensor]:
+        """The tensors that a rule builds in place of the outputs of a node."""
+        self.fire(rule, node)
+        return nest.as_list(self.build(node, make))
 
     def insert(self, nodes: Sequence[Node], before: Node) -> None:
         """Insert nodes of the workspace right before another one."""
@@ -378,17 +394,16 @@ class StepGraph:
 
     # The traversal
 
-    def _candidates(self, roots: Container[str] | None, depth: int) -> Sequence[Node]:
+    def _candidates(self, roots: Collection[str] | None, depth: int) -> Sequence[Node]:
         if self.mark is not None:
             fresh = len(self.changes) - self.mark
-            if fresh * (1 + 8 * depth) < len(
-                self._alive
-            ):  # finding consumers costs more than a visit
+            # Finding consumers costs more than a visit.
+            if fresh * (1 + 8 * depth) < len(self._alive):
                 return self._changed(self.mark, roots, depth)
         nodes = self.nodes
         return nodes if roots is None else [n for n in nodes if n.op.type_name in roots]
 
-    def _changed(self, first: int, roots: Container[str] | None, depth: int) -> list[Node]:
+    def _changed(self, first: int, roots: Collection[str] | None, depth: int) -> list[Node]:
         """The nodes that changed, and their consumers up to a distance of `depth`."""
         latest = self._alive_only(self.changes[first:])
         changed = dict.fromkeys(latest)
@@ -399,7 +414,7 @@ class StepGraph:
         return [node for node in changed if roots is None or node.op.type_name in roots]
 
     def _apply(
-        self, function: Rewrite, nodes: Iterable[Node], roots: Container[str] | None
+        self, function: Rewrite, nodes: Iterable[Node], roots: Collection[str] | None
     ) -> None:
         """Visit nodes, and replace those that a function returns outputs for."""
         alive, targets, outdated = self._alive, self._target_set, self._outdated
@@ -422,7 +437,7 @@ class StepGraph:
         node: Node,
         outputs: Sequence[Tensor],
         function: Rewrite,
-        roots: Container[str] | None,
+        roots: Collection[str] | None,
     ) -> None:
         """Replace a node, then the node that replaces it, as long as the function applies."""
         for _ in range(_MAX_REWRITES):

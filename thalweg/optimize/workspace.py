@@ -88,23 +88,17 @@ class Workspace(RewrittenGraph, SubGraph):
         return result, nodes
 
 
-def body_rewriter(body: Body) -> BodyRewriter:
-    """A rewriter of a body into a new graph, which has copies of the body's arguments."""
-    graph = Workspace()
-    graph.outer = body.graph.outer
-    rewriter = BodyRewriter(graph)
-    for tensor in body.arguments:
-        rewriter.copy(tensor.op)
-    return rewriter
-
-
 class BodyRewriter(Rewriter):
-    """Copies the nodes of a body. A conditional or loop may have inputs that nothing needs, which
-    are not among the body's nodes: they are copied as well, and do not run."""
+    """Rewrites a body into a new graph, which has copies of the body's arguments. A conditional or
+    loop may have inputs that nothing needs, which are not among the body's nodes: they are copied
+    as well, and do not run."""
 
-    def __init__(self, workspace: Workspace) -> None:
-        super().__init__(workspace)
-        self.workspace = workspace
+    def __init__(self, body: Body) -> None:
+        self.workspace, self._body = Workspace(), body
+        self.workspace.outer = body.graph.outer
+        super().__init__(self.workspace)
+        for tensor in body.arguments:
+            self.copy(tensor.op)
 
     def copy(self, node: Node, name: str | None = None, controls: Iterable[Node] = ()) -> Node:
         """A copy of a node over the new tensors."""
@@ -112,3 +106,12 @@ class BodyRewriter(Rewriter):
             if tensor not in self.tensors:
                 self.copy(tensor.op)
         return super().copy(node, name, controls)
+
+    def rebuilt(
+        self, outputs: Iterable[Tensor], targets: Iterable[Node], added: Iterable[Tensor] = ()
+    ) -> Body:
+        """The new body, with the copies of outputs and targets, and with more arguments."""
+        arguments = [self.tensors[tensor] for tensor in self._body.arguments]
+        ends = [self.tensors[tensor] for tensor in outputs]
+        targets = self.mapped(targets)
+        return Body(self.workspace, (*arguments, *added), tuple(ends), tuple(targets))

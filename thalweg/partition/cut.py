@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from numpy.typing import NDArray
 
 from thalweg.control.liveness import Needs, is_control, prune_loop_vars
+from thalweg.graph.analysis.evaluate import flat_arrays
 from thalweg.graph.analysis.order import Order
 from thalweg.graph.build import add_node
 from thalweg.graph.device import DeviceSpec
@@ -24,7 +25,6 @@ from thalweg.graph.op import Op
 from thalweg.graph.rewriter import Rewriter, RewrittenGraph
 from thalweg.graph.subgraph import Argument
 from thalweg.ops.core.basic import Const
-from thalweg.optimize.evaluate import flat_arrays
 from thalweg.partition import transfers
 from thalweg.place.devices import without_device
 from thalweg.place.placer import Placement, is_read, is_replicated, with_inner
@@ -371,7 +371,7 @@ def _static_value(tensor: Tensor) -> Array | None:
     known: Any = getattr(node.op, "known_value", None)
     if known is None or not node.op.of_shapes or not node.inputs:
         return None
-    values = known(*node.op.parsed.group(node.inputs, node.input_counts()))
+    values = known(*node.grouped(node.inputs))
     return None if values is None else flat_arrays(values)[tensor.value_index]
 
 

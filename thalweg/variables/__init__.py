@@ -1,27 +1,5 @@
 """Variables, variable scopes, initializers, partitioners and regularizers."""
 
-from thalweg.variables import (
-    collections,
-    initializers,
-    partitioned,
-    partitions,
-    regularizers,
-    scope,
-    selection,
-    store,
-    template,
-    variable,
-)
+from thalweg.variables import collections, partitions, regularizers, selection, template
 
-__all__ = [
-    "collections",
-    "initializers",
-    "partitioned",
-    "partitions",
-    "regularizers",
-    "scope",
-    "selection",
-    "store",
-    "template",
-    "variable",
-]
+__all__ = ["collections", "partitions", "regularizers", "selection", "template"]

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
 
 import numpy as np
 
 from thalweg.graph import dtypes
 from thalweg.graph.dtypes import DType, as_dtype
-from thalweg.graph.likes import DTypeLike, ShapeLike, TensorLike
+from thalweg.graph.likes import DTypeLike, TensorLike
 from thalweg.graph.node import Tensor
 from thalweg.graph.shapes import as_shape
 from thalweg.ops.arrays import diagonal, transposing
@@ -35,9 +36,16 @@ InitializerLike: TypeAlias = "Callable[..., Any] | TensorLike | None"
 
 
 class Initializer:
-    """A callable `(shape, dtype=None, partition_info=None) -> Tensor`."""
+    """A callable `(shape, dtype=None, partition_info=None) -> Tensor`. A subclass defines `_value`,
+    which is given a dtype."""
 
-    dtype: DType = dtypes.float32
+    dtype: Any = dtypes.float32
+    _needs_floats: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        self.dtype = as_dtype(self.dtype)
+        if self._needs_floats and not self.dtype.is_floating:
+            raise ValueError(f"Expected floating point type, got {self.dtype.name}.")
 
     def __call__(
         self,
@@ -46,6 +54,9 @@ class Initializer:
         partition_info: PartitionInfo | None = None,
     ) -> Tensor:
         """The initial value of a variable of this shape."""
+        return self._value(shape, self._dtype(dtype), partition_info)
+
+    def _value(self, shape: Shape, dtype: DType, partition: PartitionInfo | None) -> Tensor:
         raise TypeError(f"{type(self).__name__} does not say what it fills variables with")
 
     def get_config(self) -> dict[str, Any]:
@@ -65,18 +76,17 @@ class Initializer:
         return self.dtype if dtype is None else as_dtype(dtype).base_dtype
 
 
-def _floating(dtype: Any) -> DType:
-    floating = as_dtype(dtype)
-    if not floating.is_floating:
-        raise ValueError(f"Expected floating point type, got {floating.name}.")
-    return floating
-
-
 def _sizes(shape: Shape) -> list[int]:
     return cast("list[int]", as_shape(shape).as_list())
 
 
+def _whole(shape: Shape, partition: PartitionInfo | None) -> Sequence[int]:
+    """The shape of the variable, of which `shape` may be that of a part."""
+    return _sizes(shape) if partition is None else partition.full_shape
+
+
 @public("zeros_initializer", "initializers.zeros")
+@dataclass(eq=False, repr=False)
 class Zeros(Initializer):
     """An initializer that fills a variable with zeros (False, empty strings).
 
@@ -88,17 +98,14 @@ class Zeros(Initializer):
         array([0., 0.], dtype=float32)
     """
 
-    def __init__(self, dtype: Any = dtypes.float32) -> None:
-        self.dtype = as_dtype(dtype)
+    dtype: DTypeLike = dtypes.float32
 
-    def __call__(
-        self, shape: Shape, dtype: Any = None, partition_info: PartitionInfo | None = None
-    ) -> Tensor:
-        """Zeros (false, empty strings)."""
-        return filling.zeros(shape, self._dtype(dtype))
+    def _value(self, shape: Shape, dtype: DType, partition: PartitionInfo | None) -> Tensor:
+        return filling.zeros(shape, dtype)
 
 
 @public("ones_initializer", "initializers.ones")
+@dataclass(eq=False, repr=False)
 class Ones(Initializer):
     """An initializer that fills a variable with ones.
 
@@ -110,14 +117,10 @@ class Ones(Initializer):
         array([1, 1], dtype=int32)
     """
 
-    def __init__(self, dtype: Any = dtypes.float32) -> None:
-        self.dtype = as_dtype(dtype)
+    dtype: DTypeLike = dtypes.float32
 
-    def __call__(
-        self, shape: Shape, dtype: Any = None, partition_info: PartitionInfo | None = None
-    ) -> Tensor:
-        """Ones."""
-        return filling.ones(shape, self._dtype(dtype))
+    def _value(self, shape: Shape, dtype: DType, partition: PartitionInfo | None) -> Tensor:
+        return filling.ones(shape, dtype)
 
 
 _VALUES = (list, tuple, np.ndarray)
@@ -169,6 +172,7 @@ class Constant(Initializer):
 
 
 @public("random_uniform_initializer", "initializers.random_uniform")
+@dataclass(eq=False, repr=False)
 class RandomUniform(Initializer):
     """An initializer that draws uniformly from [minval, maxval).
 
@@ -184,52 +188,30 @@ class RandomUniform(Initializer):
         np.True_
     """
 
-    def __init__(
-        self,
-        minval: Any = 0,
-        maxval: Any = None,
-        seed: int | None = None,
-        dtype: Any = dtypes.float32,
-    ) -> None:
-        self.minval = minval
-        self.maxval = maxval
-        self.seed = seed
-        self.dtype = as_dtype(dtype)
+    minval: TensorLike = 0
+    maxval: TensorLike | None = None
+    seed: int | None = None
+    dtype: DTypeLike = dtypes.float32
 
-    def __call__(
-        self, shape: Shape, dtype: Any = None, partition_info: PartitionInfo | None = None
-    ) -> Tensor:
-        """Uniform random numbers."""
-        high = 1 if self.maxval is None and self._dtype(dtype).is_floating else self.maxval
-        return random.random_uniform(shape, self.minval, high, self._dtype(dtype), seed=self.seed)
+    def _value(self, shape: Shape, dtype: DType, partition: PartitionInfo | None) -> Tensor:
+        high = 1 if self.maxval is None and dtype.is_floating else self.maxval
+        return random.random_uniform(shape, self.minval, high, dtype, seed=self.seed)
 
 
+@dataclass(eq=False, repr=False)
 class _Normal(Initializer):
     """The base of initializers that draw from a normal distribution."""
 
+    _needs_floats = True
     #: (shape, mean, stddev, dtype, seed) -> Tensor
     _draw: ClassVar[Callable[..., Tensor]]
 
-    def __init__(
-        self,
-        mean: TensorLike = 0.0,
-        stddev: TensorLike = 1.0,
-        seed: int | None = None,
-        dtype: DTypeLike = dtypes.float32,
-    ) -> None:
-        self.mean = mean
-        self.stddev = stddev
-        self.seed = seed
-        self.dtype = _floating(dtype)
+    mean: TensorLike = 0.0
+    stddev: TensorLike = 1.0
+    seed: int | None = None
+    dtype: DTypeLike = dtypes.float32
 
-    def __call__(
-        self,
-        shape: ShapeLike,
-        dtype: DTypeLike | None = None,
-        partition_info: PartitionInfo | None = None,
-    ) -> Tensor:
-        """Normal random numbers."""
-        dtype = self._dtype(dtype)
+    def _value(self, shape: Shape, dtype: DType, partition: PartitionInfo | None) -> Tensor:
         return self._draw(shape, self.mean, self.stddev, dtype, seed=self.seed)
 
 
@@ -272,6 +254,7 @@ class TruncatedNormal(_Normal):
 
 
 @public("uniform_unit_scaling_initializer", "initializers.uniform_unit_scaling")
+@dataclass(eq=False, repr=False)
 class UniformUnitScaling(Initializer):
     """Uniform in ±factor·√(3 / fan-in), where fan-in is the product of all axes but the last.
 
@@ -286,28 +269,26 @@ class UniformUnitScaling(Initializer):
         True
     """
 
-    def __init__(
-        self, factor: float = 1.0, seed: int | None = None, dtype: Any = dtypes.float32
-    ) -> None:
-        self.factor = factor
-        self.seed = seed
-        self.dtype = _floating(dtype)
+    _needs_floats = True
 
-    def __call__(
-        self, shape: Shape, dtype: Any = None, partition_info: PartitionInfo | None = None
-    ) -> Tensor:
-        """Uniform random numbers that keep the scale of the inputs."""
-        whole = _sizes(shape) if partition_info is None else partition_info.full_shape
+    factor: float = 1.0
+    seed: int | None = None
+    dtype: DTypeLike = dtypes.float32
+
+    def _value(self, shape: Shape, dtype: DType, partition: PartitionInfo | None) -> Tensor:
+        whole = _whole(shape, partition)
         fan_in = max(float(math.prod(whole[:-1])), 1.0)
         bound = math.sqrt(3 / fan_in) * self.factor
-        return random.random_uniform(shape, -bound, bound, self._dtype(dtype), seed=self.seed)
+        return random.random_uniform(shape, -bound, bound, dtype, seed=self.seed)
 
 
 #: The standard deviation of a unit normal truncated at ±2: dividing by it restores the scale.
 _TRUNCATED_STDDEV = 0.87962566103423978
+_DISTRIBUTIONS = ("normal", "uniform", "truncated_normal", "untruncated_normal")
 
 
 @public("variance_scaling_initializer", "initializers.variance_scaling")
+@dataclass(eq=False, repr=False)
 class VarianceScaling(Initializer):
     """An initializer that draws numbers of variance scale / n, n being the fan of the variable.
 
@@ -325,33 +306,26 @@ class VarianceScaling(Initializer):
         [3, 3, 16, 32]
     """
 
-    def __init__(
-        self,
-        scale: float = 1.0,
-        mode: str = "fan_in",
-        distribution: str = "truncated_normal",
-        seed: int | None = None,
-        dtype: Any = dtypes.float32,
-    ) -> None:
-        if scale <= 0.0:
-            raise ValueError("`scale` must be positive float.")
-        if mode not in ("fan_in", "fan_out", "fan_avg"):
-            raise ValueError(f"Invalid `mode` argument: {mode}")
-        distribution = distribution.lower()
-        if distribution not in ("normal", "uniform", "truncated_normal", "untruncated_normal"):
-            raise ValueError(f"Invalid `distribution` argument: {distribution}")
-        self.scale = scale
-        self.mode = mode
-        self.distribution = distribution
-        self.seed = seed
-        self.dtype = _floating(dtype)
+    _needs_floats = True
 
-    def __call__(
-        self, shape: Shape, dtype: Any = None, partition_info: PartitionInfo | None = None
-    ) -> Tensor:
-        """Random numbers of the distribution."""
-        whole = _sizes(shape) if partition_info is None else partition_info.full_shape
-        dtype = self._dtype(dtype)
+    scale: float = 1.0
+    mode: str = "fan_in"
+    distribution: str = "truncated_normal"
+    seed: int | None = None
+    dtype: DTypeLike = dtypes.float32
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.distribution = self.distribution.lower()
+        if self.scale <= 0.0:
+            raise ValueError("`scale` must be positive float.")
+        if self.mode not in ("fan_in", "fan_out", "fan_avg"):
+            raise ValueError(f"Invalid `mode` argument: {self.mode}")
+        if self.distribution not in _DISTRIBUTIONS:
+            raise ValueError(f"Invalid `distribution` argument: {self.distribution}")
+
+    def _value(self, shape: Shape, dtype: DType, partition: PartitionInfo | None) -> Tensor:
+        whole = _whole(shape, partition)
         variance = self.scale / max(1.0, self._fan(whole))
         if self.distribution == "uniform":
             bound = math.sqrt(3.0 * variance)
@@ -377,8 +351,22 @@ def fans(shape: Sequence[int]) -> tuple[float, float]:
     return float(shape[-2] * window), float(shape[-1] * window)
 
 
+class _Glorot(VarianceScaling):
+    """The base of Glorot's initializers: variance 2 / (fan-in + fan-out)."""
+
+    _distribution: ClassVar[str]
+
+    def __init__(self, seed: int | None = None, dtype: Any = dtypes.float32) -> None:
+        super().__init__(1.0, "fan_avg", self._distribution, seed, dtype)
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor arguments of an equal initializer."""
+        config = super().get_config()
+        return {"seed": config["seed"], "dtype": config["dtype"]}
+
+
 @public("glorot_uniform_initializer", "initializers.glorot_uniform")
-class GlorotUniform(VarianceScaling):
+class GlorotUniform(_Glorot):
     """Glorot's initializer: uniform in ±√(6 / (fan-in + fan-out)).
 
     Args:
@@ -391,24 +379,14 @@ class GlorotUniform(VarianceScaling):
         np.True_
     """
 
-    def __init__(self, seed: int | None = None, dtype: Any = dtypes.float32) -> None:
-        super().__init__(1.0, "fan_avg", "uniform", seed, dtype)
-
-    def get_config(self) -> dict[str, Any]:
-        """The constructor arguments of an equal initializer."""
-        return {"seed": self.seed, "dtype": self.dtype.name}
+    _distribution = "uniform"
 
 
 @public("glorot_normal_initializer", "initializers.glorot_normal")
-class GlorotNormal(VarianceScaling):
+class GlorotNormal(_Glorot):
     """Truncated normal with variance 2 / (fan-in + fan-out)."""
 
-    def __init__(self, seed: int | None = None, dtype: Any = dtypes.float32) -> None:
-        super().__init__(1.0, "fan_avg", "truncated_normal", seed, dtype)
-
-    def get_config(self) -> dict[str, Any]:
-        """The constructor arguments of an equal initializer."""
-        return {"seed": self.seed, "dtype": self.dtype.name}
+    _distribution = "truncated_normal"
 
 
 @public("initializers.lecun_normal")
@@ -436,6 +414,7 @@ def he_uniform(seed: int | None = None) -> VarianceScaling:
 
 
 @public("orthogonal_initializer", "initializers.orthogonal")
+@dataclass(eq=False, repr=False)
 class Orthogonal(Initializer):
     """An initializer that makes orthogonal matrices (of the axes but the last by the last).
 
@@ -450,23 +429,19 @@ class Orthogonal(Initializer):
         True
     """
 
-    def __init__(
-        self, gain: float = 1.0, seed: int | None = None, dtype: Any = dtypes.float32
-    ) -> None:
-        self.gain = gain
-        self.seed = seed
-        self.dtype = _floating(dtype)
+    _needs_floats = True
 
-    def __call__(
-        self, shape: Shape, dtype: Any = None, partition_info: PartitionInfo | None = None
-    ) -> Tensor:
-        """A random orthogonal matrix, uniform over all of them."""
+    gain: float = 1.0
+    seed: int | None = None
+    dtype: DTypeLike = dtypes.float32
+
+    def _value(self, shape: Shape, dtype: DType, partition: PartitionInfo | None) -> Tensor:
         sizes = _sizes(shape)
         if len(sizes) < 2:
             raise ValueError("The tensor to initialize must be at least two-dimensional")
         rows, columns = math.prod(sizes[:-1]), sizes[-1]
         tall = [max(rows, columns), min(rows, columns)]
-        normal = random.random_normal(tall, dtype=self._dtype(dtype), seed=self.seed)
+        normal = random.random_normal(tall, dtype=dtype, seed=self.seed)
         q, r = decomposition.qr(normal, full_matrices=False)
         # The signs of R's diagonal are the factorisation's choice: undoing it makes Q uniform.
         q = q * arithmetic.sign(diagonal.diag_part(r))
@@ -476,25 +451,24 @@ class Orthogonal(Initializer):
 
 
 @public("initializers.identity")
+@dataclass(eq=False, repr=False)
 class Identity(Initializer):
     """The identity matrix, times `gain`."""
 
-    def __init__(self, gain: float = 1.0, dtype: Any = dtypes.float32) -> None:
-        self.gain = gain
-        self.dtype = _floating(dtype)
+    _needs_floats = True
 
-    def __call__(
-        self, shape: Shape, dtype: Any = None, partition_info: PartitionInfo | None = None
-    ) -> Tensor:
-        """Ones on the diagonal of a matrix, zeros elsewhere."""
-        whole = _sizes(shape) if partition_info is None else partition_info.full_shape
+    gain: float = 1.0
+    dtype: DTypeLike = dtypes.float32
+
+    def _value(self, shape: Shape, dtype: DType, partition: PartitionInfo | None) -> Tensor:
+        whole = _whole(shape, partition)
         if len(whole) != 2:
             raise ValueError("Identity matrix initializer can only be used for 2D matrices.")
         rows, columns = _sizes(shape)
-        first = (0, 0) if partition_info is None else tuple(partition_info.var_offset)
-        eye = np.eye(whole[0], whole[1], dtype=self._dtype(dtype).as_numpy_dtype)
+        first = (0, 0) if partition is None else tuple(partition.var_offset)
+        eye = np.eye(whole[0], whole[1], dtype=dtype.as_numpy_dtype)
         part = eye[first[0] : first[0] + rows, first[1] : first[1] + columns]
-        return basic.constant(self.gain * part, self._dtype(dtype))
+        return basic.constant(self.gain * part, dtype)
 
 
 def _contrib_scaling(

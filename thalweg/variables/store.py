@@ -122,10 +122,7 @@ class VariableStore:
             _check_reuse(existing, name, shape, dtype, request.reuse)
             return existing
         if request.reuse is True:
-            raise ValueError(
-                f"Variable {name} does not exist, or was not created with tf.get_variable(). Did "
-                "you mean to set reuse=None in VarScope (or reuse=tf.AUTO_REUSE)?"
-            )
+            raise _missing(f"Variable {name}")
         variable = self._make(request, shape, dtype, partition)
         self._vars[name] = variable
         _regularize(variable, request)
@@ -171,11 +168,7 @@ class VariableStore:
             _check_partitioned_reuse(existing, request, shape, partitions)
             return existing
         if request.reuse is True:
-            raise ValueError(
-                f"PartitionedVariable {name} does not exist, or was not created with "
-                "tf.get_variable(). Did you mean to set reuse=None in VarScope (or "
-                "reuse=tf.AUTO_REUSE)?"
-            )
+            raise _missing(f"PartitionedVariable {name}")
         if partitions is None:
             raise ValueError(f"No partitioner was specified for {name}")
         self._check_parts(name, shape, partitions)
@@ -216,6 +209,13 @@ class VariableStore:
             )
             parts.append(variable)
         return parts
+
+
+def _missing(variable: str) -> ValueError:
+    return ValueError(
+        f"{variable} does not exist, or was not created with tf.get_variable(). Did you mean to "
+        "set reuse=None in VarScope (or reuse=tf.AUTO_REUSE)?"
+    )
 
 
 def _is_scalar(shape: Any) -> bool:

@@ -637,14 +637,7 @@ def _as_tensor(
 
 register_tensor_conversion_function(Variable, _as_tensor)
 
-_UNARY = ("__invert__", "__neg__", "__abs__")
-_ARITHMETIC = ("add", "sub", "mul", "div", "truediv", "floordiv", "mod", "pow", "matmul")
-_BINARY = (
-    *(f"__{name}__" for name in _ARITHMETIC),
-    *(f"__r{name}__" for name in _ARITHMETIC),
-    *("__and__", "__or__", "__xor__", "__rand__", "__ror__", "__rxor__"),
-    *("__lt__", "__le__", "__gt__", "__ge__"),
-)
+_UNARY = frozenset({"__invert__", "__neg__", "__abs__"})
 
 
 def _unary(operator: str) -> Callable[[Variable], Tensor]:
@@ -671,7 +664,7 @@ def _binary(operator: str) -> Callable[[Variable, TensorLike], Tensor]:
 
 for _operator in _UNARY:
     setattr(Variable, _operator, _unary(_operator))
-for _operator in _BINARY:
+for _operator in Tensor.OVERLOADABLE_OPERATORS - _UNARY - {"__getitem__"}:
     setattr(Variable, _operator, _binary(_operator))
 
 

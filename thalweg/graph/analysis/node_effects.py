@@ -60,8 +60,7 @@ def _input_accesses(node: Node) -> Iterator[Access]:
 
 def _outer_accesses(node: Node, body: Body) -> Iterator[Access]:
     """The distinct accesses of a body, its arguments replaced by the inputs of its node."""
-    first = len(node.inputs) - len(body.arguments)
-    outer = dict(zip(body.arguments, node.inputs[first:], strict=True))
+    outer = body.bound(node)
     return iter(dict.fromkeys(access.of(outer) for access in body_accesses(body)))
 
 

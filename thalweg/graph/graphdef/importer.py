@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import InitVar, dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from thalweg import protos
@@ -139,34 +140,29 @@ def _parse_tensor_name(name: str) -> tuple[str, int]:
     return node, int(index or 0)
 
 
+@dataclass(eq=False)
 class _Importer:
     """The import of the nodes of a GraphDef or of a function into a graph."""
 
-    def __init__(
-        self,
-        graph: Graph,
-        nodes: Iterable[Any],
-        input_map: dict[str, Tensor],
-        library: _Library,
-        is_body: bool = False,
-    ) -> None:
-        self.graph = graph
-        self.is_body = is_body  # whether the nodes are those of a function
-        self.protos: dict[str, Any] = {
-            form.name: form for node in nodes for form in reference_forms(node)
-        }
+    graph: Graph
+    definitions: InitVar[Iterable[Any]]  # the NodeDefs
+    input_map: dict[str, Tensor]
+    library: _Library
+    is_body: bool = False  # whether the nodes are those of a function
+
+    def __post_init__(self, definitions: Iterable[Any]) -> None:
+        forms = [form for node in definitions for form in reference_forms(node)]
+        self.protos: dict[str, Any] = {form.name: form for form in forms}
         self.sources = {
             name: [_canonical(source) for source in proto.input]
             for name, proto in self.protos.items()
         }
-        self.input_map = input_map
         self.used: set[str] = set()  # keys of the input map
         # All names are chosen first: colocation groups refer to nodes that do not exist yet.
-        self.names = graph.imported_names(self.protos)
+        self.names = self.graph.imported_names(self.protos)
         self.nodes: dict[str, Node] = {}
         #: the tensors to use as the outputs of a node, usually its own
         self.outputs: dict[str, Sequence[Tensor]] = {}
-        self.library = library
 
     def build(self) -> None:
         """Create all nodes."""

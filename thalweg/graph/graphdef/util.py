@@ -14,7 +14,7 @@ from thalweg.graph.device import DeviceSpec
 from thalweg.graph.graph import Graph
 from thalweg.graph.graphdef import attributes
 from thalweg.graph.graphdef.node_defs import with_inputs
-from thalweg.graph.node import Node
+from thalweg.graph.node import Node, reached
 from thalweg.graph.shapes import TensorShape
 from thalweg.platform import tf_logging
 from thalweg.platform.files import gfile
@@ -40,23 +40,12 @@ def extract_sub_graph(graph_def: protos.GraphDef, dest_nodes: Sequence[str]) -> 
     missing = [name for name in dest_nodes if name not in nodes]
     if missing:
         raise AssertionError(f"{missing[0]} is not in graph")
-    kept = _dependencies(nodes, dest_nodes)
+    kept = reached(dest_nodes, lambda name: map(_node_name, nodes[name].input))
     part = protos.GraphDef()
     part.node.extend(node for node in graph_def.node if node.name in kept)
     part.library.CopyFrom(graph_def.library)
     part.versions.CopyFrom(graph_def.versions)
     return part
-
-
-def _dependencies(nodes: Mapping[str, Any], targets: Sequence[str]) -> set[str]:
-    visited: set[str] = set()
-    pending = list(targets)
-    while pending:
-        name = pending.pop()
-        if name not in visited:
-            visited.add(name)
-            pending += [_node_name(source) for source in nodes[name].input]
-    return visited
 
 
 @public("graph_util.convert_variables_to_constants")

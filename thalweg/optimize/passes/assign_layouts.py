@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from thalweg.graph.node import Node, Tensor
+from thalweg.graph.node import Node, Tensor, reached
 from thalweg.graph.op import REGISTRY
 from thalweg.ops.arrays.transposing import Transpose
 from thalweg.ops.core.basic import Const
@@ -40,7 +40,7 @@ def assign_layouts(graph: StepGraph) -> None:
     if not seeds:
         return
     forms = _Forms(graph)
-    forms.collect(seeds)
+    reached(seeds, forms.collect)
     chosen = _cheapest(graph, forms)
     if chosen:
         _Rewrite(graph, forms).run([node for node in graph.nodes if node in chosen])
@@ -58,31 +58,20 @@ class _Forms:
         self._graph = graph
         self.of: dict[Node, Form] = {}
 
-    def collect(self, seeds: Iterable[Node]) -> None:
-        """Collect the forms of all nodes that are reached from the seeds."""
-        pending, visited = list(seeds), set[Node]()
-        while pending:
-            node = pending.pop()
-            if node in visited:
-                continue
-            visited.add(node)
-            times = self._graph.target(node).layout_times
-            form = form_of(node, times) if times and self._may_change(node) else None
-            if form is not None:
-                self.of[node] = form
-                for tensor in self.images(node):
-                    pending += self._neighbours(tensor)
+    def collect(self, node: Node) -> list[Node]:
+        """Collect the form of a node; the nodes that its images connect it with."""
+        times = self._graph.target(node).layout_times
+        form = form_of(node, times) if times and self._may_change(node) else None
+        if form is None:
+            return []
+        self.of[node] = form
+        return [near for tensor in form.images(node) for near in self._neighbours(tensor)]
 
     def _may_change(self, node: Node) -> bool:
         graph = self._graph
         if not is_free(node) or graph.is_waited(node):
             return False
         return graph.feeds.isdisjoint(node.outputs)
-
-    def images(self, node: Node) -> list[Tensor]:
-        """The images among the inputs and outputs of a node."""
-        form = self.of[node]
-        return [*(node.inputs[n] for n in form.inputs), *(node.outputs[n] for n in form.outputs)]
 
     def _neighbours(self, tensor: Tensor) -> list[Node]:
         producer = [tensor.op] if self._graph.is_open(tensor) else []
@@ -109,7 +98,7 @@ def _cheapest(graph: StepGraph, forms: _Forms) -> set[Node]:
     cut = Cut()
     vertices = {node: cut.vertex(second=form.gain) for node, form in forms.of.items()}
     channels_first = cut.vertex(first=INFINITE)
-    for tensor in dict.fromkeys(t for node in forms.of for t in forms.images(node)):
+    for tensor in dict.fromkeys(t for node, form in forms.of.items() for t in form.images(node)):
         producer = vertices[tensor.op] if forms.makes_image(tensor) else channels_first
         consumers = [
             vertices[node] if forms.takes_image(node, tensor) else channels_first

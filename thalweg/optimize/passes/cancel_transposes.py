@@ -7,6 +7,7 @@ in another layout than their data have such a pair around every layer.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,8 +23,6 @@ _MAX_DEPTH = 8  # of the code between two transposes
 
 def cancel_transposes(graph: StepGraph) -> None:
     """Remove pairs of inverse transposes around elementwise code."""
-    if "Transpose" not in graph.types:
-        return
 
     def rewrite(node: Node) -> Sequence[Tensor] | None:
         order = integers(node.inputs[1]) if graph.is_open(node.inputs[1]) else None
@@ -32,8 +31,8 @@ def cancel_transposes(graph: StepGraph) -> None:
         chain = _Chain(order, graph)
         if not chain.cancels(node.inputs[0], _MAX_DEPTH) or not chain.cancelled:
             return None
-        graph.fire("transposes around elementwise code", node)
-        return [graph.build(node, lambda: chain.without_transposes(node.inputs[0]))]
+        build = partial(chain.without_transposes, node.inputs[0])
+        return graph.rebuilt("transposes around elementwise code", node, build)
 
     graph.rewrite(rewrite, {"Transpose"}, _MAX_DEPTH)
 

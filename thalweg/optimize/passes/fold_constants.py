@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.graph.analysis.effects import Resource
+from thalweg.graph.analysis.evaluate import flat_arrays, tried_outputs_of
 from thalweg.graph.node import Node, Tensor
-from thalweg.optimize.evaluate import flat_arrays, outputs_of
 from thalweg.optimize.facts import value_of
 from thalweg.optimize.pure import is_free, is_pure
 from thalweg.optimize.step_graph import StepGraph
@@ -58,7 +58,7 @@ def _known(node: Node, graph: StepGraph) -> Values | None:
     known_value: Any = getattr(node.op, "known_value", None)
     if known_value is None or not node.inputs or not is_free(node):
         return None
-    result = known_value(*node.op.parsed.group(node.inputs, node.input_counts()))
+    result = known_value(*node.grouped(node.inputs))
     if result is None or any(_must_run(tensor, graph) for tensor in node.inputs):
         return None
     return _checked(flat_arrays(result), node)
@@ -89,7 +89,7 @@ def _folded(node: Node, graph: StepGraph) -> Values | None:
     if len(values) < len(inputs) or any(value is None for value in values):
         return None
     arrays = cast("list[Array]", values)
-    return _checked(_evaluated(node, arrays), node) if _is_small(node, arrays) else None
+    return _checked(tried_outputs_of(node, arrays), node) if _is_small(node, arrays) else None
 
 
 def _is_small(node: Node, values: Sequence[Array]) -> bool:
@@ -112,13 +112,6 @@ def _work(output_sizes: Sequence[int], values: Sequence[Array]) -> float:
     if len(largest) < 2:
         return total
     return max(total, sqrt(prod([*largest, max(output_sizes, default=0)])))
-
-
-def _evaluated(node: Node, values: list[Array]) -> list[Array] | None:
-    try:
-        return outputs_of(node, values)
-    except Exception:  # the step raises it when it runs the node
-        return None
 
 
 def _checked(arrays: list[Array] | None, node: Node) -> Values | None:

@@ -32,8 +32,6 @@ _ROOTS = frozenset({"AddN", "ConcatV2", "Pack", "StridedSlice"})
 
 def fold_parts(graph: StepGraph) -> None:
     """Fold the constant operands of sums and joins."""
-    if graph.types.isdisjoint(_ROOTS):
-        return
 
     def rewrite(node: Node) -> Sequence[Tensor] | None:
         return _FOLD[node.type](node, graph) if is_free(node) else None
@@ -60,8 +58,7 @@ def _sum(node: Node, graph: StepGraph) -> Sequence[Tensor] | None:
         return None
     if any(value.nbytes > MAX_BYTES for value in values):
         return None
-    graph.fire("terms of a sum", node)
-    return [graph.build(node, lambda: _summed(counts, values, graph))]
+    return graph.rebuilt("terms of a sum", node, lambda: _summed(counts, values, graph))
 
 
 def _summed(counts: Counter[Tensor], values: Sequence[Array], graph: StepGraph) -> Tensor:
@@ -89,14 +86,12 @@ def _join(node: Node, graph: StepGraph) -> Sequence[Tensor] | None:
     if along is None:
         return None
     if _are_of_one_function(parts, graph) and int(along) == 0:
-        graph.fire("function of a join", node)
-        return [graph.build(node, lambda: _function_of_join(parts, axis))]
+        return graph.rebuilt("function of a join", node, lambda: _function_of_join(parts, axis))
     flat = _flattened(parts, int(along), graph)
     runs = _runs(flat, graph)
     if len(runs) == len(parts) == len(flat):
         return None
-    graph.fire("parts of a join", node)
-    return [graph.build(node, lambda: _joined(runs, axis, int(along), graph))]
+    return graph.rebuilt("parts of a join", node, lambda: _joined(runs, axis, int(along), graph))
 
 
 def _are_of_one_function(parts: Sequence[Tensor], graph: StepGraph) -> bool:
@@ -161,8 +156,7 @@ def _stack(node: Node, graph: StepGraph) -> Sequence[Tensor] | None:
     if len(node.inputs) > 1:
         return None
     axis = np.array(cast("Pack", node.op).axis, np.int32)
-    graph.fire("stack of one", node)
-    return [graph.build(node, lambda: ExpandDims()(node.inputs[0], axis))]
+    return graph.rebuilt("stack of one", node, lambda: ExpandDims()(node.inputs[0], axis))
 
 
 def _element(node: Node, graph: StepGraph) -> Sequence[Tensor] | None:

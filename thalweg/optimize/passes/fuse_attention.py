@@ -56,17 +56,22 @@ class _Score:
 
 
 @dataclass(frozen=True)
+class _Gradient:
+    """The gradient of an attention: the products that it consists of in the step."""
+
+    slope: Tensor  # the gradient of the output
+    first: Node  # the first of its nodes
+    products: tuple[Node | None, Node | None, Node | None]  # those of q, k and v
+
+
+@dataclass(frozen=True)
 class _Attention:
-    """The products of an attention: that of the output, and those of the gradients in the step."""
+    """An attention: its operands, the product that is its output, and its gradient."""
 
     score: _Score
     v: Tensor
     output: Node
-    slope: Tensor | None = None  # the gradient of the output
-    dv: Node | None = None
-    dq: Node | None = None
-    dk: Node | None = None
-    first: Node | None = None  # the first of the gradient's nodes
+    gradient: _Gradient | None
 
 
 class _NoMatch(Exception):
@@ -154,9 +159,7 @@ class _Match:
         _require(not self._is_softmax(v) and v.dtype == score.q.dtype)
         _require(v.shape[-1:].as_list() == score.q.shape[-1:].as_list())
         others = [node for node in consumers if node is not output[0]]
-        if not others:
-            return _Attention(score, v, output[0])
-        return self._gradient(score, v, output[0], others)
+        return _Attention(score, v, output[0], self._gradient(score, v, others) if others else None)
 
     def _is_softmax(self, tensor: Tensor) -> bool:
         """Whether a tensor is the softmax, perhaps cast."""
@@ -176,28 +179,21 @@ class _Match:
 
     # The gradient
 
-    def _gradient(
-        self, score: _Score, v: Tensor, output: Node, others: Sequence[Node]
-    ) -> _Attention:
+    def _gradient(self, score: _Score, v: Tensor, others: Sequence[Node]) -> _Gradient:
         adjoint = BatchMatMulV2(adj_x=True)
-        dv = [n for n in others if n.op == adjoint and self._is_softmax(n.inputs[0])]
-        products = [node for node in others if node.op.type_name == "Mul"]
-        _require(len(dv) <= 1 and len(dv) + len(products) == len(others))
-        slope = dv[0].inputs[1] if dv else None
-        if not products:
-            _require(slope is not None)
-            return _Attention(score, v, output, slope, *dv, first=dv[0])
-        _require(len(products) == 2)
+        dv = _at_most_one(n for n in others if n.op == adjoint and self._is_softmax(n.inputs[0]))
+        products = [node for node in others if node is not dv]
+        if dv is not None and not products:
+            return _Gradient(dv.inputs[1], dv, (None, None, dv))
+        _require([node.op.type_name for node in products] == ["Mul", "Mul"])
         of_slopes, of_scores = self._softmax_gradient(products)
         product = _uncast(of_slopes).op
         _require(product.op == BatchMatMulV2(adj_y=True) and product.inputs[1] is v)
-        _require(slope is None or slope is product.inputs[0])
         slope = product.inputs[0]
-        dq, dk = self._score_gradient(of_scores, score)
-        gradients = [node for node in (*dv, dq, dk) if node is not None]
-        _require(bool(gradients) and {node.output.dtype for node in gradients} == {score.q.dtype})
-        first = self._first([product, *dv])
-        return _Attention(score, v, output, slope, dv[0] if dv else None, dq, dk, first)
+        _require(dv is None or dv.inputs[1] is slope)
+        gradients = (*self._score_gradient(of_scores, score), dv)
+        _require({node.output.dtype for node in gradients if node} == {score.q.dtype})
+        return _Gradient(slope, self._first([product, dv] if dv else [product]), gradients)
 
     def _softmax_gradient(self, products: Sequence[Node]) -> tuple[Tensor, Tensor]:
         """Match (dp - Σ dp · p) · p from its two products with p. Returns dp, and the result."""
@@ -244,12 +240,14 @@ class _Match:
             slope, scale = consumers[0].output, scale * factor
             consumers = self._consumers(slope)
         _require(abs(scale - score.scale) <= 0.02 * abs(score.scale))  # rounded to a narrow float
-        dq = [n for n in consumers if n.op == BatchMatMulV2() and n.inputs[1] is score.k]
-        dk = [n for n in consumers if n.op == BatchMatMulV2(adj_x=True) and n.inputs[1] is score.q]
-        _require(len(dq) <= 1 and len(dk) <= 1 and len(dq) + len(dk) == len(consumers))
-        for node in (*dq, *dk):
-            _require(_uncast(node.inputs[0]) is _uncast(slope))
-        return dq[0] if dq else None, dk[0] if dk else None
+        pairs = (BatchMatMulV2(), score.k), (BatchMatMulV2(adj_x=True), score.q)
+        dq, dk = (
+            _at_most_one(n for n in consumers if n.op == op and n.inputs[1] is factor)
+            for op, factor in pairs
+        )
+        _require(all(node in (dq, dk) for node in consumers))
+        _require(all(_uncast(node.inputs[0]) is _uncast(slope) for node in consumers))
+        return dq, dk
 
     def _first(self, nodes: Sequence[Node]) -> Node:
         order = {node: number for number, node in enumerate(self._graph.nodes)}
@@ -259,6 +257,12 @@ class _Match:
 def _require(holds: bool) -> None:
     if not holds:
         raise _NoMatch
+
+
+def _at_most_one(nodes: Iterable[Node]) -> Node | None:
+    first, *others = [*nodes] or [None]
+    _require(not others)
+    return first
 
 
 def _uncast(tensor: Tensor) -> Tensor:
@@ -299,35 +303,25 @@ def _is_causal(mask: Tensor) -> bool:
 
 def _replace(graph: StepGraph, attention: _Attention) -> None:
     """Replace the products by fused ops."""
-    score = attention.score
+    score, v, gradient = attention.score, attention.v, attention.gradient
+    scale, causal = score.scale, score.causal
 
     def forward() -> tuple[Tensor, Tensor, Tensor]:
         mask = constant(np.zeros((), np.float32)) if score.mask is None else score.mask
-        op = FusedAttention(scale=score.scale, causal=score.causal)
-        return mask, *op(score.q, score.k, attention.v, mask)
+        return mask, *FusedAttention(scale=scale, causal=causal)(score.q, score.k, v, mask)
 
     mask, output, lse = graph.build(attention.output, forward)
     graph.fire("attention", attention.output)
-    if attention.slope is not None and attention.first is not None:
-        _replace_gradient(graph, attention, (mask, output, lse))
+    if gradient is not None:
+        slope, wide = gradient.slope, Cast(DstT=dtypes.float32)
+
+        def backward() -> list[Tensor]:
+            delta = reduce_sum(wide(output) * wide(slope), -1)
+            op = FusedAttentionGrad(scale=scale, causal=causal)
+            return op(score.q, score.k, v, mask, slope, lse, delta)
+
+        slopes = graph.rebuilt("gradient of attention", gradient.first, backward)
+        for node, tensor in zip(gradient.products, slopes, strict=True):
+            if node is not None:
+                graph.replace(node.output, tensor)
     graph.replace(attention.output.output, output)
-
-
-def _replace_gradient(
-    graph: StepGraph, attention: _Attention, forward: tuple[Tensor, Tensor, Tensor]
-) -> None:
-    score, slope, (mask, output, lse) = attention.score, attention.slope, forward
-    assert slope is not None
-    assert attention.first is not None
-
-    def backward() -> list[Tensor]:
-        wide = Cast(DstT=dtypes.float32)
-        delta = reduce_sum(wide(output) * wide(slope), -1)
-        op = FusedAttentionGrad(scale=score.scale, causal=score.causal)
-        return list(op(score.q, score.k, attention.v, mask, slope, lse, delta))
-
-    slopes = graph.build(attention.first, backward)
-    for node, tensor in zip((attention.dq, attention.dk, attention.dv), slopes, strict=True):
-        if node is not None:
-            graph.replace(node.output, tensor)
-    graph.fire("gradient of attention", attention.first)

@@ -7,27 +7,24 @@ so do those that a trace reads, and those that may fail in a loop that may not r
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from thalweg.control.liveness import traced_tensors
 from thalweg.control.loops import While
-from thalweg.control.traces import Trace
 from thalweg.graph.analysis.node_effects import inner_nodes
-from thalweg.graph.node import Node, Tensor
+from thalweg.graph.node import Node, Tensor, reached
 from thalweg.graph.op import Op
 from thalweg.graph.rewriter import Rewriter
-from thalweg.graph.subgraph import Argument, Body
+from thalweg.graph.subgraph import Body
 from thalweg.ir.expr import Call, argument, as_expr
 from thalweg.ir.functions.table import FUNCTIONS
 from thalweg.ir.rewrite import walk
 from thalweg.optimize.pure import is_free
 from thalweg.optimize.step_graph import StepGraph
-from thalweg.optimize.workspace import body_rewriter
+from thalweg.optimize.workspace import BodyRewriter
 from thalweg.platform.dtype_traits import compute_dtype
 
 
@@ -35,13 +32,9 @@ def hoist_invariants(graph: StepGraph) -> None:
     """Hoist costly invariant nodes out of loops."""
     if "While" not in graph.types:
         return
-    loops = [node for node in graph.nodes if isinstance(node.op, While)]
-    traced: dict[Node, set[Tensor]] = defaultdict(set)
-    for node in graph.nodes:
-        if isinstance(node.op, Trace):
-            traced[node.inputs[0].op].update(traced_tensors(node))
-    for node in loops:
-        if not traced[node]:  # the traces of a new body would have to follow it
+    traces = graph.traces()
+    for node in [node for node in graph.nodes if isinstance(node.op, While)]:
+        if not any(map(traced_tensors, traces[node])):  # they would have to follow a new body
             _Hoisting(node, graph).run()
 
 
@@ -144,16 +137,8 @@ class _Hoisting:
         self, nodes: Sequence[Node], invariant: set[Tensor], hoisted: Sequence[Tensor]
     ) -> tuple[list[Tensor], list[Node]]:
         """Copies of tensors of the body before the loop, and the nodes that compute them."""
-        first = len(self._node.inputs) - len(self._op.body.arguments)
-        pairs = zip(self._op.body.arguments, self._node.inputs[first:], strict=True)
-        rewriter = Rewriter(self._graph.workspace, dict(pairs))
-        needed: set[Node] = set()
-        pending = [tensor.op for tensor in hoisted]
-        while pending:
-            node = pending.pop()
-            if node not in needed and not isinstance(node.op, Argument):
-                needed.add(node)
-                pending += [tensor.op for tensor in node.inputs]
+        rewriter = Rewriter(self._graph.workspace, self._op.body.bound(self._node))
+        needed = reached([tensor.op for tensor in hoisted], lambda n: [t.op for t in n.inputs])
         copies = [rewriter.copy(node) for node in nodes if node in needed]
         return [rewriter.tensors[tensor] for tensor in hoisted], copies
 
@@ -172,7 +157,7 @@ def _may_fail(op: Op) -> bool:
 
 def _with_arguments(body: Body, hoisted: Sequence[Tensor], computes: bool) -> Body:
     """A body with more arguments; if it computes the hoisted tensors, these replace them."""
-    rewriter = body_rewriter(body)
+    rewriter = BodyRewriter(body)
     graph = rewriter.workspace
     added: list[Tensor] = []
     for tensor in hoisted:
@@ -187,10 +172,4 @@ def _with_arguments(body: Body, hoisted: Sequence[Tensor], computes: bool) -> Bo
         if not node.outputs or any(tensor not in bound for tensor in node.outputs):
             rewriter.copy(node)
             rewriter.tensors.update(bound)
-    return replace(
-        body,
-        graph=graph,
-        arguments=(*(rewriter.tensors[t] for t in body.arguments), *added),
-        outputs=tuple([rewriter.tensors[t] for t in body.outputs]),
-        targets=tuple(rewriter.mapped(body.targets)),
-    )
+    return rewriter.rebuilt(body.outputs, body.targets, added)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from functools import partial
+from itertools import takewhile
 from math import prod
 from typing import Any
 
@@ -65,8 +66,8 @@ def _groups(graph: StepGraph) -> list[list[Node]]:
     groups = [group for group in by_key.values() if _saves_vectors(group, graph)]
     if not groups:
         return []
-    reads = _Reads(graph)
-    groups = [[node for node in group if reads.may_come_first(node)] for group in groups]
+    unwritten = {*takewhile(lambda node: not _writes_variables(node), graph.nodes)}
+    groups = [[n for n in group if _may_come_first(n.inputs[1], unwritten)] for group in groups]
     return [group for group in groups if _saves_vectors(group, graph)]
 
 
@@ -112,27 +113,18 @@ def _rows(node: Node) -> int:
     return prod(_sizes(node.output)[:-1])
 
 
-class _Reads:
-    """Tells which weights can be read before the first product of their group."""
+def _writes_variables(node: Node) -> bool:
+    return any(use.writes and use.resource in _VARIABLE_RESOURCES for use in accesses(node))
 
-    def __init__(self, graph: StepGraph) -> None:
-        self._unwritten: set[Node] = set()  # the nodes before the first write to any variable
-        for node in graph.nodes:
-            if any(use.writes and use.resource in _VARIABLE_RESOURCES for use in accesses(node)):
-                break
-            self._unwritten.add(node)
 
-    def may_come_first(self, node: Node) -> bool:
-        """Whether the weights of a product are constants, or variables before any write."""
-        weights = node.inputs[1]
-        return value_of(weights) is not None or self._is_variable(weights)
-
-    def _is_variable(self, weights: Tensor) -> bool:
-        node = weights.op
-        if not isinstance(node.op, Identity) or node.controls or node not in self._unwritten:
-            return False
-        source = node.inputs[0]
-        return source.dtype.is_ref_dtype and not source.op.inputs and not source.op.controls
+def _may_come_first(weights: Tensor, unwritten: set[Node]) -> bool:
+    """Whether weights can be read before the first product of their group: they are constants, or
+    variables that are read before any write."""
+    node = weights.op
+    if not isinstance(node.op, Identity) or node.controls or node not in unwritten:
+        return value_of(weights) is not None
+    source = node.inputs[0]
+    return source.dtype.is_ref_dtype and not source.op.inputs and not source.op.controls
 
 
 def _hoist_variables(group: Sequence[Node], graph: StepGraph) -> None:

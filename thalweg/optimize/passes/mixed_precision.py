@@ -9,11 +9,11 @@ cast back before they update the float32 weights.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from thalweg.graph import dtypes, nest
 from thalweg.graph.dtypes import DType
-from thalweg.graph.node import Node, Tensor
+from thalweg.graph.node import Node, Tensor, reached
 from thalweg.ops.core.casting import Cast
 from thalweg.optimize.pure import is_free
 from thalweg.optimize.step_graph import StepGraph
@@ -55,34 +55,17 @@ def _nodes_to_narrow(graph: StepGraph) -> list[Node]:
     nodes = graph.nodes
     candidates = {n for n in nodes if n.op.type_name in ALLOWED | INFERRED and _is_wide(n, graph)}
     products = {node for node in candidates if node.op.type_name in ALLOWED}
-    reached_forward = _reached(
-        nodes, candidates, products, lambda n: (t.op for t in n.inputs if graph.is_open(t))
-    )
-    reached_backward = _reached(
-        nodes[::-1],
-        candidates,
-        products,
-        lambda n: (u for t in n.outputs for u in graph.consumers(t)),
-    )
-    return [
-        node
-        for node in nodes
-        if node in products or (node in reached_forward and node in reached_backward)
-    ]
 
+    def before(node: Node) -> list[Node]:
+        sources = [tensor.op for tensor in node.inputs if graph.is_open(tensor)]
+        return [source for source in sources if source in candidates]
 
-def _reached(
-    nodes: Iterable[Node],
-    candidates: set[Node],
-    products: set[Node],
-    neighbours: Callable[[Node], Iterable[Node]],
-) -> set[Node]:
-    """The nodes that products reach over candidates."""
-    reached = set(products)
-    for node in nodes:
-        if node in candidates and any(neighbour in reached for neighbour in neighbours(node)):
-            reached.add(node)
-    return reached
+    def after(node: Node) -> list[Node]:
+        takers = [n for t in node.outputs for n in graph.consumers(t) if t in n.inputs]
+        return [taker for taker in takers if taker in candidates]
+
+    between = reached(products, before) & reached(products, after)
+    return [node for node in nodes if node in between]
 
 
 def _is_wide(node: Node, graph: StepGraph) -> bool:
@@ -105,7 +88,7 @@ class _Casts:
         """Compute a node in the narrow float, and cast its outputs back to float32."""
         self._graph.refresh(node)
         inputs = [self._narrowed(tensor, node) for tensor in node.inputs]
-        op, grouped = node.op, node.op.parsed.group(inputs, node.input_counts())
+        op, grouped = node.op, node.grouped(inputs)
 
         outputs: list[Tensor] = nest.flatten(self._graph.build(node, lambda: op(*grouped)))
         for old, new in zip(node.outputs, outputs, strict=True):

@@ -7,47 +7,37 @@ new graph, and the traces of the control node read from there.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from thalweg.control.branches import Branching
 from thalweg.control.liveness import CONTROL_TYPES, is_control, needed, traced_tensors
 from thalweg.control.loops import While
-from thalweg.control.traces import Trace
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.subgraph import Argument, Body
 from thalweg.ops.core.basic import Const, Identity
 from thalweg.optimize.facts import open_value
 from thalweg.optimize.step_graph import StepGraph
-from thalweg.optimize.workspace import Workspace, body_rewriter
-
-#: Runs passes over a body; returns how often each rule fired.
-Inner = Callable[[StepGraph], Mapping[str, int]]
+from thalweg.optimize.workspace import BodyRewriter, Workspace
 
 _MAX_BYTES = 4_096  # of a constant that is copied into a body
 
 
-def optimize_bodies(graph: StepGraph, inner: Inner) -> None:
-    """Run passes in the bodies of control nodes."""
+def optimize_bodies(graph: StepGraph) -> None:
+    """Run all passes in the bodies of control nodes."""
     if graph.types.isdisjoint(CONTROL_TYPES):
         return
-    controls = [node for node in graph.nodes if is_control(node)]
-    traces: dict[Node, list[Node]] = defaultdict(list)
-    for node in graph.nodes:
-        if isinstance(node.op, Trace):
-            traces[node.inputs[0].op].append(node)
-    for node in controls:
-        _Bodies(node, traces[node], graph, inner).run()
+    traces = graph.traces()
+    for node in [node for node in graph.nodes if is_control(node)]:
+        _Bodies(node, traces[node], graph).run()
 
 
 class _Bodies:
     """The bodies of one control node."""
 
-    def __init__(self, node: Node, traces: Sequence[Node], graph: StepGraph, inner: Inner) -> None:
-        self._node, self._traces, self._graph, self._inner = node, traces, graph, inner
+    def __init__(self, node: Node, traces: Sequence[Node], graph: StepGraph) -> None:
+        self._node, self._traces, self._graph = node, traces, graph
         self._traced: dict[Tensor, Tensor] = {}  # the replacements of traced tensors
 
     def run(self) -> None:
@@ -68,7 +58,7 @@ class _Bodies:
         traced = [tensor for tensor in dict.fromkeys(traced) if tensor.graph is body.graph]
         step = self._step(body, traced)
         self._insert_constants(step, body)
-        self._graph.fired.update(self._inner(step))
+        self._graph.fired.update(self._graph.run_inside(step))
         return self._rebuilt(body, step, traced) if step.is_changed else body
 
     def _step(self, body: Body, traced: Sequence[Tensor]) -> StepGraph:
@@ -92,31 +82,22 @@ class _Bodies:
     def _constant_arguments(self, body: Body) -> dict[Tensor, Tensor]:
         """The arguments that no iteration changes and that are constants, with these."""
         node, op = self._node, self._node.op
-        first = len(node.inputs) - len(body.arguments)
-        outer = dict(zip(body.arguments, node.inputs[first:], strict=True))
         varying = body.arguments[: len(node.outputs)] if isinstance(op, While) else ()
         constants: dict[Tensor, Tensor] = {}
-        for inner, tensor in outer.items():
+        for inner, tensor in body.bound(node).items():
             value = None if inner in varying else open_value(tensor, self._graph)
             if value is not None and value.nbytes <= _MAX_BYTES:
                 constants[inner] = tensor
         return constants
 
     def _rebuilt(self, body: Body, step: StepGraph, traced: Sequence[Tensor]) -> Body:
-        rewriter = body_rewriter(body)
-        graph = rewriter.workspace
+        rewriter = BodyRewriter(body)
         for node in step.nodes:
             rewriter.copy(node)
-        ends = [rewriter.tensors[tensor] for tensor in step.fetches]
-        for tensor, end in zip(traced, ends[len(body.outputs) :], strict=True):
-            self._traced[tensor] = self._traceable(end, graph)
-        return replace(
-            body,
-            graph=graph,
-            arguments=tuple([rewriter.tensors[tensor] for tensor in body.arguments]),
-            outputs=tuple(ends[: len(body.outputs)]),
-            targets=tuple(rewriter.mapped(step.targets)),
-        )
+        count = len(body.outputs)
+        for tensor, end in zip(traced, step.fetches[count:], strict=True):
+            self._traced[tensor] = self._traceable(rewriter.tensors[end], rewriter.workspace)
+        return rewriter.rebuilt(step.fetches[:count], step.targets)
 
     @staticmethod
     def _traceable(tensor: Tensor, graph: Workspace) -> Tensor:

@@ -8,6 +8,7 @@ that saves much: the order changes rounding.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 from thalweg.graph.node import Node, Tensor
@@ -37,8 +38,6 @@ class Chain(NamedTuple):
 
 def order_products(graph: StepGraph) -> None:
     """Multiply matrix chains in the cheapest order."""
-    if "MatMul" not in graph.types:
-        return
 
     def rewrite(node: Node) -> Sequence[Tensor] | None:
         if all(tensor.op.op.type_name != "MatMul" for tensor in node.inputs):
@@ -50,8 +49,8 @@ def order_products(graph: StepGraph) -> None:
         splits, cost = _cheapest(factors)
         if cost > _MAX_COST * chain.cost:
             return None
-        graph.fire("matrix chain", node)
-        return [graph.build(node, lambda: _multiplied(factors, splits, 0, len(factors) - 1)[0])]
+        build = partial(_multiplied, factors, splits, 0, len(factors) - 1)
+        return graph.rebuilt("matrix chain", node, lambda: build()[0])
 
     graph.rewrite(rewrite, {"MatMul"}, 1)
 

@@ -34,8 +34,6 @@ _MAX_PARTITIONS = 64  # each counts all elements
 
 def place_partitions(graph: StepGraph) -> None:
     """Rewrite partitions, and stitches that undo them."""
-    if graph.types.isdisjoint(_ROOTS):
-        return
 
     def rewrite(node: Node) -> Sequence[Tensor] | None:
         if not is_free(node):
@@ -52,8 +50,7 @@ def _partition(node: Node, graph: StepGraph) -> Sequence[Tensor] | None:
     is_compiled = all(_is_compiled(tensor.dtype) for tensor in node.inputs)
     if not is_vector or count > _MAX_PARTITIONS or not is_compiled:
         return None
-    graph.fire("places of a partition", node)
-    return graph.build(node, lambda: _parts(data, partitions, count))
+    return graph.rebuilt("places of a partition", node, lambda: _parts(data, partitions, count))
 
 
 def _parts(data: Tensor, partitions: Tensor, count: int) -> list[Tensor]:
@@ -74,8 +71,7 @@ def _stitch(node: Node, graph: StepGraph) -> Sequence[Tensor] | None:
     data, places = put.op.inputs
     if not _is_range(data, graph) or not _is_compiled(rows[0].dtype):
         return None
-    graph.fire("stitch of a partition", node)
-    return [graph.build(node, lambda: StitchParts()(places, counts, rows))]
+    return graph.rebuilt("stitch of a partition", node, lambda: StitchParts()(places, counts, rows))
 
 
 def _is_compiled(dtype: DType) -> bool:

@@ -16,12 +16,12 @@ from thalweg.control.branches import Branching, If
 from thalweg.control.liveness import CONTROL_TYPES, needed, traced_tensors
 from thalweg.control.loops import While
 from thalweg.control.traces import Trace
+from thalweg.graph.analysis.evaluate import outputs_of
 from thalweg.graph.analysis.node_effects import accesses
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.rewriter import Rewriter
 from thalweg.graph.subgraph import Argument, Body
 from thalweg.ops.core.basic import constant
-from thalweg.optimize.evaluate import outputs_of
 from thalweg.optimize.facts import open_value
 from thalweg.optimize.pure import is_free
 from thalweg.optimize.step_graph import StepGraph

@@ -18,8 +18,6 @@ _TRANSPARENT = frozenset({"Identity", "IdentityN", "StopGradient", "PreventGradi
 
 def strip_identities(graph: StepGraph) -> None:
     """Remove nodes that only pass values on."""
-    if graph.types.isdisjoint(_TRANSPARENT):
-        return
 
     def rewrite(node: Node) -> Sequence[Tensor] | None:
         if not is_free(node) or _crosses_devices(node, graph) or graph.gives_own_value(node):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,22 +16,16 @@ from thalweg.optimize.facts import (
     value_of,
 )
 from thalweg.optimize.pattern import const, op
-from thalweg.optimize.rule import Exactness, Match, rule
+from thalweg.optimize.rule import Match, Rule, rounding
 from thalweg.optimize.rules.neutral import keeps_shape
-
-EXACT, ROUNDING = Exactness.EXACT, Exactness.ROUNDING
 
 _X = keeps_shape("x")
 
 
-def _same(*names: str) -> Any:
-    """The condition that tensors are known to have equal shapes."""
-
-    def when(match: Match) -> bool:
-        first, *rest = [match.bound[name].shape for name in names]
-        return all(same_shape(first, other) for other in rest)
-
-    return when
+def _have_one_shape(match: Match) -> bool:
+    """Whether x, y and z are known to have equal shapes."""
+    x, y, z = (match.bound[name].shape for name in "xyz")
+    return same_shape(x, y) and same_shape(x, z)
 
 
 def _is_smaller(match: Match) -> bool:
@@ -87,114 +82,83 @@ def _reduced(rng: Any) -> dict[str, Any]:
     return {"x": rng.normal(size=(3, 4)), "a": [1], "keep": bool(rng.integers(2))}
 
 
+_regrouped = partial(rounding, dtypes=is_float, single_use=True)
+
 RULES = (
-    rule("add the negative", EXACT, lambda x, y: x + -y, lambda x, y: x - y, dtypes=is_number),
-    rule("subtract the negative", EXACT, lambda x, y: x - -y, lambda x, y: x + y, dtypes=is_number),
-    rule("product of negatives", EXACT, lambda x, y: -x * -y, lambda x, y: x * y, dtypes=is_real),
-    rule("quotient of negatives", EXACT, lambda x, y: -x / -y, lambda x, y: x / y, dtypes=is_float),
-    rule(
+    Rule("add the negative", lambda x, y: x + -y, lambda x, y: x - y, dtypes=is_number),
+    Rule("subtract the negative", lambda x, y: x - -y, lambda x, y: x + y, dtypes=is_number),
+    Rule("product of negatives", lambda x, y: -x * -y, lambda x, y: x * y, dtypes=is_real),
+    Rule("quotient of negatives", lambda x, y: -x / -y, lambda x, y: x / y, dtypes=is_float),
+    rounding(
         "minus a difference",
-        ROUNDING,
         lambda x, y: -(x - y),
         lambda x, y: y - x,
         dtypes=is_number,
         single_use=True,
     ),
-    rule("add to itself", EXACT, lambda x: x + x, lambda x: x * 2, dtypes=is_real),
-    rule(
+    Rule("add to itself", lambda x: x + x, lambda x: x * 2, dtypes=is_real),
+    rounding(
         "add to a multiple",
-        ROUNDING,
         lambda x, c: x * const(c) + x,
         _one_more,
         _is_positive,
         is_real,
         single_use=True,
     ),
-    rule("multiply by itself", EXACT, lambda x: x * x, op.Square, dtypes=is_real),
-    rule("power two", ROUNDING, lambda x: op.Pow(x, 2), op.Square, _X, is_real),
-    rule("power three", ROUNDING, lambda x: op.Pow(x, 3), lambda x: x * op.Square(x), _X, is_float),
-    rule(
-        "power one half", ROUNDING, lambda x: op.Pow(x, 0.5), op.Sqrt, _X, is_float, stabilises=True
+    Rule("multiply by itself", lambda x: x * x, op.Square, dtypes=is_real),
+    rounding("power two", lambda x: op.Pow(x, 2), op.Square, _X, is_real),
+    rounding("power three", lambda x: op.Pow(x, 3), lambda x: x * op.Square(x), _X, is_float),
+    rounding("power one half", lambda x: op.Pow(x, 0.5), op.Sqrt, _X, is_float, stabilises=True),
+    rounding(
+        "power minus one half", lambda x: op.Pow(x, -0.5), op.Rsqrt, _X, is_float, stabilises=True
     ),
-    rule(
-        "power minus one half",
-        ROUNDING,
-        lambda x: op.Pow(x, -0.5),
-        op.Rsqrt,
-        _X,
-        is_float,
-        stabilises=True,
-    ),
-    rule("power minus one", ROUNDING, lambda x: op.Pow(x, -1), op.Reciprocal, _X, is_float),
-    rule(
+    rounding("power minus one", lambda x: op.Pow(x, -1), op.Reciprocal, _X, is_float),
+    _regrouped(
         "divide by a square root",
-        ROUNDING,
         lambda x, y: x / op.Sqrt(y),
         lambda x, y: x * op.Rsqrt(y),
-        dtypes=is_float,
-        single_use=True,
         stabilises=True,
     ),
-    rule(
-        "reciprocal of a square root",
-        ROUNDING,
-        lambda x: op.Reciprocal(op.Sqrt(x)),
-        op.Rsqrt,
-        dtypes=is_float,
-        single_use=True,
-    ),
-    rule(
+    _regrouped("reciprocal of a square root", lambda x: op.Reciprocal(op.Sqrt(x)), op.Rsqrt),
+    rounding(
         "divide by a constant",
-        ROUNDING,
         lambda x, c: x / const(c),
         _times_reciprocal,
         _has_reciprocal,
         is_float,
     ),
-    rule(
+    _regrouped(
         "hoist a common factor",
-        ROUNDING,
         lambda x, y, z: x * y + x * z,
         lambda x, y, z: x * (y + z),
-        _same("x", "y", "z"),
-        is_float,
-        single_use=True,
+        _have_one_shape,
         stabilises=True,
     ),
-    rule(
+    _regrouped(
         "hoist a common divisor",
-        ROUNDING,
         lambda x, y, z: y / x + z / x,
         lambda x, y, z: (y + z) / x,
-        _same("x", "y", "z"),
-        is_float,
-        single_use=True,
+        _have_one_shape,
         stabilises=True,
     ),
-    rule(
+    _regrouped(
         "add what is small first",
-        ROUNDING,
         lambda x, y, s, t: (x + s) + (y + t),
         lambda x, y, s, t: (x + y) + (s + t),
         _is_smaller,
-        is_float,
-        single_use=True,
         sample=_large_and_small,
     ),
-    rule(
+    _regrouped(
         "multiply what is small first",
-        ROUNDING,
         lambda x, y, s, t: (x * s) * (y * t),
         lambda x, y, s, t: (x * y) * (s * t),
         _is_smaller,
-        is_float,
-        single_use=True,
         sample=_large_and_small,
     ),
+    # Up to rounding: a polynomial may fall by a unit in the last place where the function rises.
     *(
-        rule(
+        _regrouped(
             f"{extreme.lower()} of {kind.lower()}",
-            ROUNDING,  # a polynomial may fall by a unit in the last place where the function rises
             lambda x, a, keep, extreme=extreme, kind=kind: getattr(op, extreme)(
                 getattr(op, kind)(x), const(a), keep_dims=keep
             ),
@@ -202,8 +166,6 @@ RULES = (
                 getattr(op, extreme)(x, a, keep_dims=keep)
             ),
             _reduces_something,
-            is_float,
-            single_use=True,
             sample=_reduced,
         )
         for extreme in ("Max", "Min")

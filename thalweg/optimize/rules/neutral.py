@@ -18,9 +18,7 @@ from thalweg.optimize.facts import (
     is_real,
 )
 from thalweg.optimize.pattern import op
-from thalweg.optimize.rule import Exactness, Match, rule
-
-EXACT, ROUNDING = Exactness.EXACT, Exactness.ROUNDING
+from thalweg.optimize.rule import Match, Rule, rounding
 
 
 def keeps_shape(name: str) -> Callable[[Match], bool]:
@@ -37,31 +35,30 @@ def keeps_shape(name: str) -> Callable[[Match], bool]:
 _X = keeps_shape("x")
 
 RULES = (
-    rule("add zero", ROUNDING, lambda x: x + 0, lambda x: x, _X, is_number),
-    rule("add minus zero", EXACT, lambda x: x + -0.0, lambda x: x, _X, is_float),
-    rule("subtract zero", EXACT, lambda x: x - 0, lambda x: x, _X, is_number),
-    rule("subtract from zero", ROUNDING, lambda x: 0 - x, lambda x: -x, _X, is_number),
-    rule("multiply by one", EXACT, lambda x: x * 1, lambda x: x, _X, is_real),
-    rule("multiply by minus one", EXACT, lambda x: x * -1, lambda x: -x, _X, is_real),
-    rule("multiply integers by zero", EXACT, lambda x: x * 0, op.ZerosLike, _X, is_integer),
-    rule("divide by one", EXACT, lambda x: x / 1, lambda x: x, _X, is_float),
-    rule("divide by minus one", EXACT, lambda x: x / -1, lambda x: -x, _X, is_float),
-    rule("divide one", EXACT, lambda x: 1 / x, op.Reciprocal, _X, is_float),
-    rule("floor-divide by one", EXACT, lambda x: op.FloorDiv(x, 1), lambda x: x, _X, is_integer),
-    rule("subtract itself", EXACT, lambda x: x - x, op.ZerosLike, dtypes=is_integer),
-    rule("power one", EXACT, lambda x: op.Pow(x, 1), lambda x: x, _X, is_real),
-    rule("power zero", EXACT, lambda x: op.Pow(x, 0), op.OnesLike, _X, is_real),
-    rule("and true", EXACT, lambda x: op.LogicalAnd(x, 1), lambda x: x, _X, is_boolean),
-    rule("or false", EXACT, lambda x: op.LogicalOr(x, 0), lambda x: x, _X, is_boolean),
-    rule("and false", EXACT, lambda x: op.LogicalAnd(x, 0), op.ZerosLike, _X, is_boolean),
-    rule("or true", EXACT, lambda x: op.LogicalOr(x, 1), op.OnesLike, _X, is_boolean),
-    rule("and itself", EXACT, lambda x: op.LogicalAnd(x, x), lambda x: x, dtypes=is_boolean),
-    rule("or itself", EXACT, lambda x: op.LogicalOr(x, x), lambda x: x, dtypes=is_boolean),
-    rule("maximum of itself", EXACT, lambda x: op.Maximum(x, x), lambda x: x, dtypes=is_real),
-    rule("minimum of itself", EXACT, lambda x: op.Minimum(x, x), lambda x: x, dtypes=is_real),
-    rule(
+    rounding("add zero", lambda x: x + 0, lambda x: x, _X, is_number),
+    Rule("add minus zero", lambda x: x + -0.0, lambda x: x, _X, is_float),
+    Rule("subtract zero", lambda x: x - 0, lambda x: x, _X, is_number),
+    rounding("subtract from zero", lambda x: 0 - x, lambda x: -x, _X, is_number),
+    Rule("multiply by one", lambda x: x * 1, lambda x: x, _X, is_real),
+    Rule("multiply by minus one", lambda x: x * -1, lambda x: -x, _X, is_real),
+    Rule("multiply integers by zero", lambda x: x * 0, op.ZerosLike, _X, is_integer),
+    Rule("divide by one", lambda x: x / 1, lambda x: x, _X, is_float),
+    Rule("divide by minus one", lambda x: x / -1, lambda x: -x, _X, is_float),
+    Rule("divide one", lambda x: 1 / x, op.Reciprocal, _X, is_float),
+    Rule("floor-divide by one", lambda x: op.FloorDiv(x, 1), lambda x: x, _X, is_integer),
+    Rule("subtract itself", lambda x: x - x, op.ZerosLike, dtypes=is_integer),
+    Rule("power one", lambda x: op.Pow(x, 1), lambda x: x, _X, is_real),
+    Rule("power zero", lambda x: op.Pow(x, 0), op.OnesLike, _X, is_real),
+    Rule("and true", lambda x: op.LogicalAnd(x, 1), lambda x: x, _X, is_boolean),
+    Rule("or false", lambda x: op.LogicalOr(x, 0), lambda x: x, _X, is_boolean),
+    Rule("and false", lambda x: op.LogicalAnd(x, 0), op.ZerosLike, _X, is_boolean),
+    Rule("or true", lambda x: op.LogicalOr(x, 1), op.OnesLike, _X, is_boolean),
+    Rule("and itself", lambda x: op.LogicalAnd(x, x), lambda x: x, dtypes=is_boolean),
+    Rule("or itself", lambda x: op.LogicalOr(x, x), lambda x: x, dtypes=is_boolean),
+    Rule("maximum of itself", lambda x: op.Maximum(x, x), lambda x: x, dtypes=is_real),
+    Rule("minimum of itself", lambda x: op.Minimum(x, x), lambda x: x, dtypes=is_real),
+    rounding(
         "bias zero",
-        ROUNDING,
         lambda x: op.BiasAdd(x, 0),
         lambda x: x,
         dtypes=is_number,

@@ -9,9 +9,7 @@ import numpy as np
 
 from thalweg.optimize.facts import integers
 from thalweg.optimize.pattern import const, op
-from thalweg.optimize.rule import Exactness, Match, Rule, rule
-
-EXACT = Exactness.EXACT
+from thalweg.optimize.rule import Match, Rule
 
 
 def _swaps_last_two(match: Match) -> bool:
@@ -34,7 +32,8 @@ def _is_complex_swap(match: Match) -> bool:
     return _swaps_last_two(match) and match.bound["x"].dtype.is_complex
 
 
-def _matrices(rng: Any) -> dict[str, Any]:
+def matrices(rng: Any) -> dict[str, Any]:
+    """Draws the factors of a product, transposed where its flags say so."""
     m, k, n = (int(size) for size in rng.integers(1, 6, 3))
     a, b = bool(rng.integers(2)), bool(rng.integers(2))
     x = rng.normal(size=(m, k)[:: -1 if a else 1])
@@ -43,7 +42,7 @@ def _matrices(rng: Any) -> dict[str, Any]:
 
 
 def _with_transposed(rng: Any, factor: str, is_batch: bool) -> dict[str, Any]:
-    sample = _matrices(rng)
+    sample = matrices(rng)
     sample[factor] = sample[factor].T.copy()
     if is_batch:
         sample |= {name: np.stack([sample[name]] * 2) for name in "xy"} | {"p": [0, 2, 1]}
@@ -61,17 +60,15 @@ def _into_factors(
         return dict(zip(flags, (a, b), strict=True))
 
     return (
-        rule(
+        Rule(
             title.format("first"),
-            EXACT,
             lambda x, y, p, a, b: multiply(transposed(x, const(p)), y, **named(a, b)),
             lambda x, y, a, b: multiply(x, y, **named(not a, b)),
             when,
             sample=lambda rng: _with_transposed(rng, "x", is_batch),
         ),
-        rule(
+        Rule(
             title.format("second"),
-            EXACT,
             lambda x, y, p, a, b: multiply(x, transposed(y, const(p)), **named(a, b)),
             lambda x, y, a, b: multiply(x, y, **named(a, not b)),
             when,
@@ -84,14 +81,13 @@ _FLAGS, _BATCH_FLAGS = ("transpose_a", "transpose_b"), ("adj_x", "adj_y")
 
 RULES: tuple[Rule, ...] = (
     *_into_factors("MatMul", _FLAGS, "Transpose", "transpose into the {} factor", _is_plain_matrix),
-    rule(
+    Rule(
         "transpose of a product",
-        EXACT,
         lambda x, y, p, a, b: op.Transpose(op.MatMul(x, y, transpose_a=a, transpose_b=b), const(p)),
         lambda x, y, a, b: op.MatMul(y, x, transpose_a=not b, transpose_b=not a),
         _is_plain_matrix,
         single_use=True,
-        sample=_matrices,
+        sample=matrices,
     ),
     *_into_factors(
         "BatchMatMulV2",

@@ -5,17 +5,16 @@ The new constant must not be larger than the tensor that it is applied to.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
 
+from thalweg.graph.analysis.evaluate import outputs_of
 from thalweg.ops.core.basic import constant
-from thalweg.optimize.evaluate import outputs_of
 from thalweg.optimize.facts import broadcasts_into, is_float, is_number, value_of
-from thalweg.optimize.pattern import SymbolFunction, const
-from thalweg.optimize.rule import Exactness, Match, Rule, rule
-
-ROUNDING = Exactness.ROUNDING
+from thalweg.optimize.pattern import const
+from thalweg.optimize.rule import Match, rounding
 
 
 def _fits(match: Match) -> bool:
@@ -50,13 +49,9 @@ def _numbers(rng: Any) -> dict[str, Any]:
     }
 
 
-def _sum(name: str, pattern: SymbolFunction, replacement: SymbolFunction) -> Rule:
-    return rule(name, ROUNDING, pattern, replacement, _fits, is_number, True, _numbers)
-
-
-def _product(name: str, pattern: SymbolFunction, replacement: SymbolFunction) -> Rule:
-    return rule(name, ROUNDING, pattern, replacement, _is_in_range, is_float, True, _numbers)
-
+_folding = partial(rounding, single_use=True, sample=_numbers)
+_sum = partial(_folding, when=_fits, dtypes=is_number)
+_product = partial(_folding, when=_is_in_range, dtypes=is_float)
 
 RULES = (
     _sum("x + c + d", lambda x, c, d: (x + const(c)) + const(d), lambda x, c, d: x + fold(c + d)),

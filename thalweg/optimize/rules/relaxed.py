@@ -8,38 +8,32 @@ from __future__ import annotations
 
 from thalweg.optimize.facts import is_boolean, is_float
 from thalweg.optimize.pattern import op
-from thalweg.optimize.rule import Exactness, rule
+from thalweg.optimize.rule import finite
 from thalweg.optimize.rules.involutions import NEGATED
 from thalweg.optimize.rules.neutral import keeps_shape
-
-FINITE = Exactness.FINITE
 
 _X = keeps_shape("x")
 
 RULES = (
-    rule("multiply by zero", FINITE, lambda x: x * 0, op.ZerosLike, _X, is_float),
-    rule("zero divided", FINITE, lambda x: 0 / x, op.ZerosLike, _X, is_float),
-    rule("difference to itself", FINITE, lambda x: x - x, op.ZerosLike, dtypes=is_float),
-    rule("divide by itself", FINITE, lambda x: x / x, op.OnesLike, dtypes=is_float),
-    rule(
-        "multiply by the reciprocal", FINITE, lambda x, y: x * op.Reciprocal(y), lambda x, y: x / y
-    ),
-    rule("exponential of a logarithm", FINITE, lambda x: op.Exp(op.Log(x)), lambda x: x),
-    rule("logarithm of an exponential", FINITE, lambda x: op.Log(op.Exp(x)), lambda x: x),
-    rule("square of a root", FINITE, lambda x: op.Square(op.Sqrt(x)), lambda x: x, dtypes=is_float),
-    rule("root of a square", FINITE, lambda x: op.Sqrt(op.Square(x)), op.Abs, dtypes=is_float),
-    rule(
+    finite("multiply by zero", lambda x: x * 0, op.ZerosLike, _X, is_float),
+    finite("zero divided", lambda x: 0 / x, op.ZerosLike, _X, is_float),
+    finite("difference to itself", lambda x: x - x, op.ZerosLike, dtypes=is_float),
+    finite("divide by itself", lambda x: x / x, op.OnesLike, dtypes=is_float),
+    finite("multiply by the reciprocal", lambda x, y: x * op.Reciprocal(y), lambda x, y: x / y),
+    finite("exponential of a logarithm", lambda x: op.Exp(op.Log(x)), lambda x: x),
+    finite("logarithm of an exponential", lambda x: op.Log(op.Exp(x)), lambda x: x),
+    finite("square of a root", lambda x: op.Square(op.Sqrt(x)), lambda x: x, dtypes=is_float),
+    finite("root of a square", lambda x: op.Sqrt(op.Square(x)), op.Abs, dtypes=is_float),
+    finite(
         "product of exponentials",
-        FINITE,
         lambda x, y: op.Exp(x) * op.Exp(y),
         lambda x, y: op.Exp(x + y),
         dtypes=is_float,
         single_use=True,
     ),
     *(
-        rule(
+        finite(
             f"not {kind} of floats",
-            FINITE,
             lambda x, y, kind=kind: op.LogicalNot(getattr(op, kind)(x, y)),
             lambda x, y, other=other: getattr(op, other)(x, y),
             lambda match: is_float(match.bound["x"].dtype),

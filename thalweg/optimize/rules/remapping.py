@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from thalweg.optimize.facts import is_float, value_of
 from thalweg.optimize.pattern import const, every, op
-from thalweg.optimize.rule import Exactness, Match, Rule, rule
+from thalweg.optimize.rule import Match, Rule, rounding
 from thalweg.optimize.rules.weights import (
     LINEAR,
     channel_count,
@@ -26,8 +26,6 @@ from thalweg.optimize.rules.weights import (
 )
 
 Array = NDArray[Any]
-ROUNDING = Exactness.ROUNDING
-
 # Batch norm
 
 
@@ -101,9 +99,8 @@ def _after_bias(kind: str, title: str) -> Rule:
             bias = bias.reshape(-1, *[1] * (len(how["data_format"]) - 2))
         return _scaled_sum(kind, x, w, bias, c, how)
 
-    return rule(
+    return rounding(
         f"factor after {title} with BiasAdd",
-        ROUNDING,
         lambda x, w, b, c, how, layout: (
             op.BiasAdd(getattr(op, kind)(x, const(w), **every(how)), const(b), data_format=layout)
             * const(c)
@@ -117,9 +114,8 @@ def _after_bias(kind: str, title: str) -> Rule:
 
 
 def _after_offset(kind: str, title: str) -> Rule:
-    return rule(
+    return rounding(
         f"factor after {title} with Add",
-        ROUNDING,
         lambda x, w, b, c, how: (
             (getattr(op, kind)(x, const(w), **every(how)) + const(b)) * const(c)
         ),
@@ -132,9 +128,8 @@ def _after_offset(kind: str, title: str) -> Rule:
 
 
 RULES = (
-    rule(
+    rounding(
         "batch norm of constants",
-        ROUNDING,
         lambda x, s, o, m, v, e, layout: op.FusedBatchNormV2(
             x,
             const(s),

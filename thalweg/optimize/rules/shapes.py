@@ -16,12 +16,12 @@ from thalweg.optimize.facts import (
     same_shape,
     value_of,
 )
-from thalweg.optimize.pattern import SymbolFunction, const, op
-from thalweg.optimize.rule import Exactness, Match, Rule, rule
-
-EXACT, ROUNDING = Exactness.EXACT, Exactness.ROUNDING
+from thalweg.optimize.pattern import SymbolFunction, const, every, op
+from thalweg.optimize.rule import EXACT, ROUNDING, Match, Rule
 
 Sample = Mapping[str, Any]
+
+_RESHAPING_MASKS = ("ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
 
 
 # Conditions
@@ -59,7 +59,7 @@ def _keeps_all(match: Match) -> bool:
 
 
 def _is_plain_slice(match: Match) -> bool:
-    masks = [match.bound[name] for name in ("ellipsis", "new", "shrink")]
+    masks = [match.bound["how"][name] for name in _RESHAPING_MASKS]
     steps = integers(match.bound["s"])
     return not any(masks) and steps is not None and {*steps} <= {1} and _is_shape_kept(match)
 
@@ -146,11 +146,7 @@ def _plain(rng: Any) -> Sample:
         "z": np.zeros([rank, 2], np.int32),
         "m": np.ones(rank, np.int32),
         "shape": np.array(sample["x"].shape, np.int32),
-        "begin": 0,
-        "end": 0,
-        "ellipsis": 0,
-        "new": 0,
-        "shrink": 0,
+        "how": dict.fromkeys(("begin_mask", "end_mask", *_RESHAPING_MASKS), 0),
     }
 
 
@@ -189,36 +185,31 @@ def _no_op(
     sample: Callable[[Any], Sample] | None = _plain,
 ) -> Rule:
     """A rule for an op that returns x unchanged."""
-    return rule(name, EXACT, pattern, lambda x: x, when, sample=sample)
+    return Rule(name, pattern, lambda x: x, when, sample=sample)
 
 
 _REDUCTIONS = ("Sum", "Mean", "Prod", "Max", "Min")
 
 RULES = (
     _no_op("reshape to itself", lambda x, shape: op.Reshape(x, shape), _is_shape_kept),
-    rule("reshape to its own shape", EXACT, lambda x: op.Reshape(x, op.Shape(x)), lambda x: x),
-    rule(
+    Rule("reshape to its own shape", lambda x: op.Reshape(x, op.Shape(x)), lambda x: x),
+    Rule(
         "reshape twice",
-        EXACT,
         lambda x, s, t: op.Reshape(op.Reshape(x, s), t),
         lambda x, t: op.Reshape(x, t),
         sample=_reshapes,
     ),
     _no_op("broadcast to itself", lambda x, shape: op.BroadcastTo(x, const(shape)), _is_shape_kept),
-    rule(
-        "broadcast to its own shape", EXACT, lambda x: op.BroadcastTo(x, op.Shape(x)), lambda x: x
-    ),
+    Rule("broadcast to its own shape", lambda x: op.BroadcastTo(x, op.Shape(x)), lambda x: x),
     _no_op("transpose nothing", lambda x, p: op.Transpose(x, const(p)), _identity_order),
-    rule(
+    Rule(
         "transpose twice",
-        EXACT,
         lambda x, p, q: op.Transpose(op.Transpose(x, const(p)), const(q)),
         _composed,
         sample=_permuted,
     ),
-    rule(
+    Rule(
         "transpose of axes of one element",
-        EXACT,
         lambda x, p: op.Transpose(x, const(p)),
         _reshaped,
         _moves_only_ones,
@@ -227,17 +218,7 @@ RULES = (
     _no_op("slice all", lambda x, b, e: op.Slice(x, const(b), const(e)), _keeps_all),
     _no_op(
         "strided slice of all",
-        lambda x, b, e, s, begin, end, ellipsis, new, shrink: op.StridedSlice(
-            x,
-            const(b),
-            const(e),
-            const(s),
-            begin_mask=begin,
-            end_mask=end,
-            ellipsis_mask=ellipsis,
-            new_axis_mask=new,
-            shrink_axis_mask=shrink,
-        ),
+        lambda x, b, e, s, how: op.StridedSlice(x, const(b), const(e), const(s), **every(how)),
         _is_plain_slice,
     ),
     _no_op("tile once", lambda x, m: op.Tile(x, const(m)), _filled("m", 1)),
@@ -249,14 +230,14 @@ RULES = (
         _with_ones,
     ),
     *(
-        rule(
+        Rule(
             f"{kind.lower()} over axes of one element",
-            ROUNDING if kind in ("Sum", "Mean") else EXACT,  # the sum of -0 alone is 0
             lambda x, a, keep, kind=kind: getattr(op, kind)(x, const(a), keep_dims=keep),
             _without_axes,
             _has_only_ones,
             is_number,
             sample=_with_ones,
+            exactness=ROUNDING if kind in ("Sum", "Mean") else EXACT,  # the sum of -0 alone is 0
         )
         for kind in _REDUCTIONS
     ),
@@ -272,16 +253,14 @@ RULES = (
         _is_shape_kept,
         lambda rng: {"x": rng.normal(size=(2, 3)), "dims": ()},
     ),
-    rule(
+    Rule(
         "split into one",
-        EXACT,
         lambda x, a: op.Split(const(a), x, num_split=1),
         lambda x: [x],
         sample=lambda rng: {"x": rng.normal(size=(2, 3)), "a": np.array(0, np.int32)},
     ),
-    rule(
+    Rule(
         "split into one of a size",
-        EXACT,
         lambda x, s, a: op.SplitV(x, const(s), const(a), num_split=1),
         lambda x: [x],
         sample=lambda rng: {
@@ -290,34 +269,30 @@ RULES = (
             "a": np.array(1, np.int32),
         },
     ),
-    rule(
+    Rule(
         "conjugate of a transpose",
-        EXACT,
         lambda x, p: op.Conj(op.Transpose(x, p)),
         op.ConjugateTranspose,
         dtypes=is_complex,
         sample=_permuted,
     ),
-    rule(
+    Rule(
         "transpose of a conjugate",
-        EXACT,
         lambda x, p: op.Transpose(op.Conj(x), p),
         op.ConjugateTranspose,
         dtypes=is_complex,
         sample=_permuted,
     ),
-    rule(
+    Rule(
         "conjugate of a conjugate transpose",
-        EXACT,
         lambda x, p: op.Conj(op.ConjugateTranspose(x, p)),
         op.Transpose,
         dtypes=is_complex,
         sample=_permuted,
     ),
     *(
-        rule(
+        Rule(
             f"negation around {kind.lower()}",
-            EXACT,
             lambda x, s, kind=kind: op.Neg(getattr(op, kind)(op.Neg(x), s)),
             lambda x, s, kind=kind: getattr(op, kind)(x, s),
             dtypes=is_number,
@@ -329,31 +304,27 @@ RULES = (
         )
     ),
     _no_op("cast to its own dtype", lambda x, to: op.Cast(x, DstT=to), _is_same_dtype, None),
-    rule(
+    Rule(
         "cast through a wider dtype",
-        EXACT,
         lambda x, wide, to: op.Cast(op.Cast(x, DstT=wide), DstT=to),
         lambda x, to: op.Cast(x, DstT=to),
         _is_detour,
     ),
     _no_op("bitcast to its own dtype", lambda x, to: op.Bitcast(x, type=to), _is_same_dtype, None),
-    rule(
+    Rule(
         "bitcast twice",
-        EXACT,
         lambda x, via, to: op.Bitcast(op.Bitcast(x, type=via), type=to),
         lambda x, to: op.Bitcast(x, type=to),
     ),
-    rule(
+    Rule(
         "select of what is true",
-        EXACT,
         lambda c, x, y: op.Select(const(c), x, y),
         lambda x: x,
         _all_true,
         sample=lambda rng: _chosen(rng, True),
     ),
-    rule(
+    Rule(
         "select of what is false",
-        EXACT,
         lambda c, x, y: op.Select(const(c), x, y),
         lambda y: y,
         _all_false,

@@ -8,15 +8,14 @@ from the logits, and the division cancels with a factor of the gradient.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from thalweg.optimize.facts import integers, is_float, last_size, same_shape
-from thalweg.optimize.pattern import SymbolFunction, const, op
-from thalweg.optimize.rule import Exactness, Match, Rule, always, rule
-
-ROUNDING = Exactness.ROUNDING
+from thalweg.optimize.pattern import const, op
+from thalweg.optimize.rule import Match, rounding
 
 
 def _sums_last_axis(match: Match) -> bool:
@@ -74,20 +73,6 @@ def _logits(*axes: int) -> Any:
     return sample
 
 
-def _stable(
-    name: str,
-    pattern: SymbolFunction,
-    replacement: SymbolFunction,
-    when: Callable[[Match], bool] = always,
-    sample: Callable[[Any], dict[str, Any]] | None = None,
-    single_use: bool = False,
-) -> Rule:
-    """A rule whose replacement is accurate where the pattern overflows or cancels."""
-    return rule(
-        name, ROUNDING, pattern, replacement, when, is_float, single_use, sample, stabilises=True
-    )
-
-
 def _drawn(names: str) -> Callable[[Any], dict[str, Any]]:
     return lambda rng: {name: rng.normal(size=(3, 4)) for name in names}
 
@@ -96,10 +81,12 @@ def _large_logits(rng: Any) -> dict[str, Any]:
     return {"z": rng.normal(size=(3, int(rng.integers(1, 6)))) * 5}
 
 
+#: Rules whose replacement is accurate where the pattern overflows or cancels.
+_stable = partial(rounding, dtypes=is_float, stabilises=True)
+
 RULES = (
-    rule(
+    rounding(
         "sum of a product with a log-softmax",
-        ROUNDING,
         lambda labels, z, a: op.Sum(labels * op.LogSoftmax(z), const(a)),
         _rows_first,
         _sums_rows,
@@ -111,11 +98,10 @@ RULES = (
         lambda labels, z, a: op.Sum(labels * op.LogSoftmax(z), const(a)),
         lambda labels, z: -op.SoftmaxCrossEntropyWithLogits(z, labels)[0],
         _is_small_cross_entropy,
-        _logits(-1),
+        sample=_logits(-1),
     ),
-    rule(
+    rounding(
         "exponential of a log-softmax",
-        ROUNDING,
         lambda z: op.Exp(op.LogSoftmax(z)),
         op.Softmax,
         dtypes=is_float,
@@ -134,7 +120,7 @@ RULES = (
         # The loss has the same log-softmax: one pass over the logits serves both.
         lambda g, z, a: g - op.Sum(g, a, keep_dims=True) * op.Exp(op.LogSoftmax(z)),
         _sums_last_axis,
-        _rows,
+        sample=_rows,
     ),
     _stable("logarithm of a sigmoid", lambda x: op.Log(op.Sigmoid(x)), lambda x: -op.Softplus(-x)),
     _stable(

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from thalweg.optimize.facts import is_float, value_of
 from thalweg.optimize.pattern import const, every, op
-from thalweg.optimize.rule import Exactness, Match, Rule, rule
+from thalweg.optimize.rule import Match, Rule, rounding
+from thalweg.optimize.rules.products import matrices
 
 Array = NDArray[Any]
 Attributes = Mapping[str, Any]
@@ -89,7 +90,7 @@ def sampled(kind: str, of_result: bool) -> Callable[[Any], dict[str, Any]]:
     """Draws a product with a factor."""
 
     def sample(rng: Any) -> dict[str, Any]:
-        drawn = _matrices(rng) if kind == "MatMul" else _images(rng, kind)
+        drawn = _factors(rng) if kind == "MatMul" else _images(rng, kind)
         how = drawn["how"]
         count = channel_count(kind, how, drawn["w"].shape, of_result)
         after = [1] * (_rank(how) - 2 if is_channels_first(how) else 0)
@@ -98,12 +99,10 @@ def sampled(kind: str, of_result: bool) -> Callable[[Any], dict[str, Any]]:
     return sample
 
 
-def _matrices(rng: Any) -> dict[str, Any]:
-    m, k, n = (int(size) for size in rng.integers(1, 6, 3))
-    a, b = bool(rng.integers(2)), bool(rng.integers(2))
-    x = rng.normal(size=(m, k)[:: -1 if a else 1])
-    w = rng.normal(size=(k, n)[:: -1 if b else 1])
-    return {"x": x, "w": w, "how": {"transpose_a": a, "transpose_b": b}}
+def _factors(rng: Any) -> dict[str, Any]:
+    drawn = matrices(rng)
+    how = {"transpose_a": drawn["a"], "transpose_b": drawn["b"]}
+    return {"x": drawn["x"], "w": drawn["y"], "how": how}
 
 
 def _images(rng: Any, kind: str) -> dict[str, Any]:
@@ -123,9 +122,8 @@ def _images(rng: Any, kind: str) -> dict[str, Any]:
 
 
 def _before(kind: str, title: str) -> Rule:
-    return rule(
+    return rounding(
         f"factor into the weights of {title}",
-        Exactness.ROUNDING,
         lambda x, c, w, how: getattr(op, kind)(x * const(c), const(w), **every(how)),
         lambda x, c, w, how: getattr(op, kind)(x, scaled(kind, how, c, w, False), **how),
         is_per_channel(kind, False),
@@ -135,9 +133,8 @@ def _before(kind: str, title: str) -> Rule:
 
 
 def _after(kind: str, title: str) -> Rule:
-    return rule(
+    return rounding(
         f"factor after {title} into the weights",
-        Exactness.ROUNDING,
         lambda x, c, w, how: getattr(op, kind)(x, const(w), **every(how)) * const(c),
         lambda x, c, w, how: getattr(op, kind)(x, scaled(kind, how, c, w, True), **how),
         is_per_channel(kind, True),
