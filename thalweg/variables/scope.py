@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Generator, Hashable, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, fields
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
@@ -31,6 +30,16 @@ if TYPE_CHECKING:
 
 SCOPES_KEY = ("__variable_scopes",)
 STORE_KEY = ("__variable_store",)
+_DEFAULTS = (
+    "initializer",
+    "regularizer",
+    "caching_device",
+    "partitioner",
+    "custom_getter",
+    "dtype",
+    "use_resource",
+    "constraint",
+)
 
 
 @public("no_regularizer")
@@ -40,34 +49,56 @@ def no_regularizer(_: UserObject) -> None:
 
 
 @public("VariableScope")
-@dataclass(eq=False, repr=False)
 class VariableScope:
     """A prefix for variable names, and defaults for the variables inside it."""
 
-    #: False: create variables; True: share existing ones; AUTO_REUSE: share or create
-    reuse: bool | ReuseMode | None
-    name: str = ""  # the prefix
-    initializer: InitializerLike = None
-    regularizer: Callable[[Any], Any] | None = None
-    caching_device: DeviceLike = None
-    partitioner: Callable[..., Any] | None = None
-    custom_getter: Callable[..., Any] | None = None
-    name_scope: str = ""
-    dtype: DTypeLike = dtypes.float32
-    use_resource: bool | None = None
-    constraint: Callable[[Any], Any] | None = None
+    def __init__(
+        self,
+        reuse: bool | ReuseMode | None,
+        name: str = "",
+        initializer: InitializerLike = None,
+        regularizer: Callable[[Any], Any] | None = None,
+        caching_device: DeviceLike = None,
+        partitioner: Callable[..., Any] | None = None,
+        custom_getter: Callable[..., Any] | None = None,
+        name_scope: str = "",
+        dtype: Any = dtypes.float32,
+        use_resource: bool | None = None,
+        constraint: Callable[[Any], Any] | None = None,
+    ) -> None:
+        self._reuse = reuse
+        self._name = name
+        self._name_scope = name_scope
+        self.initializer = initializer
+        self.regularizer = regularizer
+        self.caching_device = caching_device
+        self.partitioner = partitioner
+        self.custom_getter = custom_getter
+        self.dtype = dtype
+        self.use_resource = use_resource
+        self.constraint = constraint
+
+    @property
+    def name(self) -> str:
+        """The prefix."""
+        return self._name
 
     def __repr__(self) -> str:
-        return described(self, self.name, reuse=self.reuse)
+        return described(self, self._name, reuse=self._reuse)
 
     @property
     def original_name_scope(self) -> str:
         """The name scope that was opened when this scope was created."""
-        return self.name_scope
+        return self._name_scope
+
+    @property
+    def reuse(self) -> bool | ReuseMode | None:
+        """False: create variables; True: share existing ones; AUTO_REUSE: share or create."""
+        return self._reuse
 
     def reuse_variables(self) -> None:
         """Share existing variables from now on."""
-        self.reuse = True
+        self._reuse = True
 
     def set_initializer(self, initializer: InitializerLike) -> None:
         """Set the default initializer."""
@@ -99,7 +130,7 @@ class VariableScope:
 
     def get_collection(self, name: Hashable) -> list[Any]:
         """The items of a collection whose names begin with this scope's name."""
-        return get_default_graph().get_collection(name, f"{self.name}/" if self.name else None)
+        return get_default_graph().get_collection(name, f"{self._name}/" if self._name else None)
 
     def trainable_variables(self) -> list[Any]:
         """The trainable variables of this scope."""
@@ -134,7 +165,7 @@ class VariableScope:
         aggregation: int = VariableAggregation.NONE,
     ) -> Variable:
         """The variable with a name in the scope, shared or created."""
-        full_name = f"{self.name}/{name}" if self.name else name
+        full_name = f"{self._name}/{name}" if self._name else name
         with get_default_graph().name_scope(None):
             if dtype is not None and initializer is not None and not callable(initializer):
                 _check_initializer(initializer, dtype)
@@ -144,7 +175,7 @@ class VariableScope:
                 as_dtype(self.dtype if dtype is None else dtype),
                 self.initializer if initializer is None else initializer,
                 regularizer or self.regularizer,
-                self.reuse if reuse is None else reuse,
+                self._reuse if reuse is None else reuse,
                 trainable,
                 collections,
                 caching_device or self.caching_device,
@@ -168,18 +199,14 @@ class VariableScope:
                 "create_partitioned_variables, use get_variable with a partitioner instead."
             )
         explicit = {n: v for n, v in options.items() if v is not None}
-        defaults = {n: getattr(self, n) for n in _DEFAULTS - {"custom_getter"}}
+        defaults = {n: getattr(self, n) for n in _DEFAULTS if n != "custom_getter"}
         if (explicit.get("partitioner") or self.partitioner) is None:
             raise ValueError("No partitioner was specified")
-        full_name = "/".join(filter(None, (self.name, name)))
+        full_name = "/".join(filter(None, (self._name, name)))
         with get_default_graph().name_scope(None):
             return var_store.get_partitioned(
-                Request(full_name, reuse=self.reuse, **(defaults | explicit))
+                Request(full_name, reuse=self._reuse, **(defaults | explicit))
             )
-
-
-#: The options of a scope that an inner scope inherits.
-_DEFAULTS = {field.name for field in fields(VariableScope)} - {"reuse", "name", "name_scope"}
 
 
 def _check_initializer(initializer: Any, dtype: Any) -> None:
@@ -388,7 +415,6 @@ def _unique_scope(prefix: str) -> str:
 
 
 @public("variable_scope")
-@dataclass(eq=False, repr=False)
 class variable_scope:  # noqa: N801 - TensorFlow's spelling
     """Open a scope in which `tf.get_variable` prefixes, shares and initializes variables.
 
@@ -412,34 +438,49 @@ class variable_scope:  # noqa: N801 - TensorFlow's spelling
         'layer/w:0'
     """
 
-    name_or_scope: str | VariableScope | None
-    default_name: str | None = None
-    values: Sequence[Any] | None = None
-    initializer: InitializerLike = None
-    regularizer: Callable[[Any], Any] | None = None
-    caching_device: DeviceLike = None
-    partitioner: Callable[..., Any] | None = None
-    custom_getter: Callable[..., Any] | None = None
-    reuse: bool | ReuseMode | None = None
-    dtype: DTypeLike | None = None
-    use_resource: bool | None = None
-    constraint: Callable[[Any], Any] | None = None
-    auxiliary_name_scope: bool = True
-
-    def __post_init__(self) -> None:
-        chosen = self.name_or_scope
-        if chosen is None and self.default_name is None:
+    def __init__(
+        self,
+        name_or_scope: str | VariableScope | None,
+        default_name: str | None = None,
+        values: Sequence[Any] | None = None,
+        initializer: InitializerLike = None,
+        regularizer: Callable[[Any], Any] | None = None,
+        caching_device: DeviceLike = None,
+        partitioner: Callable[..., Any] | None = None,
+        custom_getter: Callable[..., Any] | None = None,
+        reuse: bool | ReuseMode | None = None,
+        dtype: DTypeLike | None = None,
+        use_resource: bool | None = None,
+        constraint: Callable[[Any], Any] | None = None,
+        auxiliary_name_scope: bool = True,
+    ) -> None:
+        if name_or_scope is None and default_name is None:
             raise TypeError("If default_name is None then name_or_scope is required")
-        if chosen is not None and not isinstance(chosen, str | VariableScope):  # pyright: ignore[reportUnnecessaryIsInstance] - user input
+        if name_or_scope is not None and not isinstance(name_or_scope, str | VariableScope):  # pyright: ignore[reportUnnecessaryIsInstance] - user input
             raise TypeError("VariableScope: name_or_scope must be a string or VariableScope.")
-        if chosen is None and self.reuse:
+        if name_or_scope is None and reuse:
             raise ValueError("reuse=True cannot be used without a name_or_scope")
+        self._name_or_scope: str | VariableScope | None = name_or_scope
+        self._default_name = default_name
+        self._values = values
+        self._reuse = reuse
+        self._auxiliary = auxiliary_name_scope
+        self._options: dict[str, Any] = {
+            "initializer": initializer,
+            "regularizer": regularizer,
+            "caching_device": caching_device,
+            "partitioner": partitioner,
+            "custom_getter": custom_getter,
+            "dtype": dtype,
+            "use_resource": use_resource,
+            "constraint": constraint,
+        }
         self._opened: list[AbstractContextManager[VariableScope]] = []
 
     def __repr__(self) -> str:
-        chosen = self.name_or_scope
-        name = chosen.name if isinstance(chosen, VariableScope) else chosen or self.default_name
-        return described(self, name, reuse=self.reuse)
+        chosen = self._name_or_scope
+        name = chosen.name if isinstance(chosen, VariableScope) else chosen or self._default_name
+        return described(self, name, reuse=self._reuse)
 
     def __enter__(self) -> VariableScope:
         opened = self._scope()
@@ -457,26 +498,25 @@ class variable_scope:  # noqa: N801 - TensorFlow's spelling
 
     @contextmanager
     def _scope(self) -> Generator[VariableScope]:
-        graph = graph_of(self.values or ())
+        graph = graph_of(self._values or ())
         with graph.as_default(), self._names(graph) as names:
-            chosen = self.name_or_scope
+            chosen = self._name_or_scope
             if chosen is None:
-                chosen = _unique_scope(cast("str", self.default_name))
+                chosen = _unique_scope(cast("str", self._default_name))
             if isinstance(chosen, VariableScope):
                 names = None
-            options = {option: getattr(self, option) for option in _DEFAULTS}
-            with _open(chosen, self.reuse, names, options) as scope:
+            with _open(chosen, self._reuse, names, self._options) as scope:
                 yield scope
 
     def _names(self, graph: Graph) -> AbstractContextManager[str | None]:
         """The name scope that goes with the variable scope; the root has none."""
-        chosen = self.name_or_scope
+        chosen = self._name_or_scope
         if chosen is None:
-            chosen = self.default_name
+            chosen = self._default_name
         name = chosen.name.split("/")[-1] if isinstance(chosen, VariableScope) else chosen
         if not name:
             return nullcontext("")
-        if not self.auxiliary_name_scope:
+        if not self._auxiliary:
             current = graph.get_name_scope()
             return graph.name_scope(f"{current}/" if current else None)
         return graph.name_scope(name)
