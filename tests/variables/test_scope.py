@@ -42,6 +42,16 @@ def test_reuse():
         assert tf.get_variable_scope().reuse is False
 
 
+def test_programs_end_the_sharing_of_a_scope_by_its_private_name():
+    w = tf.get_variable("w", [2])
+    scope = tf.get_variable_scope()
+    scope.reuse_variables()
+    assert tf.get_variable("w", [2]) is w
+    scope._reuse = None
+    assert not scope.reuse
+    assert tf.get_variable("other", [2]).name == "other:0"
+
+
 def test_shared_variables_must_fit():
     with tf.variable_scope("a", reuse=tf.AUTO_REUSE):
         tf.get_variable("w", [2])
