@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import reduce
 from math import ceil
 from typing import Any
 
@@ -78,18 +79,17 @@ class Frame:
         if isinstance(number, Value):
             return number
         if isinstance(number, DynamicProduct):
-            result = self.integer(1)
-            for part in number.factors:
-                result = self.multiply(result, part)
-            return result
+            return self.product(number.factors)
         return self.words[number.word] if isinstance(number, Dynamic) else _literal(number)
 
     def add(self, one: Integer, other: Integer) -> Value:
         """The sum of two integers."""
         a, b = self.integer(one), self.integer(other)
-        if a.text == "0":
-            return b
-        return a if b.text == "0" else self.b.binary("add nsw", a, b)
+        if "0" in (a.text, b.text):
+            return b if a.text == "0" else a
+        if _is_literal(a) and _is_literal(b):
+            return _literal(int(a.text) + int(b.text))
+        return self.b.binary("add nsw", a, b)
 
     def subtract(self, one: Integer, other: Integer) -> Value:
         """The difference of two integers."""
@@ -98,21 +98,14 @@ class Frame:
 
     def multiply(self, one: Integer, other: Integer) -> Value:
         """The product of two integers."""
-        if type(one) is int and type(other) is int:
-            return _literal(one * other)
         a, b = self.integer(one), self.integer(other)
-        if a.text == "0" or b.text == "0":
+        if "0" in (a.text, b.text):
             return _literal(0)
-        if b.text == "1":
-            return a
-        return b if a.text == "1" else self.b.binary("mul nsw", a, b)
-
-    def add_folded(self, one: Integer, other: Integer) -> Value:
-        """The sum of two integers, folded where both are literals (`add` drops zeros only)."""
-        a, b = self.integer(one), self.integer(other)
+        if "1" in (a.text, b.text):
+            return b if a.text == "1" else a
         if _is_literal(a) and _is_literal(b):
-            return self.integer(int(a.text) + int(b.text))
-        return self.add(a, b)
+            return _literal(int(a.text) * int(b.text))
+        return self.b.binary("mul nsw", a, b)
 
     def minimum(self, one: Integer, other: Integer) -> Value:
         """The smaller of two integers."""
@@ -150,15 +143,7 @@ class Frame:
 
     def product(self, numbers: Sequence[Integer]) -> Value:
         """The product of integers."""
-        result = self.integer(1)
-        for number in map(self.integer, numbers):
-            if _is_literal(result) and _is_literal(number):
-                result = self.integer(int(result.text) * int(number.text))
-            elif "1" in (result.text, number.text):
-                result = number if result.text == "1" else result
-            else:
-                result = self.b.binary("mul", result, number)
-        return result
+        return reduce(self.multiply, numbers, self.integer(1))
 
     @contextmanager
     def thread_loop(self, extents: Sequence[Integer], slots: int) -> Generator[list[Value]]:
@@ -316,12 +301,12 @@ class Leaves:
         step, spread = None, None
         for variable, factor in offset.strides.items():
             moved = frame.multiply(self.displacement.get(variable, 0), factor)
-            distance = frame.add_folded(distance, moved)
+            distance = frame.add(distance, moved)
             step = factor if variable is self.lane and self.lanes > 1 else step
         for term, factor in offset.computed.items():
             value = self._term_value(term, mask)
             if value.type.lanes == 1:
-                distance = frame.add_folded(distance, frame.multiply(value, factor))
+                distance = frame.add(distance, frame.multiply(value, factor))
             else:
                 spread = self._add_term(spread, value, factor)
         if spread is not None and step is not None:

@@ -325,7 +325,7 @@ class GemmEmitter:
     def _distance(self, factors: Mapping[Variable, int], row: Row) -> Value:
         frame, distance = self.frame, self.frame.integer(0)
         for variable, number in row.items():
-            distance = frame.add_folded(distance, frame.multiply(number, factors.get(variable, 0)))
+            distance = frame.add(distance, frame.multiply(number, factors.get(variable, 0)))
         return distance
 
     def _address(self, operand: _Operand) -> Value:
@@ -418,7 +418,7 @@ class GemmEmitter:
         base = self.b.element(memory, scratch.scalar, place)
         return [
             self.b.element(
-                base, scratch.scalar, frame.add_folded(self._distance(strides, row), j * self.lanes)
+                base, scratch.scalar, frame.add(self._distance(strides, row), j * self.lanes)
             )
             for row in rows
             for j in range(len(self.masks))

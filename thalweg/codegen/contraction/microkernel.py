@@ -149,7 +149,7 @@ class MicroKernel(TileKernel):
         """Prefetch a row of `b`. Past the end of memory a prefetch does nothing."""
         scalar, lanes = self.kind.scalar, self.kind.lanes
         for j in range(self.vectors):
-            place = self.frame.add_folded(distance, j * lanes)
+            place = self.frame.add(distance, j * lanes)
             later = self.frame.b.emit(POINTER, f"getelementptr {scalar}, {base}, {place}")
             prefetch(self.frame.b, later, nearness)
 

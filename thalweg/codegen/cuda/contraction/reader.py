@@ -84,7 +84,7 @@ class TileReader:
             return space.at(frame, frame.plus32(start, chunk.k))
         assert last is not None  # a block has one value of all other variables
         at, _ = space.at(frame, start)
-        inner = frame.add_folded(at[last], frame.wide(chunk.k))
+        inner = frame.add(at[last], frame.wide(chunk.k))
         begun = frame.b.compare("slt", start, space.size(frame))
         inside = frame.b.compare("slt", inner, frame.integer(extent))
         return {**at, last: inner}, frame.both(begun, inside)
