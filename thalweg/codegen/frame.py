@@ -1,8 +1,9 @@
 """Emission of one function of a kernel: arguments, integer arithmetic, addresses, leaf loads.
 
-A `Frame` opens a function with the native signature (argument words, thread, threads), loads its
-argument words once, and emits index arithmetic with constants folded. `Leaves` evaluates the leaves
-of expressions (loads, indices, run-time integers), in one lane or along a vector variable.
+A `Frame` is a function with its buffers and run-time integers; it emits index arithmetic with
+constants folded. A `PhaseFrame` opens one with the native signature (argument words, thread,
+threads) and loads its argument words once. `Leaves` evaluates the leaves of expressions (loads,
+indices, run-time integers), in one lane or along a vector variable.
 """
 
 from __future__ import annotations
@@ -10,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import reduce
-from math import ceil
+from functools import cached_property, reduce
 from typing import Any
 
 from thalweg.codegen.llvm.builder import (
@@ -33,11 +33,12 @@ from thalweg.codegen.math.conversion import (
     to_memory,
 )
 from thalweg.codegen.math.elements import Evaluator, mask_sensitivity
-from thalweg.ir.dynamic import Dynamic, DynamicProduct, is_static
+from thalweg.ir.dynamic import Dynamic, DynamicProduct
 from thalweg.ir.expr import Accumulated, Cast, Expr, Index, Load, Variable, Word
 from thalweg.ir.functions.dtypes import INT64
 from thalweg.ir.index import Affine
 from thalweg.ir.kernel import Argument, Bound, Kernel
+from thalweg.ir.rewrite import Fold
 from thalweg.platform.caches import memoized
 
 At = Mapping[Variable, Value]
@@ -45,30 +46,18 @@ Integer = Value | int  # an int may be `Dynamic`
 
 
 class Frame:
-    """A function being emitted: a phase of a kernel, or a helper of one that takes `extra` i64
-    arguments and is never inlined."""
+    """A function being emitted: its builder, the addresses of its buffers, and the values of its
+    run-time integers."""
 
     def __init__(
-        self, module: Module, name: str, kernel: Kernel, scratch: bool, extra: int = 0
+        self, b: Builder, pointers: Mapping[Argument, Value], words: Mapping[int, Value]
     ) -> None:
-        attributes = "noinline nounwind" if extra else "nounwind"
-        self.b: Builder = module.function(name, (POINTER, *[I64] * (2 + extra)), VOID, attributes)
-        self.arguments, self.thread, self.threads, *self.extra = self.b.parameters
-        self.pointers = {
-            argument: self._word(1 + at, POINTER) for at, argument in enumerate(kernel.arguments)
-        }
-        after = 1 + len(kernel.arguments)
-        self.scratch = self._word(after, POINTER) if scratch else Value(POINTER, "null")
-        self.words = {n: self._word(n, I64) for n in kernel.words}
-        self.sensitive = mask_sensitivity()
+        self.b, self.pointers, self.words = b, pointers, words
 
-    def _word(self, number: int, kind: Type) -> Value:
-        return self.b.load(kind, self.b.element(self.arguments, "i64", number))
-
-    def call(self, helper: Frame, *extra: Value) -> None:
-        """Call a helper of this phase."""
-        values = ", ".join(map(str, (self.arguments, self.thread, self.threads, *extra)))
-        self.b.line(f"call void @{helper.b.name}({values})")
+    @cached_property
+    def sensitive(self) -> Fold[bool]:
+        """Whether the mask matters under which an expression is computed."""
+        return mask_sensitivity()
 
     # Integers
 
@@ -127,39 +116,32 @@ class Frame:
     def unravel(self, number: Value, extents: Sequence[Integer]) -> list[Value]:
         """The indices of a row-major number in an array of these extents."""
         indices: list[Value] = []
-        for extent in map(self.integer, reversed(extents)):
-            if extent.text == "1":
-                indices.append(self.integer(0))
+        for place, extent in reversed(list(enumerate(map(self.integer, extents)))):
+            if extent.text == "1" or not place:
+                indices.append(self.integer(0) if extent.text == "1" else number)
                 continue
             indices.append(self.b.binary("urem", number, extent))
             number = self.b.binary("udiv", number, extent)
         return indices[::-1]
 
-    def ceil_div(self, extent: int, size: int) -> Value:
+    def ceil_div(self, extent: Integer, size: int) -> Value:
         """extent / size rounded up, for an extent that is not negative."""
-        if is_static(extent):
-            return self.integer(ceil(extent / size))
-        return self.b.binary("udiv", self.add(extent, size - 1), size)
+        above = self.add(extent, size - 1)
+        if _is_literal(above):
+            return _literal(int(above.text) // size)
+        return above if size == 1 else self.b.binary("udiv", above, size)
+
+    def shares(self, count: Value, part: Value, parts: Value) -> tuple[Value, Value]:
+        """The half-open range of `count` iterations that belongs to a part of several."""
+        first, last = (
+            self.b.binary("udiv", self.b.binary("mul", count, number), parts)
+            for number in (part, self.add(part, 1))
+        )
+        return first, last
 
     def product(self, numbers: Sequence[Integer]) -> Value:
         """The product of integers."""
         return reduce(self.multiply, numbers, self.integer(1))
-
-    @contextmanager
-    def thread_loop(self, extents: Sequence[Integer], slots: int) -> Generator[list[Value]]:
-        """A loop over this thread's share of a loop nest; yields the nest's indices."""
-        start, stop = self.thread_range(self.product(extents), slots)
-        with self.b.loop(start, stop) as loop:
-            yield self.unravel(loop.index, extents)
-
-    def thread_range(self, iterations: Integer, slots: int) -> tuple[Value, Value]:
-        """The half-open range of iterations that this thread runs; only `slots` threads work."""
-        count = self.integer(iterations)
-        working = self.minimum(self.threads, slots)
-        after = self.add(self.thread, 1)
-        ends = [self.b.binary("mul", count, number) for number in (self.thread, after)]
-        first, last = (self.b.binary("udiv", end, working) for end in ends)
-        return self.minimum(first, count), self.minimum(last, count)
 
     # Addresses, masks
 
@@ -204,10 +186,46 @@ class Frame:
 
     def lanes_below(self, start: Integer, stop: Integer, lanes: int) -> Value:
         """A mask of the lanes start, start + 1, … that are less than `stop`."""
-        left = self.b.convert("trunc", self.subtract(stop, start), "i32")
-        left = self.b.intrinsic("smax", left, constant(left.type, 0))
-        kind = left.type.of(lanes)
-        return self.b.compare("ult", self.b.lanes(kind), self.b.splat(left, lanes))
+        left = self.minimum(self.subtract(stop, start), lanes)
+        short = self.b.splat(self.b.convert("trunc", left, "i32"), lanes)
+        return self.b.compare("slt", self.b.lanes(short.type), short)
+
+
+class PhaseFrame(Frame):
+    """A phase of a kernel, or a helper of one that takes `extra` i64 arguments and is never
+    inlined."""
+
+    def __init__(
+        self, module: Module, name: str, kernel: Kernel, scratch: bool, extra: int = 0
+    ) -> None:
+        attributes = "noinline nounwind" if extra else "nounwind"
+        self.b = module.function(name, (POINTER, *[I64] * (2 + extra)), VOID, attributes)
+        self.arguments, self.thread, self.threads, *self.extra = self.b.parameters
+        pointers = {a: self._word(1 + n, POINTER) for n, a in enumerate(kernel.arguments)}
+        after = 1 + len(kernel.arguments)
+        self.scratch = self._word(after, POINTER) if scratch else Value(POINTER, "null")
+        super().__init__(self.b, pointers, {n: self._word(n, I64) for n in kernel.words})
+
+    def _word(self, number: int, kind: Type) -> Value:
+        return self.b.load(kind, self.b.element(self.arguments, "i64", number))
+
+    def call(self, helper: PhaseFrame, *extra: Value) -> None:
+        """Call a helper of this phase."""
+        values = ", ".join(map(str, (self.arguments, self.thread, self.threads, *extra)))
+        self.b.line(f"call void @{helper.b.name}({values})")
+
+    @contextmanager
+    def thread_loop(self, extents: Sequence[Integer], slots: int) -> Generator[list[Value]]:
+        """A loop over this thread's share of a loop nest; yields the nest's indices."""
+        start, stop = self.thread_range(self.product(extents), slots)
+        with self.b.loop(start, stop) as loop:
+            yield self.unravel(loop.index, extents)
+
+    def thread_range(self, iterations: Integer, slots: int) -> tuple[Value, Value]:
+        """The half-open range of iterations that this thread runs; only `slots` threads work."""
+        count, working = self.integer(iterations), self.minimum(self.threads, slots)
+        ends = self.shares(count, self.thread, working)
+        return self.minimum(ends[0], count), self.minimum(ends[1], count)
 
 
 @dataclass

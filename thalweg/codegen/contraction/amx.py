@@ -27,7 +27,7 @@ from thalweg.codegen.contraction.schedule import (
     variables_of,
 )
 from thalweg.codegen.contraction.scratch import pieces
-from thalweg.codegen.frame import At, Frame, Leaves
+from thalweg.codegen.frame import At, Leaves, PhaseFrame
 from thalweg.codegen.llvm.builder import (
     I8,
     I16,
@@ -171,8 +171,8 @@ def emit_amx(problem: Problem, schedule: Schedule) -> Emitted:
     kernel = layout.roles.form.kernel
     if schedule.copy_b == "shared":
         names.insert(0, "pack")
-        _pack(layout, Frame(module, "pack", kernel, True))
-    _AmxEmitter(layout, Frame(module, "multiply", kernel, True)).emit()
+        _pack(layout, PhaseFrame(module, "pack", kernel, True))
+    _AmxEmitter(layout, PhaseFrame(module, "multiply", kernel, True)).emit()
     return Emitted(tuple(names), module.text, layout.size * _ITEM, "tiles")
 
 
@@ -225,7 +225,7 @@ class _Layout:
         """The total size."""
         return self._shared_size + SLOTS * sum(self._thread_sizes)
 
-    def thread_addresses(self, frame: Frame) -> tuple[Value, Value]:
+    def thread_addresses(self, frame: PhaseFrame) -> tuple[Value, Value]:
         """The addresses of a thread's packed `a` and `b`."""
         a, b = self._thread_sizes
         start = frame.add(self._shared_size, frame.multiply(frame.thread, a + b))
@@ -238,7 +238,7 @@ class _Layout:
 class _ColumnPacker:
     """Emits the loops that pack panels of `b`."""
 
-    def __init__(self, layout: _Layout, frame: Frame) -> None:
+    def __init__(self, layout: _Layout, frame: PhaseFrame) -> None:
         self.layout, self.frame, self.b = layout, frame, frame.b
         self.access = layout.roles.b
         self.lane, self.inner = layout.form.lane, layout.roles.inner
@@ -322,7 +322,7 @@ class _ColumnPacker:
         return reduce(partial(b.binary, "and"), masks) if masks else None
 
 
-def _pack(layout: _Layout, frame: Frame) -> None:
+def _pack(layout: _Layout, frame: PhaseFrame) -> None:
     """Emit the phase that packs `b` for all threads, chunk by chunk of every panel."""
     with frame.thread_loop([layout.panels, layout.chunks], SLOTS) as (panel, chunk):
         base = frame.b.element(frame.scratch, "i16", frame.multiply(panel, layout.panel))
@@ -345,7 +345,7 @@ class _RowBlock:
 class _AmxEmitter:
     """Emits the phase that multiplies."""
 
-    def __init__(self, layout: _Layout, frame: Frame) -> None:
+    def __init__(self, layout: _Layout, frame: PhaseFrame) -> None:
         self.layout, self.frame, self.b = layout, frame, frame.b
         self.form, self.schedule, self.roles = layout.form, layout.schedule, layout.roles
         self.copy_a, self.packed_b = layout.thread_addresses(frame)

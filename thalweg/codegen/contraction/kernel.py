@@ -30,7 +30,7 @@ from thalweg.codegen.contraction.packing import Box, PackEmitter, Packing, Span
 from thalweg.codegen.contraction.plan import best, check_supported
 from thalweg.codegen.contraction.schedule import Problem, Schedule, limited_variable, spans_of_rows
 from thalweg.codegen.contraction.scratch import GROUP, Scratch, pieces
-from thalweg.codegen.frame import Frame
+from thalweg.codegen.frame import PhaseFrame
 from thalweg.codegen.llvm.builder import Module, Value, constant
 from thalweg.codegen.llvm.emitted import Emitted
 from thalweg.codegen.machine import SLOTS, CpuTarget
@@ -59,7 +59,7 @@ class _Operand:
 class GemmEmitter:
     """Emits the phase that multiplies."""
 
-    def __init__(self, scratch: Scratch, frame: Frame) -> None:
+    def __init__(self, scratch: Scratch, frame: PhaseFrame) -> None:
         self.scratch, self.frame, self.b = scratch, frame, frame.b
         self.form, self.schedule = scratch.form, scratch.schedule
         self.lanes = scratch.problem.lanes
@@ -468,15 +468,15 @@ def _emit_gemm(scratch: Scratch) -> Emitted:
     module = Module(target.native_fp16, target.fma)
     if scratch.schedule.copy_b == "shared":
         names.insert(0, "pack")
-        _pack(scratch, Frame(module, "pack", kernel, True))
-    GemmEmitter(scratch, Frame(module, "multiply", kernel, scratch.size > 0)).emit()
+        _pack(scratch, PhaseFrame(module, "pack", kernel, True))
+    GemmEmitter(scratch, PhaseFrame(module, "multiply", kernel, scratch.size > 0)).emit()
     return Emitted(tuple(names), module.text, scratch.size, "tiles")
 
 
 _MIN_PANELS = 8  # that threads can share evenly
 
 
-def _pack(scratch: Scratch, frame: Frame) -> None:
+def _pack(scratch: Scratch, frame: PhaseFrame) -> None:
     """Emit the phase that packs `b` for all threads.
 
     Threads share slices of the first reduced variable if columns are contiguous, so that memory is

@@ -33,7 +33,7 @@ from thalweg.codegen.loops.scope import KernelContext, LaneScope, Scope, Spill
 from thalweg.codegen.loops.simplify import outside_reductions, static_extent
 from thalweg.codegen.math.conversion import register_type
 from thalweg.codegen.math.elements import Accumulator, State, accumulator_of
-from thalweg.ir.dynamic import factors_of, is_static
+from thalweg.ir.dynamic import is_static
 from thalweg.ir.expr import Const, Expr, Reduce, Select
 from thalweg.ir.loop import Variable
 from thalweg.ir.rewrite import free_variables, postorder
@@ -85,12 +85,8 @@ class ExpressionEmitter:
         """The extent of a variable."""
         for inner, blocks in self._plan.blocks.items():
             if variable is blocks:
-                above = self._b.binary("add", self.extent(inner), BLOCK - 1)
-                return self._b.binary("udiv", above, BLOCK)
-        first, *others = map(self._context.integer, factors_of(variable.extent))
-        for other in others:
-            first = self._b.binary("mul", first, other)
-        return first
+                return self._context.ceil_div(self.extent(inner), BLOCK)
+        return self._context.integer(variable.extent)
 
     def hoist(self, scope: Scope, certain: Sequence[Expr], perhaps: Sequence[Expr] = ()) -> None:
         """Compute the parts of expressions that are invariant in inner loops. Those of `certain`
@@ -265,12 +261,10 @@ class ExpressionEmitter:
         self, nest: ReductionNest, split: BlockSplit, carried: Sequence[Value]
     ) -> Generator[tuple[Loop, Span]]:
         """A loop over the blocks of a nest; yields it and the span of a block."""
-        b, zero = self._b, constant(I64, 0)
-        count = self.extent(nest.variables[split.position])
-        size = constant(I64, split.size * nest.unit(split.position))
-        with b.loop(zero, count, size, carried) as loop:
-            after = b.binary("add nsw", loop.index, size)
-            yield loop, (loop.index, b.call("llvm.smin.i64", I64, after, count))
+        count, frame = self.extent(nest.variables[split.position]), self._context
+        size = split.size * nest.unit(split.position)
+        with self._b.loop(0, count, size, carried) as loop:
+            yield loop, (loop.index, frame.minimum(frame.add(loop.index, size), count))
 
     def _loop_nest(
         self, scope: Scope, nest: ReductionNest, slots: Slots, span: Span | None = None
@@ -328,7 +322,7 @@ class ExpressionEmitter:
     ) -> Slots:
         """Reduce in interleaved vectors, then merge the partial states in a fixed order."""
         width, copies = self._lane_width(lane), self._lane_interleave(lane, group)
-        loop = VectorLoop(self._b, lane, width, copies, self._plan.masks_tails)
+        loop = VectorLoop(self._context, lane, width, copies, self._plan.masks_tails)
         others = [v for v in group[0].variables if v is not lane]
         start = [initial_states(group, lanes) for lanes in loop.slot_lanes]
         nest = ReductionNest((*others, lane), group, body, loop)

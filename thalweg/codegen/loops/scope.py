@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
+from types import MappingProxyType
 from typing import Any, cast
 
 import numpy as np
 
+from thalweg.codegen.frame import Frame
 from thalweg.codegen.llvm.builder import I32, I64, Builder, Type, Value, constant
 from thalweg.codegen.loops.simplify import is_speculatable
 from thalweg.codegen.math.conversion import converted, from_memory, storage_type, to_memory
@@ -47,23 +49,28 @@ _MAX_BRANCH_DEPTH = 16
 _INT32: Any = np.dtype(np.int32)
 
 
-@dataclass(eq=False)
-class KernelContext:
+class KernelContext(Frame):
     """What all scopes of a kernel share: the function, its buffers, and how it faults."""
 
-    builder: Builder
-    pointers: dict[Argument, Value]
-    words: dict[int, Value]
-    speculatable: Fold[bool]
-    fault: Callable[[Builder, Value], None]
-    reduce_masked: Callable[[LaneScope, Reduce, Value | None], Value]
-    is_aligned: bool = False  # buffers are aligned for any vector
-    is_simt: bool = False  # lanes are of one GPU thread, whose masks are branches
+    is_aligned = False  # buffers are aligned for any vector
+    is_simt = False  # lanes are of one GPU thread, whose masks are branches
     #: calls whose results are rounded to these dtypes at once, so that approximations suffice
-    hidden: Mapping[Expr, Dtype] = field(default_factory=dict[Expr, Dtype])
+    hidden: Mapping[Expr, Dtype] = MappingProxyType({})
+
+    def __init__(
+        self,
+        b: Builder,
+        pointers: Mapping[Argument, Value],
+        words: Mapping[int, Value],
+        speculatable: Fold[bool],
+        fault: Callable[[Builder, Value], None],
+        reduce_masked: Callable[[LaneScope, Reduce, Value | None], Value],
+    ) -> None:
+        super().__init__(b, pointers, words)
+        self.speculatable, self.fault, self.reduce_masked = speculatable, fault, reduce_masked
 
     @cached_property
-    def mask_sensitive(self) -> Fold[bool]:
+    def sensitive(self) -> Fold[bool]:
         """Whether the mask matters under which an expression is computed."""
         return mask_sensitivity(self._reads_or_faults)
 
@@ -71,10 +78,6 @@ class KernelContext:
         return not (
             self.speculatable.of(expr) if isinstance(expr, Reduce | Scan) else is_speculatable(expr)
         )
-
-    def integer(self, number: int) -> Value:
-        """An integer as an i64 value, a dynamic one from the argument words."""
-        return self.words[number.word] if isinstance(number, Dynamic) else constant(I64, number)
 
 
 @dataclass(frozen=True)
@@ -114,9 +117,7 @@ class LaneScope(Evaluator):
         vector: Variable | None = None,
         tail: Value | None = None,
     ) -> None:
-        super().__init__(
-            context.builder, lanes, self._leaf_value, context.fault, context.mask_sensitive
-        )
+        super().__init__(context.b, lanes, self._leaf_value, context.fault, context.sensitive)
         self.context, self.parent, self.vector, self.tail = context, parent, vector, tail
         self._bound = bound or {}
         self.bound_variables: frozenset[Variable] = frozenset(self._bound)

@@ -12,7 +12,7 @@ from itertools import chain
 
 from thalweg.codegen.contraction.form import argument_of
 from thalweg.codegen.contraction.packing import transposed
-from thalweg.codegen.frame import Frame, Integer
+from thalweg.codegen.frame import Integer, PhaseFrame
 from thalweg.codegen.llvm.builder import FLOAT, I8, POINTER, Type, Value, constant
 from thalweg.codegen.winograd.algorithm import Tile, transform_1d, transform_2d
 from thalweg.codegen.winograd.form import Axis
@@ -25,7 +25,7 @@ At = dict[Variable, Value]
 class Stage:
     """Emits the function of a stage; addresses of a thread's scratch memory."""
 
-    def __init__(self, layout: Layout, frame: Frame) -> None:
+    def __init__(self, layout: Layout, frame: PhaseFrame) -> None:
         self.layout, self.conv, self.frame, self.b = (layout, layout.conv, frame, frame.b)
         self.algorithm, self.lanes = layout.algorithm, layout.lanes
         self.kind = FLOAT.of(self.lanes)

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from thalweg.codegen.cuda.contraction.problem import ACCESS_BYTES, alignment_of
 from thalweg.codegen.cuda.grid import Grid, GridModule
 from thalweg.codegen.frame import Frame, Leaves
-from thalweg.codegen.llvm.builder import I1, I32, I64, POINTER, Builder, Type, Value, constant
+from thalweg.codegen.llvm.builder import I1, I32, I64, POINTER, Type, Value, constant
 from thalweg.codegen.math.conversion import storage_type, to_memory
-from thalweg.codegen.math.elements import mask_sensitivity
 from thalweg.ir.expr import Variable
 from thalweg.ir.index import Affine
 from thalweg.ir.kernel import Argument, Kernel, Store
@@ -29,15 +28,13 @@ class GridFrame(Frame):
         count, buffers = len(kernel.arguments), range(1, 2 + len(kernel.arguments))
         sizes = max([count + 1, *kernel.words]) - count - 1
         words = [POINTER] * (2 + count) + [I64] * sizes
-        self.b: Builder = module.entry(name, words, threads, maps)
+        b = module.entry(name, words, threads, maps)
+        given = b.parameters[1:]
+        pointers = {a: given[n] for a, n in zip(kernel.arguments, buffers, strict=False)}
+        super().__init__(b, pointers, {n: given[n] for n in kernel.words})
         self.target, self.max_threads = module.target, threads
-        given = self.b.parameters[1:]
-        self.fault = given[0]
-        self.pointers = {a: given[n] for a, n in zip(kernel.arguments, buffers, strict=False)}
-        self.scratch = given[1 + count]
-        self.words = {n: given[n] for n in kernel.words}
+        self.fault, self.scratch = given[0], given[1 + count]
         self.maps = given[2 + count + sizes :]
-        self.sensitive = mask_sensitivity()
         self.grid = Grid.of(self.b)
         self.number = self.grid.thread()  # of the thread in its block (i32)
         self.memory = self.grid.shared()  # the address of the block's shared memory

@@ -251,7 +251,7 @@ class EachEmitter(GridEmitter):
         with self._b.loop(0, count, 1, carried) as loop:
             index = loop.index
             if variable in self.mapping.backward:
-                index = self._b.binary("sub", self._add(count, -1), index)
+                index = self._b.binary("sub", self._context.add(count, -1), index)
             inner = scope.bind({variable: index})
             plain = inner if plain is scope else plain.bind({variable: index})
             loop.next = self._advance_scans(inner, scans, loop.carried)
