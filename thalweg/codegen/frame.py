@@ -1,18 +1,15 @@
-"""Emission of one function of a kernel: arguments, integer arithmetic, addresses, leaf loads.
+"""Emission of one function of a kernel: arguments, integer arithmetic, masks.
 
 A `Frame` is a function with its buffers and run-time integers; it emits index arithmetic with
 constants folded. A `PhaseFrame` opens one with the native signature (argument words, thread,
-threads) and loads its argument words once. `Leaves` evaluates the leaves of expressions (loads,
-indices, run-time integers), in one lane or along a vector variable.
+threads) and loads its argument words once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import cached_property, reduce
-from typing import Any
 
 from thalweg.codegen.llvm.builder import (
     I1,
@@ -25,17 +22,9 @@ from thalweg.codegen.llvm.builder import (
     Value,
     constant,
 )
-from thalweg.codegen.math.conversion import (
-    converted,
-    from_memory,
-    register_type,
-    storage_type,
-    to_memory,
-)
-from thalweg.codegen.math.elements import Evaluator, mask_sensitivity
+from thalweg.codegen.math.elements import mask_sensitivity
 from thalweg.ir.dynamic import Dynamic, DynamicProduct
-from thalweg.ir.expr import Accumulated, Cast, Expr, Index, Load, Variable, Word
-from thalweg.ir.functions.dtypes import INT64
+from thalweg.ir.expr import Variable
 from thalweg.ir.index import Affine
 from thalweg.ir.kernel import Argument, Bound, Kernel
 from thalweg.ir.rewrite import Fold
@@ -158,14 +147,10 @@ class Frame:
             result = self.add(result, self.multiply(at[variable], factor))
         return self.add(result, offset.constant)
 
-    def lane_numbers(self, lanes: int) -> Value:
-        """The vector 0, 1, 2, … of i64."""
-        return self.b.lanes(I64.of(lanes))
-
     def lane_steps(self, step: int, lanes: int) -> Value:
         """The vector 0, step, 2 · step, … of i64."""
         steps = self.b.splat(self.integer(step), lanes)
-        return self.b.binary("mul", self.lane_numbers(lanes), steps)
+        return self.b.binary("mul", self.b.lanes(I64.of(lanes)), steps)
 
     def in_bounds(self, bounds: Sequence[Bound], at: At) -> Value:
         """Whether all bounds hold at scalar values of their variables."""
@@ -226,130 +211,6 @@ class PhaseFrame(Frame):
         count, working = self.integer(iterations), self.minimum(self.threads, slots)
         ends = self.shares(count, self.thread, working)
         return self.minimum(ends[0], count), self.minimum(ends[1], count)
-
-
-@dataclass
-class Leaves:
-    """Values of the leaves of expressions at one point: a leaf function for an `Evaluator`.
-
-    Variables have the values `at`, plus a constant `displacement`; `lane` grows by one from lane to
-    lane. `tail` masks the lanes that exist at all, `sum` is the finished sum of a contraction.
-    `base_addresses` caches addresses without the displacement, for all points that share it.
-    """
-
-    frame: Frame
-    at: At
-    lane: Variable | None
-    lanes: int
-    tail: Value | None = None
-    sum: Value | None = None
-    displacement: Mapping[Variable, int] = field(default_factory=dict[Variable, int])
-    base_addresses: dict[tuple[Argument, Affine], Value] = field(
-        default_factory=dict[tuple[Argument, Affine], Value]
-    )
-
-    def evaluator(self) -> Evaluator:
-        """A fresh evaluator over these leaves."""
-        return Evaluator(self.frame.b, self.lanes, self, None, self.frame.sensitive)
-
-    def __call__(self, expr: Expr, mask: Value | None) -> Value:
-        """The value of a leaf."""
-        match expr:
-            case Accumulated() if self.sum is not None:
-                return self.sum
-            case Index():
-                return self._index(expr.variable)
-            case Word():
-                value = self.frame.integer(expr.number)
-                return converted(self.frame.b, value, INT64, expr.dtype)
-            case Load():
-                return self.load(expr.buffer, expr.offset, mask)
-            case _:
-                raise ValueError(f"a {type(expr).__name__} in a contraction")
-
-    def _index(self, variable: Variable) -> Value:
-        frame, b = self.frame, self.frame.b
-        start = frame.add(self.at[variable], self.displacement.get(variable, 0))
-        if variable is not self.lane or self.lanes == 1:
-            return start
-        return b.binary("add", b.splat(start, self.lanes), frame.lane_numbers(self.lanes))
-
-    def load(self, argument: Argument, offset: Affine, mask: Value | None) -> Value:
-        """The elements at an offset: a vector, or a scalar if all lanes read the same one."""
-        return from_memory(self.frame.b, self._load_raw(argument, offset, mask), argument.dtype)
-
-    def raw_bits(self, value: Expr, dtype: Any, mask: Value | None) -> Value:
-        """An expression in its storage format, a vector. A load of a narrow dtype is copied as it
-        is, without conversion to the register type and back."""
-        b, is_narrow = self.frame.b, storage_type(dtype) != register_type(dtype)
-        if is_narrow and isinstance(value, Load) and value.dtype == dtype:
-            raw = self._load_raw(value.buffer, value.offset, mask)
-            return raw if raw.type.lanes == self.lanes else b.splat(raw, self.lanes)
-        return to_memory(b, self.evaluator().value_as(value, dtype, mask), dtype)
-
-    def _load_raw(self, argument: Argument, offset: Affine, mask: Value | None) -> Value:
-        address, spread = self.address(argument, offset, mask)
-        b, kind = self.frame.b, storage_type(argument.dtype, self.lanes)
-        if spread is None:
-            return self._load_uniform(kind.of(1), address, mask)
-        if isinstance(spread, int) and spread == 1:
-            return b.load(kind, address, mask)
-        addresses = b.element(address, kind.scalar, self.lane_offsets(spread))
-        return b.gather(kind, addresses, mask)
-
-    def _load_uniform(self, kind: Type, address: Value, mask: Value | None) -> Value:
-        b = self.frame.b
-        if mask is None or (self.tail is not None and mask.text == self.tail.text):
-            return b.load(kind, address)
-        return b.choose(b.any(mask), lambda: b.load(kind, address), lambda: constant(kind, 0))
-
-    def lane_offsets(self, spread: int | Value) -> Value:
-        """The offset of each lane from the first, in elements."""
-        if isinstance(spread, Value):
-            return spread
-        return self.frame.lane_steps(spread, self.lanes)
-
-    def address(
-        self, argument: Argument, offset: Affine, mask: Value | None
-    ) -> tuple[Value, int | Value | None]:
-        """The address of the first lane, and how the other lanes lie to it: at the same address
-        (None), at a constant stride, or at a vector of offsets."""
-        frame, scalar = self.frame, storage_type(argument.dtype).scalar
-        distance = frame.integer(0)
-        step, spread = None, None
-        for variable, factor in offset.strides.items():
-            moved = frame.multiply(self.displacement.get(variable, 0), factor)
-            distance = frame.add(distance, moved)
-            step = factor if variable is self.lane and self.lanes > 1 else step
-        for term, factor in offset.computed.items():
-            value = self._term_value(term, mask)
-            if value.type.lanes == 1:
-                distance = frame.add(distance, frame.multiply(value, factor))
-            else:
-                spread = self._add_term(spread, value, factor)
-        if spread is not None and step is not None:
-            spread = frame.b.binary("add", spread, self.lane_offsets(step))
-        address = frame.element(self._base_address(argument, offset, scalar), scalar, distance)
-        return address, step if spread is None else spread
-
-    def _base_address(self, argument: Argument, offset: Affine, scalar: str) -> Value:
-        """The address of the variable terms of an offset, without displacement."""
-        key = argument, offset
-        if key not in self.base_addresses:
-            frame, start = self.frame, self.frame.integer(offset.constant)
-            for variable, factor in offset.strides.items():
-                start = frame.add(start, frame.multiply(self.at[variable], factor))
-            self.base_addresses[key] = frame.b.element(frame.pointers[argument], scalar, start)
-        return self.base_addresses[key]
-
-    def _add_term(self, distances: Value | None, value: Value, factor: int) -> Value:
-        b = self.frame.b
-        scaled = b.binary("mul", value, b.splat(self.frame.integer(factor), self.lanes))
-        return scaled if distances is None else b.binary("add", distances, scaled)
-
-    def _term_value(self, term: Expr, mask: Value | None) -> Value:
-        """A computed term of an offset as i64."""
-        return self.evaluator().scalar_or_vector(Cast(term, INT64), mask)
 
 
 @memoized(4_096)

@@ -27,7 +27,7 @@ from thalweg.codegen.contraction.schedule import (
     variables_of,
 )
 from thalweg.codegen.contraction.scratch import pieces
-from thalweg.codegen.frame import At, Leaves, PhaseFrame
+from thalweg.codegen.frame import At, PhaseFrame
 from thalweg.codegen.llvm.builder import (
     I8,
     I16,
@@ -42,6 +42,7 @@ from thalweg.codegen.llvm.builder import (
 )
 from thalweg.codegen.llvm.emitted import Emitted
 from thalweg.codegen.machine import SLOTS, CpuTarget
+from thalweg.codegen.point import Point
 from thalweg.ir.dynamic import is_static
 from thalweg.ir.expr import Cast, Load
 from thalweg.ir.kernel import Access, Contraction
@@ -306,8 +307,8 @@ class _ColumnPacker:
     def _values(self, at: At) -> Value:
         """16 columns of one term in storage format; zero where out of bounds."""
         mask = self._mask(at)
-        leaves = Leaves(self.frame, at, self.lane, SIDE, tail=mask)
-        raw = leaves.raw_bits(self.access.value, BFLOAT16, mask)
+        point = Point(self.frame, at, self.lane, SIDE, tail=mask)
+        raw = point.raw_bits(self.access.value, BFLOAT16, mask)
         return raw if mask is None else self.b.select(mask, raw, 0)
 
     def _mask(self, at: At) -> Value | None:
@@ -460,7 +461,7 @@ class _AmxEmitter:
         frame, lane = self.frame, self.form.lane
         with self.b.loop(0, count) as loop:
             places = self._row_indices(rows, frame.add(first, loop.index))
-            row = Leaves(frame, {**rows.at, **places, lane: column}, lane, SIDE)
+            row = Point(frame, {**rows.at, **places, lane: column}, lane, SIDE)
             for j, mask in enumerate(masks):
                 total = self.b.load(_SUMS, self._sum_at(loop.index, j))
                 displacement = {lane: j * SIDE}

@@ -17,9 +17,10 @@ from thalweg.codegen.llvm.builder import I64, Builder, Value, constant
 from thalweg.codegen.loops.compute import ExpressionEmitter
 from thalweg.codegen.loops.lanes import Slots, VectorLoop
 from thalweg.codegen.loops.plan import BLOCK, Plan
-from thalweg.codegen.loops.scope import Address, KernelContext, LaneScope, Scope
+from thalweg.codegen.loops.scope import KernelContext, LaneScope, Scope
 from thalweg.codegen.loops.simplify import static_extent
 from thalweg.codegen.math.elements import accumulator_of, combine_elements
+from thalweg.codegen.point import Address
 from thalweg.ir.expr import Expr, Scan
 from thalweg.ir.functions.reductions import REDUCTIONS
 from thalweg.ir.kernel import Argument, Check, Store

@@ -20,8 +20,9 @@ import numpy as np
 from thalweg.codegen.frame import Frame
 from thalweg.codegen.llvm.builder import I32, I64, Builder, Type, Value, constant
 from thalweg.codegen.loops.simplify import is_speculatable
-from thalweg.codegen.math.conversion import converted, from_memory, storage_type, to_memory
-from thalweg.codegen.math.elements import Evaluator, mask_sensitivity
+from thalweg.codegen.math.conversion import from_memory, storage_type, to_memory
+from thalweg.codegen.math.elements import mask_sensitivity
+from thalweg.codegen.point import Address, PointEvaluator
 from thalweg.ir.dynamic import Dynamic, is_static
 from thalweg.ir.expr import (
     COMPARISONS,
@@ -38,7 +39,7 @@ from thalweg.ir.expr import (
     Word,
 )
 from thalweg.ir.functions.dtypes import BOOL, INT64, Dtype
-from thalweg.ir.index import Affine, Term, term_expression
+from thalweg.ir.index import Affine, term_expression
 from thalweg.ir.kernel import Argument
 from thalweg.ir.rewrite import Fold, free_variables, postorder
 from thalweg.platform.dtype_traits import is_narrow_float
@@ -89,24 +90,8 @@ class Spill:
     kind: Type
 
 
-@dataclass(frozen=True)
-class Address:
-    """An element offset, of one element or per lane: a scalar `base` plus an optional vector.
-
-    `contiguous` lanes follow each other from `base`, which is a multiple of `aligned` elements.
-    """
-
-    base: Value
-    lanes: Value | None
-    contiguous: bool
-    aligned: int = 1
-
-
-class LaneScope(Evaluator):
-    """An evaluator in one iteration of the enclosing loops.
-
-    `tail` masks the lanes within the loop's bounds; None if all are.
-    """
+class LaneScope(PointEvaluator):
+    """An evaluator in one iteration of the enclosing loops."""
 
     def __init__(
         self,
@@ -117,8 +102,8 @@ class LaneScope(Evaluator):
         vector: Variable | None = None,
         tail: Value | None = None,
     ) -> None:
-        super().__init__(context.b, lanes, self._leaf_value, context.fault, context.sensitive)
-        self.context, self.parent, self.vector, self.tail = context, parent, vector, tail
+        super().__init__(context, lanes, vector, tail, context.fault)
+        self.context, self.parent = context, parent
         self._bound = bound or {}
         self.bound_variables: frozenset[Variable] = frozenset(self._bound)
         if parent is not None:
@@ -287,18 +272,9 @@ class LaneScope(Evaluator):
     # Leaves
 
     def _leaf_value(self, expr: Expr, mask: Value | None) -> Value:
-        match expr:
-            case Index():
-                return self.index(expr.variable)
-            case Word():
-                value = self.context.integer(expr.number)
-                return converted(self.builder, value, INT64, expr.dtype)
-            case Load():
-                return self._load(expr.buffer, expr.offset, mask)
-            case Reduce():
-                return self.context.reduce_masked(self, expr, mask)
-            case _:
-                raise ValueError(f"a {type(expr).__name__} where no loop carries it")
+        if isinstance(expr, Reduce):
+            return self.context.reduce_masked(self, expr, mask)
+        return super()._leaf_value(expr, mask)
 
     def at(self, variable: Variable) -> Value:
         """The scalar value of a variable; of the vector variable, that of the first lane."""
@@ -309,23 +285,13 @@ class LaneScope(Evaluator):
             scope = scope.parent
         raise KeyError(variable.name)
 
-    def index(self, variable: Variable) -> Value:
-        """The value of a variable; of the vector variable, in all lanes."""
-        value = self.at(variable)
-        if variable is not self.vector or self.lanes == 1:
-            return value
-        b, kind = self.builder, I64.of(self.lanes)
-        return b.binary("add", b.splat(value, self.lanes), b.lanes(kind))
-
     def _load(self, argument: Argument, offset: Affine, mask: Value | None) -> Value:
         if argument.contains(offset):
             mask = self.tail
         address = self.locate(argument, offset, mask)
-        if address.lanes is None and not address.contiguous and _same_mask(mask, self.tail):
-            mask = None
-        key = argument, address, mask
+        key = argument, address, self._read_mask(address, mask)
         if key not in self._loaded:
-            self._loaded[key] = self.read(argument, address, mask)
+            self._loaded[key] = self.read(*key)
         return self._loaded[key]
 
     # Addresses
@@ -336,7 +302,8 @@ class LaneScope(Evaluator):
         narrow = not isinstance(argument.size, Dynamic) and argument.size < _NARROW
         kind = (I32 if narrow else I64).of(self.lanes)
         for term, factor in offset.terms.items():
-            value = self._term(term, mask)
+            is_bound = isinstance(term, Variable)
+            value = self.at(term) if is_bound else self._term(term_expression(term), mask)
             if value.type.lanes > 1:
                 vectors.append(self._times(self._resized(value, kind), factor))
                 continue
@@ -366,12 +333,6 @@ class LaneScope(Evaluator):
             return 1
         return math.gcd(self.lanes, *known)
 
-    def _term(self, term: Term, mask: Value | None) -> Value:
-        if isinstance(term, Variable):
-            return self.at(term)
-        expr = term_expression(term)
-        return converted(self.builder, self.scalar_or_vector(expr, mask), expr.dtype, INT64)
-
     def _resized(self, value: Value, kind: Type) -> Value:
         if value.type.scalar == kind.scalar:
             return value
@@ -387,34 +348,7 @@ class LaneScope(Evaluator):
     def _plus(self, one: Value, other: Value) -> Value:
         return other if one.text == "0" else self.builder.binary("add", one, other)
 
-    # Memory
-
-    def read(self, argument: Argument, address: Address, mask: Value | None) -> Value:
-        """Load from an address, a scalar if it is uniform; nothing is read off the mask."""
-        b, pointer = self.builder, self.pointer(argument, address)
-        is_vector = address.contiguous or address.lanes is not None
-        kind = storage_type(argument.dtype, self.lanes if is_vector else 1)
-        if address.lanes is not None:
-            raw = b.gather(kind, pointer, mask)
-        elif address.contiguous or mask is None:
-            raw = b.load(kind, pointer, mask, address.aligned)
-        else:
-            raw = b.choose(b.any(mask), lambda: b.load(kind, pointer), lambda: constant(kind, 0))
-        return from_memory(b, raw, argument.dtype)
-
-    def write(self, argument: Argument, address: Address, value: Value, mask: Value | None) -> None:
-        """Store to an address where the mask allows."""
-        b, pointer = self.builder, self.pointer(argument, address)
-        raw = to_memory(b, value, argument.dtype)
-        if address.lanes is not None:
-            b.scatter(b.splat(raw, self.lanes), pointer, mask)
-        elif address.contiguous:
-            b.store(b.splat(raw, self.lanes), pointer, mask, address.aligned)
-        elif mask is None:
-            b.store(raw, pointer)
-        else:
-            with b.when(b.any(mask)):
-                b.store(raw, pointer)
+    # Atomic additions
 
     def has_atomic_add(self, argument: Argument) -> bool:
         """Whether the processor has an atomic addition for an argument's dtype."""
@@ -427,12 +361,6 @@ class LaneScope(Evaluator):
         operation = "fadd" if raw.type.is_float else "add"
         pointer = self.pointer(argument, address)
         self.builder.emit(raw.type, f"atomicrmw {operation} {pointer}, {raw} monotonic")
-
-    def pointer(self, argument: Argument, address: Address) -> Value:
-        """The pointer to an element, or a vector of pointers."""
-        b, scalar = self.builder, storage_type(argument.dtype).scalar
-        pointer = b.element(self.context.pointers[argument], scalar, address.base)
-        return pointer if address.lanes is None else b.element(pointer, scalar, address.lanes)
 
 
 def _raw_constant(kind: Type, number: Const) -> Value:
@@ -494,10 +422,6 @@ def _is_narrow(expr: Expr) -> bool:
             return -_NARROW <= int(value) < _NARROW
         case _:
             return expr.dtype == _INT32
-
-
-def _same_mask(one: Value | None, other: Value | None) -> bool:
-    return (one and one.text) == (other and other.text)
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,8 +19,8 @@ from math import sqrt
 
 from thalweg.codegen.contraction.epilogue import store_sums
 from thalweg.codegen.contraction.form import argument_of
-from thalweg.codegen.frame import Leaves
 from thalweg.codegen.llvm.builder import FLOAT, I1, I8, Value, constant, suffix
+from thalweg.codegen.point import Point
 from thalweg.codegen.winograd.algorithm import Tile, transform_2d
 from thalweg.codegen.winograd.form import Axis
 from thalweg.codegen.winograd.transforms import At, Stage
@@ -196,10 +196,8 @@ class OutputTransform(Stage):
         is_strange = self._has_nonfinite([value for line in tile for value in line])
         with self.b.when(self.b.binary("or", is_strange, self.is_flagged)):
             self._recompute_directly(at, column)
-        leaves = Leaves(
-            self.frame, {**at, lane: column}, lane, self.lanes, self.column_mask(column)
-        )
-        self._store_lines(leaves)
+        point = Point(self.frame, {**at, lane: column}, lane, self.lanes, self.column_mask(column))
+        self._store_lines(point)
 
     def _line(self, line: Value) -> list[Value]:
         """The addresses of a line of outputs on the stack."""
@@ -229,7 +227,6 @@ class OutputTransform(Stage):
     ) -> None:
         """Add the products of a tap to a line of outputs, over all channels."""
         b, frame, lane, channel = (self.b, self.frame, self.conv.lane, self.conv.channel)
-        argument, offset = argument_of(self.conv.kernel.b)
         (line, down, across), (vertical, horizontal) = where, self.conv.axes
         taps = {
             vertical.tap: self._tap(vertical, down),
@@ -239,7 +236,8 @@ class OutputTransform(Stage):
         sums, mask = [b.load(self.kind, place) for place in places], self.column_mask(column)
         with b.loop(0, int(channel.extent), 1, sums) as loop:
             here = {**taps, channel: loop.index, lane: column}
-            filters = Leaves(frame, here, lane, self.lanes, mask).load(argument, offset, mask)
+            point = Point(frame, here, lane, self.lanes, mask)
+            filters = point.value(self.conv.kernel.b.value, mask)
             pairs = zip(sources, loop.carried, strict=True)
             loop.next = [
                 b.multiply_add(self._load_input(s, loop.index), filters, total)
@@ -279,23 +277,23 @@ class OutputTransform(Stage):
 
         return [[total(i, j) for j in range(size)] for i in range(size)]
 
-    def _store_lines(self, leaves: Leaves) -> None:
+    def _store_lines(self, point: Point) -> None:
         """Emit the stores of the outputs, line by line."""
         b, frame, outputs = self.b, self.frame, self.layout.outputs
         down = self.conv.axes[0].output
-        left = frame.subtract(down.extent, leaves.at[down])
+        left = frame.subtract(down.extent, point.values[down])
         with self.loop(frame.minimum(left, outputs)) as line:
-            at = {**leaves.at, down: frame.add(leaves.at[down], line)}
+            at = {**point.values, down: frame.add(point.values[down], line)}
             for j, place in enumerate(self._line(line)):
-                self._store(replace(leaves, at=at, sum=b.load(self.kind, place)), j)
+                self._store(replace(point, values=at, sum=b.load(self.kind, place)), j)
 
-    def _store(self, leaves: Leaves, number: int) -> None:
+    def _store(self, point: Point, number: int) -> None:
         """Store an output of a line, if it exists."""
         across = self.conv.axes[1].output
         guard = nullcontext()
         if number and across.extent % self.layout.outputs:
-            guard = self.b.when(self.output_exists(1, leaves.at, number))
+            guard = self.b.when(self.output_exists(1, point.values, number))
         with guard:
             store_sums(
-                self.conv.kernel, replace(leaves, displacement={across: number}, base_addresses={})
+                self.conv.kernel, replace(point, displacement={across: number}, base_addresses={})
             )
