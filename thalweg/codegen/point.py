@@ -24,7 +24,7 @@ from thalweg.codegen.math.conversion import (
 from thalweg.codegen.math.elements import Evaluator, Fault
 from thalweg.ir.dynamic import is_static
 from thalweg.ir.expr import Accumulated, Expr, Index, Load, Variable, Word
-from thalweg.ir.functions.dtypes import INT64
+from thalweg.ir.functions.dtypes import BOOL, INT64
 from thalweg.ir.index import Affine
 from thalweg.ir.kernel import Argument, Store
 
@@ -81,6 +81,13 @@ class PointEvaluator(Evaluator):
                 return self._load(expr.buffer, expr.offset, mask)
             case _:
                 raise ValueError(f"a {type(expr).__name__} where no loop carries it")
+
+    def condition(self, expr: Expr | None, mask: Value | None) -> Value | None:
+        """The lanes of a mask in which a condition holds; without one, the mask."""
+        if expr is None:
+            return mask
+        holds = self.value_as(expr, BOOL, mask)
+        return holds if mask is None else self.builder.binary("and", holds, mask)
 
     def index(self, variable: Variable) -> Value:
         """The value of a variable; of the vector variable, in all lanes."""

@@ -125,18 +125,8 @@ class Epilogue:
         count = len(sums) // len(rows)
         tile = Point(self.frame, dict(at), self.form.lane, count)
         for i, row in enumerate(rows):
-            total = self._as_vector(sums[i * count : (i + 1) * count])
+            total = self.frame.b.vector(sums[i * count : (i + 1) * count])
             store_sums(self.form.kernel, replace(tile, sum=total, displacement=row))
-
-    def _as_vector(self, numbers: Sequence[Value]) -> Value:
-        """A vector of scalars."""
-        if len(numbers) == 1:
-            return numbers[0]
-        kind = numbers[0].type.of(len(numbers))
-        vector = Value(kind, "poison")
-        for lane, number in enumerate(numbers):
-            vector = self.frame.b.emit(kind, f"insertelement {vector}, {number}, i64 {lane}")
-        return vector
 
 
 def store_sums(kernel: Contraction, point: Point) -> None:
@@ -144,8 +134,4 @@ def store_sums(kernel: Contraction, point: Point) -> None:
     mask = point.tail
     values = [point.value_as(store.value, store.buffer.dtype, mask) for store in kernel.stores]
     for store, value in zip(kernel.stores, values, strict=True):
-        inside = mask
-        if store.inside is not None:
-            inside = point.value_as(store.inside, bool, mask)
-            inside = inside if mask is None else point.builder.binary("and", inside, mask)
-        point.store(store, value, inside)
+        point.store(store, value, point.condition(store.inside, mask))

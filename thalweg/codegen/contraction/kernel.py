@@ -304,7 +304,7 @@ class GemmEmitter:
         kernel = DotKernel(self.frame, self.kind, rows, columns)
         blocks = [block * self.lanes for block in BLOCKS]
         spreads = BlockedSums(kernel, len(rows) * count).sums(levels, at, blocks)
-        return [kernel.lane_sum(spread) for spread in spreads]
+        return [self.b.lane_sum(spread) for spread in spreads]
 
     def _distance(self, factors: Mapping[Variable, int], row: Row) -> Value:
         frame, distance = self.frame, self.frame.integer(0)

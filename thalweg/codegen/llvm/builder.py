@@ -357,6 +357,20 @@ class Builder:
             kind, f"shufflevector {one}, {kind} poison, <{lanes} x i32> zeroinitializer"
         )
 
+    def vector(self, numbers: Sequence[Value]) -> Value:
+        """A vector of scalars; of one, itself."""
+        if len(numbers) == 1:
+            return numbers[0]
+        vector = Value(numbers[0].type.of(len(numbers)), "poison")
+        for lane, number in enumerate(numbers):
+            vector = self.emit(vector.type, f"insertelement {vector}, {number}, i64 {lane}")
+        return vector
+
+    def lane_sum(self, vector: Value) -> Value:
+        """The sum of all lanes of a float vector, in any order."""
+        kind, name = vector.type.of(1), f"llvm.vector.reduce.fadd.{suffix(vector.type)}"
+        return self.call(name, kind, constant(kind, -0.0), vector, flags="reassoc")
+
     def extract(self, vector: Value, lane: int) -> Value:
         """One lane of a vector."""
         return self.pure(vector.type.of(1), f"extractelement {vector}, i64 {lane}")

@@ -15,7 +15,7 @@ import numpy as np
 
 from thalweg.codegen.llvm.builder import I64, Builder, Value, constant
 from thalweg.codegen.loops.compute import ExpressionEmitter
-from thalweg.codegen.loops.lanes import Slots, VectorLoop
+from thalweg.codegen.loops.lanes import Slots, VectorLoop, flatten, initial_states
 from thalweg.codegen.loops.plan import BLOCK, Plan
 from thalweg.codegen.loops.scope import KernelContext, LaneScope, Scope
 from thalweg.codegen.loops.simplify import static_extent
@@ -70,12 +70,7 @@ class StatementEmitter:
     # Scans
 
     def _initial_scans(self, scope: Scope, scans: Sequence[Scan]) -> list[Value]:
-        return [
-            value
-            for vector in scope.vectors
-            for scan in scans
-            for value in accumulator_of(scan).initial(vector.lanes)
-        ]
+        return flatten([initial_states(scans, vector.lanes) for vector in scope.vectors])
 
     def _advance_scans(
         self, scope: Scope, scans: Sequence[Scan], carried: list[Value]
@@ -137,11 +132,7 @@ class StatementEmitter:
     def _evaluate_store(
         self, vector: LaneScope, store: Store
     ) -> tuple[Address, Value, Value | None]:
-        mask = vector.tail
-        if store.inside is not None:
-            mask = vector.value_as(store.inside, np.bool_, vector.tail)
-            if vector.tail is not None:
-                mask = self._b.binary("and", mask, vector.tail)
+        mask = vector.condition(store.inside, vector.tail)
         address = vector.locate(store.buffer, store.offset, mask)
         return address, self._stored_value(vector, store, mask), mask
 

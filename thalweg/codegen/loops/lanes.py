@@ -20,7 +20,7 @@ from thalweg.codegen.llvm.builder import Builder, Value, constant
 from thalweg.codegen.loops.scope import Scope
 from thalweg.codegen.loops.simplify import static_extent
 from thalweg.codegen.math.elements import Accumulator, State, accumulator_of
-from thalweg.ir.expr import Reduce
+from thalweg.ir.expr import Reduce, Scan
 from thalweg.ir.loop import Variable
 
 #: The half-open range of a loop.
@@ -94,8 +94,8 @@ class VectorLoop:
         return unflatten(slots, loop.results)
 
 
-def initial_states(group: Sequence[Reduce], lanes: int) -> list[Value]:
-    """The concatenated initial states of several reductions."""
+def initial_states(group: Sequence[Reduce | Scan], lanes: int) -> list[Value]:
+    """The concatenated initial states of several reductions or scans."""
     return [value for expr in group for value in accumulator_of(expr).initial(lanes)]
 
 

@@ -179,7 +179,7 @@ def collapse(form: Loops) -> Loops:
     """The kernel with adjacent loops collapsed that traverse every buffer as one loop would."""
     nests = [form.variables, *(expr.variables for expr in form.every(Reduce))]
     pairs = dict.fromkeys(pair for nest in nests for pair in pairwise(nest))
-    used = _used_variables(form) if pairs else set()
+    used = _used_variables(form)
     for outer, inner in pairs:
         if used.isdisjoint((outer, inner)) and _are_one_loop(form, nests, outer, inner):
             both = Variable(times(outer.extent, inner.extent), f"{outer.name}.{inner.name}")

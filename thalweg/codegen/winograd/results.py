@@ -106,9 +106,7 @@ class MagnitudeGuard(Stage):
 
     def _total(self, values: Sequence[Value]) -> Value:
         """The sum of the lanes of all values."""
-        total = self._sum(values)
-        name = f"llvm.vector.reduce.fadd.{suffix(total.type)}"
-        return self.b.call(name, FLOAT, constant(FLOAT, -0.0), total, flags="reassoc")
+        return self.b.lane_sum(self._sum(values))
 
     def _fails_exact_test(self, whole: Value, at: At) -> Value:
         """Whether the window of some output is small relative to the tile."""
@@ -203,7 +201,7 @@ class OutputTransform(Stage):
         """The addresses of a line of outputs on the stack."""
         first, outputs = self.frame.multiply(line, self.layout.outputs), self.layout.outputs
         numbers = [self.frame.add(first, j) for j in range(outputs)]
-        return [self.b.element(self.outputs_memory, str(self.kind), number) for number in numbers]
+        return [self.vector(self.outputs_memory, number) for number in numbers]
 
     def _has_nonfinite(self, values: Sequence[Value]) -> Value:
         """Whether an output is infinite or NaN: times zero, it is not zero."""

@@ -38,6 +38,10 @@ class Stage:
         """The address of an element."""
         return self.frame.element(base, FLOAT.scalar, place)
 
+    def vector(self, base: Value, number: Integer) -> Value:
+        """The address of a vector on the stack."""
+        return self.frame.element(base, str(self.kind), number)
+
     def flag(self, tile: Value) -> Value:
         """The address of a tile's flag."""
         return self.b.element(self.flags, I8.scalar, tile)
@@ -159,10 +163,8 @@ class InputTransform(Stage):
     def _transform_line(self, line: Value, base: Value) -> None:
         """Emit the transform of a line of the transformed columns."""
         frame, size, plane = self.frame, self.algorithm.size, self.layout.plane_a
-        first = self.b.element(self.partial, str(self.kind), frame.multiply(line, size))
-        values = [
-            self.b.load(self.kind, self.b.element(first, str(self.kind), j)) for j in range(size)
-        ]
+        first = self.vector(self.partial, frame.multiply(line, size))
+        values = [self.b.load(self.kind, self.vector(first, j)) for j in range(size)]
         transformed = transform_1d(self.b, self.algorithm.input_transform, values)
         start = self.element(base, frame.multiply(line, size * plane))
         self.store_planes([transformed], start, plane)
@@ -293,10 +295,8 @@ class TransposedFilterTransform(FilterTransform):
             tile = transposed(self.b, self._block(at, column))
             first = frame.multiply(frame.add(frame.multiply(down, taps), across), self.lanes)
             for number, vector in enumerate(tile):
-                self.b.store(vector, self._tap_address(frame.add(first, number)))
-
-    def _tap_address(self, number: Value) -> Value:
-        return self.b.element(self.transposed_taps, str(self.kind), number)
+                place = self.vector(self.transposed_taps, frame.add(first, number))
+                self.b.store(vector, place)
 
     def _block(self, at: At, column: Value) -> list[Value]:
         """The channels of a vector of columns; past the last column, those of the last one."""
@@ -313,6 +313,7 @@ class TransposedFilterTransform(FilterTransform):
     def _taps_of(self, number: Value) -> Tile:
         def tap(down: int, across: int) -> Value:
             first = (down * self.conv.taps + across) * self.lanes
-            return self.b.load(self.kind, self._tap_address(self.frame.add(number, first)))
+            place = self.vector(self.transposed_taps, self.frame.add(number, first))
+            return self.b.load(self.kind, place)
 
         return self.ordered_taps(tap)

@@ -69,7 +69,7 @@ class Output:
         with frame.b.when(in_columns):
             at = {**self.batch, **rows, **columns}
             lane = problem.columns.last if len(sums) > 1 else None
-            point = GridPoint(frame, at, lane, len(sums), sum=pack_lanes(frame, sums))
+            point = GridPoint(frame, at, lane, len(sums), sum=frame.b.vector(sums))
             store_all(problem, point)
 
 
@@ -84,17 +84,6 @@ def store_all(problem: Problem, point: GridPoint) -> None:
         else:
             with point.builder.when(inside):
                 replace(point, base_addresses=dict(point.base_addresses)).store(store, value)
-
-
-def pack_lanes(frame: GridFrame, numbers: Sequence[Value]) -> Value:
-    """Scalars as the lanes of a vector."""
-    if len(numbers) == 1:
-        return numbers[0]
-    kind = numbers[0].type.of(len(numbers))
-    vector = Value(kind, "poison")
-    for lane, number in enumerate(numbers):
-        vector = frame.b.emit(kind, f"insertelement {vector}, {number}, i64 {lane}")
-    return vector
 
 
 def sum_type(problem: Problem) -> Type:
@@ -119,6 +108,6 @@ class Partial:
         address = frame.at_byte(self.base, frame.times32(index, size))
         step = 16 // size
         for first in range(0, len(sums), step):
-            some = pack_lanes(frame, sums[first : first + step])
+            some = frame.b.vector(sums[first : first + step])
             align = min(16, some.type.lanes * size) if self.is_aligned else size
             frame.store_aligned(some, frame.at_byte(address, first * size), align)

@@ -21,7 +21,7 @@ from thalweg.codegen.cuda.contraction.epilogue import (
 )
 from thalweg.codegen.cuda.contraction.frame import GridFrame, GridPoint
 from thalweg.codegen.cuda.contraction.layout import PIECE
-from thalweg.codegen.cuda.contraction.output import pack_lanes, store_all
+from thalweg.codegen.cuda.contraction.output import store_all
 from thalweg.codegen.cuda.contraction.space import At, Space
 from thalweg.codegen.cuda.contraction.work import Tile, Work
 from thalweg.codegen.llvm.builder import FLOAT, Value
@@ -124,7 +124,7 @@ class StagedOutput:
         they are put into shared memory, where a loop finds them.
         """
         frame, b, count = self.frame, self.frame.b, self.epilogue.chunks
-        pairs = [pack_lanes(frame, sums[at : at + PAIR]) for at in range(0, len(sums), PAIR)]
+        pairs = [frame.b.vector(sums[at : at + PAIR]) for at in range(0, len(sums), PAIR)]
         size = len(pairs) // count
         chunks = [pairs[at : at + size] for at in range(0, len(pairs), size)]
         if not self.epilogue.is_long:
