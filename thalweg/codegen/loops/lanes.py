@@ -110,8 +110,7 @@ def map_states(
     group: Sequence[Reduce], slot: Sequence[Value], made: Callable[[Accumulator, State], State]
 ) -> list[Value]:
     """A slot with `made` applied to the state of each reduction."""
-    pairs = split_states(group, slot)
-    return [value for expr, state in pairs for value in made(accumulator_of(expr), state)]
+    return flatten([made(accumulator_of(e), state) for e, state in split_states(group, slot)])
 
 
 def flatten(slots: Slots) -> list[Value]:
@@ -171,29 +170,18 @@ class BlockTotals:
 
     def add_block(self, totals: Slots, slots: Slots) -> Slots:
         """The totals after one more block."""
-        return [
-            [
-                value
-                for (accumulator, kept), (_, state) in zip(
-                    self._split(total), split_states(self.group, slot), strict=True
-                )
-                for value in self._merged(accumulator, kept, state)
-            ]
-            for total, slot in zip(totals, slots, strict=True)
-        ]
+        result: Slots = []
+        for total, slot in zip(totals, slots, strict=True):
+            pairs = zip(self._split(total), split_states(self.group, slot), strict=True)
+            result.append(flatten([self._merged(*kept, state) for kept, (_, state) in pairs]))
+        return result
 
     def states(self, totals: Slots) -> Slots:
         """The totals as plain states of the reductions."""
-        return [
-            [
-                value
-                for accumulator, kept in self._split(total)
-                for value in (
-                    [with_compensation(self.b, *kept)] if accumulator.is_compensated else kept
-                )
-            ]
-            for total in totals
-        ]
+        return [flatten([self._state(*kept) for kept in self._split(total)]) for total in totals]
+
+    def _state(self, accumulator: Accumulator, kept: State) -> State:
+        return [with_compensation(self.b, *kept)] if accumulator.is_compensated else kept
 
     def _split(self, total: Sequence[Value]) -> Iterator[tuple[Accumulator, State]]:
         """Each reduction with its state and rounding error."""

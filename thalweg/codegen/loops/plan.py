@@ -91,7 +91,7 @@ def plan(form: Loops, target: CpuTarget) -> Plan:
     blocks = _blocks(form, variables, vector, sequential)
     # Block counters replace the blocked variables, which become innermost.
     variables = tuple(blocks.get(v, v) for v in variables) + tuple(blocks)
-    width = _width(vector, target.lanes)
+    width = vector_width(vector, target.lanes)
     return Plan(
         form,
         target,
@@ -249,7 +249,7 @@ def _iterations(variables: Iterable[Variable], lane: Variable | None, width: int
     return float(math.prod(counts) * vectors)
 
 
-def _width(vector: Variable | None, lanes: int) -> int:
+def vector_width(vector: Variable | None, lanes: int) -> int:
     """The lanes of a vector: no more than the variable has values, as a power of two."""
     count = None if vector is None else static_extent(vector)
     return lanes if count is None else min(lanes, 1 << max(count - 1, 1).bit_length())
