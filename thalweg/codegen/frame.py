@@ -65,8 +65,8 @@ class Frame:
         a, b = self.integer(one), self.integer(other)
         if "0" in (a.text, b.text):
             return b if a.text == "0" else a
-        if _is_literal(a) and _is_literal(b):
-            return _literal(int(a.text) + int(b.text))
+        if a.number is not None and b.number is not None:
+            return _literal(int(a.number + b.number))
         return self.b.binary("add nsw", a, b)
 
     def subtract(self, one: Integer, other: Integer) -> Value:
@@ -81,8 +81,8 @@ class Frame:
             return _literal(0)
         if "1" in (a.text, b.text):
             return b if a.text == "1" else a
-        if _is_literal(a) and _is_literal(b):
-            return _literal(int(a.text) * int(b.text))
+        if a.number is not None and b.number is not None:
+            return _literal(int(a.number * b.number))
         return self.b.binary("mul nsw", a, b)
 
     def minimum(self, one: Integer, other: Integer) -> Value:
@@ -116,8 +116,8 @@ class Frame:
     def ceil_div(self, extent: Integer, size: int) -> Value:
         """extent / size rounded up, for an extent that is not negative."""
         above = self.add(extent, size - 1)
-        if _is_literal(above):
-            return _literal(int(above.text) // size)
+        if above.number is not None:
+            return _literal(int(above.number // size))
         return above if size == 1 else self.b.binary("udiv", above, size)
 
     def shares(self, count: Value, part: Value, parts: Value) -> tuple[Value, Value]:
@@ -216,7 +216,3 @@ class PhaseFrame(Frame):
 @memoized(4_096)
 def _literal(number: int) -> Value:
     return constant(I64, number)
-
-
-def _is_literal(value: Value) -> bool:
-    return value.text.lstrip("-").isdigit()

@@ -109,6 +109,7 @@ class Value(NamedTuple):
 
     type: Type
     text: str
+    number: float | None = None  # of a constant integer or float, the same in every lane
 
     def __str__(self) -> str:
         return f"{self.type.text} {self.text}"
@@ -120,10 +121,8 @@ Operand = Value | float
 
 def constant(kind: Type, number: Any) -> Value:
     """A number as a constant, the same in every lane."""
-    text = _literal(kind.scalar, number)
-    if kind.lanes > 1:
-        text = f"splat ({kind.scalar} {text})"
-    return Value(kind, text)
+    text, exact = _literal(kind.scalar, number)
+    return Value(kind, f"splat ({kind.scalar} {text})" if kind.lanes > 1 else text, exact)
 
 
 def operand(kind: Type, given: Operand) -> Value:
@@ -131,18 +130,20 @@ def operand(kind: Type, given: Operand) -> Value:
     return given if isinstance(given, Value) else constant(kind, given)
 
 
-def _literal(scalar: str, number: Any) -> str:
+def _literal(scalar: str, number: Any) -> tuple[str, float | None]:
+    """A number as LLVM reads it, and its value in that type."""
     if scalar == "i1":
-        return "true" if number else "false"
+        return "true" if number else "false", None
     if reach := _SIGNED_RANGES.get(scalar):
-        return str((int(number) + reach) % (2 * reach) - reach)
+        wrapped = (int(number) + reach) % (2 * reach) - reach
+        return str(wrapped), wrapped
     if scalar == "half":
-        return f"0xH{np.float16(number).view(np.uint16):04X}"
+        return f"0xH{np.float16(number).view(np.uint16):04X}", None
     if scalar == "bfloat":
-        return f"0xR{np.asarray(number, ml_dtypes.bfloat16).view(np.uint16)[()]:04X}"
+        return f"0xR{np.asarray(number, ml_dtypes.bfloat16).view(np.uint16)[()]:04X}", None
     with np.errstate(over="ignore"):
         exact = float(np.float32(number)) if scalar == "float" else float(number)
-    return f"0x{struct.unpack('<Q', struct.pack('<d', exact))[0]:016X}"
+    return f"0x{struct.unpack('<Q', struct.pack('<d', exact))[0]:016X}", exact
 
 
 class Module:
@@ -378,7 +379,7 @@ class Builder:
     def lanes(self, kind: Type) -> Value:
         """The numbers 0, 1, 2 … in the lanes of an integer vector."""
         numbers = ", ".join(f"{kind.scalar} {i}" for i in range(kind.lanes))
-        return Value(kind, f"<{numbers}>" if kind.lanes > 1 else "0")
+        return Value(kind, f"<{numbers}>") if kind.lanes > 1 else constant(kind, 0)
 
     def element(self, base: Value, scalar: str, index: Value | int) -> Value:
         """The address of element `index` (of a scalar type) from a base address.

@@ -286,7 +286,7 @@ def _splat(b: Builder, value: Value, lanes: int) -> Value:
     """A scalar in every lane; a constant stays a constant."""
     if lanes == 1 or value.type.lanes == lanes or value.text.startswith("%"):
         return b.splat(value, lanes)
-    return Value(value.type.of(lanes), f"splat ({value})")
+    return Value(value.type.of(lanes), f"splat ({value})", value.number)
 
 
 State = list[Value]
