@@ -18,7 +18,6 @@ from itertools import product
 from math import sqrt
 
 from thalweg.codegen.contraction.epilogue import store_sums
-from thalweg.codegen.contraction.form import argument_of
 from thalweg.codegen.llvm.builder import FLOAT, I1, I8, Value, constant, suffix
 from thalweg.codegen.point import Point
 from thalweg.codegen.winograd.algorithm import Tile, transform_2d
@@ -131,15 +130,12 @@ class MagnitudeGuard(Stage):
 
     def _sum_magnitudes(self, at: At, line: Value, column: Value) -> None:
         """Store the sum of magnitudes over all channels of an input."""
-        b, frame, (down, across) = self.b, self.frame, self.conv.axes
-        there, distance = self.input_offset(down, at, line)
-        here, further = self.input_offset(across, at, column)
-        base = frame.pointers[argument_of(self.conv.kernel.a)[0]]
-        start = frame.add(frame.add(self.image_offset(at), distance), further)
+        b, frame = self.b, self.frame
+        inside, first = self.input_in(self.input_line(at, line), at, column)
         channels = int(self.conv.channel.extent)
-        with b.when(b.binary("and", there, here)):
+        with b.when(inside):
             with b.loop(0, channels, self.lanes, [constant(self.kind, 0)]) as loop:
-                address = self.unchecked_address(base, frame.add(start, loop.index))
+                address = self.unchecked_address(first, loop.index)
                 size = b.intrinsic("fabs", self.load_channels(address, loop.index))
                 loop.next = [b.binary("fadd", loop.carried[0], size)]
             number = frame.add(frame.multiply(line, _LINE), column)
@@ -251,15 +247,8 @@ class OutputTransform(Stage):
     def _input_addresses(self, at: At, line: Value, column: Value) -> list[tuple[Value, Value]]:
         """For each output of a line, an input from (line, column) of the tile on: whether it is
         within bounds, and its address."""
-        frame, (vertical, horizontal) = self.frame, self.conv.axes
-        base = frame.pointers[argument_of(self.conv.kernel.a)[0]]
-        there, distance = self.input_offset(vertical, at, line)
-        row, result = frame.add(self.image_offset(at), distance), list[tuple[Value, Value]]()
-        for j in range(self.layout.outputs):
-            here, further = self.input_offset(horizontal, at, frame.add(column, j))
-            inside = self.b.binary("and", there, here)
-            result.append((inside, self.unchecked_address(base, frame.add(row, further))))
-        return result
+        row, outputs = self.input_line(at, line), range(self.layout.outputs)
+        return [self.input_in(row, at, self.frame.add(column, j)) for j in outputs]
 
     def _load_input(self, source: tuple[Value, Value], channel: Value) -> Value:
         """Load a channel of an input and splat it; zero if it is out of bounds."""

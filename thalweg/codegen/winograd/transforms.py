@@ -98,13 +98,21 @@ class Stage:
         step = argument_of(self.conv.kernel.a)[1].factor(axis.output)
         return inside, frame.multiply(place, step)
 
-    def image_offset(self, at: At) -> Value:
-        """The offset of an image, without axes and channels."""
+    def input_line(self, at: At, line: Value, channel: Integer = 0) -> tuple[Value, Value]:
+        """Whether a line of a tile's inputs is within bounds, and its offset from a channel on."""
         frame, offset = self.frame, argument_of(self.conv.kernel.a)[1]
         start = frame.integer(offset.constant)
         for variable in self.conv.images:
             start = frame.add(start, frame.multiply(at[variable], offset.factor(variable)))
-        return start
+        inside, distance = self.input_offset(self.conv.axes[0], at, line)
+        return inside, frame.add(frame.add(start, channel), distance)
+
+    def input_in(self, line: tuple[Value, Value], at: At, column: Value) -> tuple[Value, Value]:
+        """Whether an input in a line is within bounds, and its address."""
+        inside, distance = self.input_offset(self.conv.axes[1], at, column)
+        base = self.frame.pointers[argument_of(self.conv.kernel.a)[0]]
+        address = self.unchecked_address(base, self.frame.add(line[1], distance))
+        return self.b.binary("and", line[0], inside), address
 
     def unchecked_address(self, base: Value, place: Value) -> Value:
         """The address of an element that may be out of bounds, and is then not read."""
@@ -175,16 +183,11 @@ class InputTransform(Stage):
 
     def _locate_inputs(self, at: At, channel: Value) -> None:
         """Store the addresses of a tile's inputs to the stack; those of padding point to zeros."""
-        frame, b, (down, across) = self.frame, self.b, self.conv.axes
-        base = frame.pointers[argument_of(self.conv.kernel.a)[0]]
-        start = frame.add(self.image_offset(at), channel)
+        frame, b = self.frame, self.b
         with self.loop(self.algorithm.size) as line:
-            there, distance = self.input_offset(down, at, line)
-            row = frame.add(start, distance)
+            row = self.input_line(at, line, channel)
             with self.loop(self.algorithm.size) as column:
-                here, further = self.input_offset(across, at, column)
-                address = self.unchecked_address(base, frame.add(row, further))
-                source = b.select(b.binary("and", there, here), address, self.zeros)
+                source = b.select(*self.input_in(row, at, column), self.zeros)
                 number = frame.add(frame.multiply(line, self.algorithm.size), column)
                 b.store(source, b.element(self.sources, POINTER.scalar, number))
 
