@@ -15,7 +15,7 @@ from math import ceil, prod
 import ml_dtypes
 import numpy as np
 
-from thalweg.codegen.contraction.epilogue import Masks, store_sums
+from thalweg.codegen.contraction.epilogue import Epilogue, Masks
 from thalweg.codegen.contraction.form import Form, argument_of, form_of, loads_of
 from thalweg.codegen.contraction.packing import PackEmitter, Span, dense, tiled, transposed
 from thalweg.codegen.contraction.schedule import (
@@ -458,23 +458,15 @@ class _AmxEmitter:
         self, rows: _RowBlock, column: Value, first: Value, count: Value, masks: Masks
     ) -> None:
         """Emit the epilogue for `count` rows of a tile, from row `first` of the block on."""
-        frame, lane = self.frame, self.form.lane
+        frame = self.frame
         with self.b.loop(0, count) as loop:
             places = self._row_indices(rows, frame.add(first, loop.index))
-            row = Point(frame, {**rows.at, **places, lane: column}, lane, SIDE)
-            for j, mask in enumerate(masks):
-                total = self.b.load(_SUMS, self._sum_at(loop.index, j))
-                displacement = {lane: j * SIDE}
-                store_sums(
-                    self.form.kernel, replace(row, tail=mask, sum=total, displacement=displacement)
-                )
+            sums = [self.b.load(_SUMS, self._sum_at(loop.index, j)) for j in range(len(masks))]
+            at = {**rows.at, **places, self.form.lane: column}
+            Epilogue(frame, self.form, _SUMS).store_rows(at, [{}], masks, sums)
 
     def _row_indices(self, rows: _RowBlock, number: Value) -> dict[Variable, Value]:
         """The values of the row variables in row `number` of a block."""
-        if not rows.variables:
-            return {}
-        first, *inner = rows.variables
-        extents = [self.schedule.block, *(int(v.extent) for v in inner)]
-        places = self.frame.unravel(number, extents) if inner else [number]
-        found = dict(zip(rows.variables, places, strict=True))
-        return {**found, first: self.frame.add(rows.at[first], places[0])}
+        extents = [self.schedule.block, *(int(v.extent) for v in rows.variables[1:])]
+        places = zip(rows.variables, self.frame.unravel(number, extents), strict=False)
+        return {v: self.frame.add(rows.at.get(v, 0), place) for v, place in places}

@@ -89,11 +89,11 @@ class Epilogue:
         if variable is not None and self._is_looped and rows[-1][variable]:
             self._store_in_loop(variable, at, rows, masks, sums)
         else:
-            self._store_rows(self._point(at), rows, masks, sums)
+            self.store_rows(at, rows, masks, sums)
 
-    def _store_rows(
-        self, tile: Point, rows: Sequence[Row], masks: Masks, sums: Sequence[Value]
-    ) -> None:
+    def store_rows(self, at: At, rows: Sequence[Row], masks: Masks, sums: Sequence[Value]) -> None:
+        """Store the sums of a tile as straight code."""
+        tile = self._point(at)
         for i, row in enumerate(rows):
             for j, mask in enumerate(masks):
                 displacement = {**row, self.form.lane: j * self.kind.lanes}
@@ -118,7 +118,7 @@ class Epilogue:
             first = b.element(spilled, kind, frame.multiply(loop.index, size))
             places = [b.element(first, kind, number) for number in range(size)]
             totals = [b.load(self.kind, place) for place in places]
-            self._store_rows(self._point(here), rows[: len(rows) // times], masks, totals)
+            self.store_rows(here, rows[: len(rows) // times], masks, totals)
 
     def store_dots(self, at: At, rows: Sequence[Row], sums: Sequence[Value]) -> None:
         """Store scalar sums; those of a row become one vector."""
