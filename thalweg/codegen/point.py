@@ -13,7 +13,7 @@ from functools import partial, reduce
 from typing import Any
 
 from thalweg.codegen.frame import At, Frame
-from thalweg.codegen.llvm.builder import I64, POINTER, Value, constant
+from thalweg.codegen.llvm.builder import I64, POINTER, Type, Value, constant
 from thalweg.codegen.math.conversion import (
     converted,
     from_memory,
@@ -44,7 +44,7 @@ class Address:
 
 
 class PointEvaluator(Evaluator):
-    """An evaluator where variables have values; `vector` grows by one from lane to lane.
+    """An evaluator where variables have `values`; `vector` grows by one from lane to lane.
 
     `tail` masks the lanes within the loop's bounds; None if all are.
     """
@@ -52,17 +52,18 @@ class PointEvaluator(Evaluator):
     def __init__(
         self,
         frame: Frame,
+        values: At,
         lanes: int,
         vector: Variable | None,
         tail: Value | None,
         fault: Fault | None = None,
     ) -> None:
         super().__init__(frame.b, lanes, self._leaf_value, fault, frame.sensitive)
-        self.frame, self.vector, self.tail = frame, vector, tail
+        self.frame, self.values, self.vector, self.tail = frame, values, vector, tail
 
     def at(self, variable: Variable) -> Value:
         """The scalar value of a variable; of the vector variable, that of the first lane."""
-        raise NotImplementedError
+        return self.values[variable]
 
     def locate(self, argument: Argument, offset: Affine, mask: Value | None) -> Address:
         """The address of an element, or of one per lane."""
@@ -113,6 +114,40 @@ class PointEvaluator(Evaluator):
     def _term(self, term: Expr, mask: Value | None) -> Value:
         """A computed term of an offset as i64."""
         return converted(self.builder, self.scalar_or_vector(term, mask), term.dtype, INT64)
+
+    # Addresses
+
+    def _spread(
+        self, argument: Argument, offset: Affine, base: Value, distances: list[Value], kind: Type
+    ) -> Address:
+        """The address of all lanes, given that of the first and the computed `distances` of the
+        others from it, of type `kind`."""
+        b, step = self.builder, 0
+        if self.vector is not None and self.lanes > 1:
+            step = offset.factor(self.vector)
+        if step == 1 and not distances:
+            return Address(base, None, True, self._alignment(argument, offset))
+        if not is_static(step) or step:
+            distances = [*distances, self._times(b.lanes(kind), step)]
+        lanes = reduce(partial(b.binary, "add"), distances) if distances else None
+        return Address(base, lanes, False)
+
+    def _alignment(self, argument: Argument, offset: Affine) -> int:
+        """The known alignment of the first lane's element, in elements."""
+        return 1
+
+    def _times(self, value: Value, factor: int) -> Value:
+        """A value, in every lane, times an integer of the kernel; the product may wrap."""
+        b = self.builder
+        if is_static(factor):
+            return value if factor == 1 else b.binary("mul", value, factor)
+        by = self._resized(self.frame.integer(factor), value.type)
+        return b.binary("mul", value, b.splat(by, value.type.lanes))
+
+    def _resized(self, value: Value, kind: Type) -> Value:
+        if value.type.scalar == kind.scalar:
+            return value
+        return self.builder.convert("trunc", value, kind.scalar)
 
     # Memory
 
@@ -172,7 +207,7 @@ class Point(PointEvaluator):
     )
 
     def __post_init__(self) -> None:
-        super().__init__(self.frame, self.lanes, self.vector, self.tail)
+        super().__init__(self.frame, self.values, self.lanes, self.vector, self.tail)
 
     def at(self, variable: Variable) -> Value:
         """The scalar value of a variable, with its displacement."""
@@ -194,8 +229,8 @@ class Point(PointEvaluator):
 
     def locate(self, argument: Argument, offset: Affine, mask: Value | None) -> Address:
         """The address of an element, or of one per lane."""
-        frame, b, scalar = self.frame, self.builder, storage_type(argument.dtype).scalar
-        distance, spread = frame.integer(0), list[Value]()
+        frame, scalar = self.frame, storage_type(argument.dtype).scalar
+        distance, distances = frame.integer(0), list[Value]()
         for variable, displacement in self.displacement.items():
             distance = frame.add(distance, frame.multiply(displacement, offset.factor(variable)))
         for part, factor in offset.computed.items():
@@ -203,15 +238,9 @@ class Point(PointEvaluator):
             if value.type.lanes == 1:
                 distance = frame.add(distance, frame.multiply(value, factor))
             else:
-                spread.append(b.binary("mul", value, b.splat(frame.integer(factor), self.lanes)))
+                distances.append(self._times(value, factor))
         base = frame.element(self._base_address(argument, offset, scalar), scalar, distance)
-        step = 0 if self.vector is None or self.lanes == 1 else offset.factor(self.vector)
-        if step == 1 and not spread:
-            return Address(base, None, contiguous=True)
-        if not is_static(step) or step:
-            spread.append(frame.lane_steps(step, self.lanes))
-        lanes = reduce(partial(b.binary, "add"), spread) if spread else None
-        return Address(base, lanes, contiguous=False)
+        return self._spread(argument, offset, base, distances, I64.of(self.lanes))
 
     def _base_address(self, argument: Argument, offset: Affine, scalar: str) -> Value:
         """The address of the variable terms of an offset, without displacement."""

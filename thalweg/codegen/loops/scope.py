@@ -102,12 +102,11 @@ class LaneScope(PointEvaluator):
         vector: Variable | None = None,
         tail: Value | None = None,
     ) -> None:
-        super().__init__(context, lanes, vector, tail, context.fault)
-        self.context, self.parent = context, parent
         self._bound = bound or {}
-        self.bound_variables: frozenset[Variable] = frozenset(self._bound)
-        if parent is not None:
-            self.bound_variables |= parent.bound_variables
+        values = {**(parent.values if parent else {}), **self._bound}
+        super().__init__(context, values, lanes, vector, tail, context.fault)
+        self.context, self.parent = context, parent
+        self.bound_variables = frozenset(values)
         self._loaded: dict[Any, Value] = {}
         self.spilled: dict[Expr, Spill] = {}
         self._branch_depth = 0  # enclosing branches of selects
@@ -276,15 +275,6 @@ class LaneScope(PointEvaluator):
             return self.context.reduce_masked(self, expr, mask)
         return super()._leaf_value(expr, mask)
 
-    def at(self, variable: Variable) -> Value:
-        """The scalar value of a variable; of the vector variable, that of the first lane."""
-        scope: LaneScope | None = self
-        while scope is not None:
-            if variable in scope._bound:
-                return scope._bound[variable]
-            scope = scope.parent
-        raise KeyError(variable.name)
-
     def _load(self, argument: Argument, offset: Affine, mask: Value | None) -> Value:
         if argument.contains(offset):
             mask = self.tail
@@ -298,32 +288,20 @@ class LaneScope(PointEvaluator):
 
     def locate(self, argument: Argument, offset: Affine, mask: Value | None) -> Address:
         """The offset of an element, or of one per lane."""
-        base, steps, vectors = self.context.integer(offset.constant), 0, list[Value]()
-        narrow = not isinstance(argument.size, Dynamic) and argument.size < _NARROW
+        narrow = is_static(argument.size) and argument.size < _NARROW
         kind = (I32 if narrow else I64).of(self.lanes)
+        base, distances = self.context.integer(offset.constant), list[Value]()
         for term, factor in offset.terms.items():
             is_bound = isinstance(term, Variable)
             value = self.at(term) if is_bound else self._term(term_expression(term), mask)
             if value.type.lanes > 1:
-                vectors.append(self._times(self._resized(value, kind), factor))
-                continue
-            base = self._plus(base, self._times(value, factor))
-            if term is self.vector and self.lanes > 1:
-                if isinstance(factor, Dynamic):
-                    vectors.append(self._times(self.builder.lanes(kind), factor))
-                else:
-                    steps += factor
-        if steps == 1 and not vectors:
-            return Address(base, None, True, self._alignment(offset))
-        if steps:
-            vectors.append(self._times(self.builder.lanes(kind), steps))
-        total = None
-        for value in vectors:
-            total = value if total is None else self.builder.binary("add", total, value)
-        return Address(base, total, False)
+                distances.append(self._times(self._resized(value, kind), factor))
+            else:
+                base = self._plus(base, self._times(value, factor))
+        return self._spread(argument, offset, base, distances, kind)
 
-    def _alignment(self, offset: Affine) -> int:
-        """The known alignment of the first lane's offset, in elements. The vector variable's value
+    def _alignment(self, argument: Argument, offset: Affine) -> int:
+        """The known alignment of the first lane's element, in elements. The vector variable's value
         there is a multiple of the lanes."""
         if not self.context.is_aligned:
             return 1
@@ -332,18 +310,6 @@ class LaneScope(PointEvaluator):
         if len(known) <= len(others):
             return 1
         return math.gcd(self.lanes, *known)
-
-    def _resized(self, value: Value, kind: Type) -> Value:
-        if value.type.scalar == kind.scalar:
-            return value
-        return self.builder.convert("trunc", value, kind.scalar)
-
-    def _times(self, value: Value, factor: int) -> Value:
-        b = self.builder
-        if not isinstance(factor, Dynamic):
-            return value if factor == 1 else b.binary("mul", value, factor)
-        by = self._resized(self.context.integer(factor), value.type)
-        return b.binary("mul", value, b.splat(by, value.type.lanes))
 
     def _plus(self, one: Value, other: Value) -> Value:
         return other if one.text == "0" else self.builder.binary("add", one, other)

@@ -110,11 +110,11 @@ class GridPoint(Point):
 
     def locate(self, argument: Argument, offset: Affine, mask: Value | None) -> Address:
         found = super().locate(argument, offset, mask)
-        if mask is not None or not found.contiguous:
-            return found
+        return found if mask is None else replace(found, aligned=1)
+
+    def _alignment(self, argument: Argument, offset: Affine) -> int:
         kind = storage_type(argument.dtype, self.lanes)
-        align = access_alignment(offset, self.vector, kind)
-        return replace(found, aligned=align // alignment(kind))
+        return access_alignment(offset, self.vector, kind) // alignment(kind)
 
 
 def access_alignment(offset: Affine, lane: Variable | None, kind: Type) -> int:
