@@ -22,6 +22,7 @@ from thalweg.codegen.llvm.builder import (
     Value,
     constant,
 )
+from thalweg.codegen.machine import SLOTS
 from thalweg.codegen.math.elements import mask_sensitivity
 from thalweg.ir.dynamic import Dynamic, DynamicProduct
 from thalweg.ir.expr import Variable
@@ -147,11 +148,6 @@ class Frame:
             result = self.add(result, self.multiply(at[variable], factor))
         return self.add(result, offset.constant)
 
-    def lane_steps(self, step: int, lanes: int) -> Value:
-        """The vector 0, step, 2 · step, … of i64."""
-        steps = self.b.splat(self.integer(step), lanes)
-        return self.b.binary("mul", self.b.lanes(I64.of(lanes)), steps)
-
     def in_bounds(self, bounds: Sequence[Bound], at: At) -> Value:
         """Whether all bounds hold at scalar values of their variables."""
         b, inside = self.b, constant(I1, True)
@@ -164,7 +160,8 @@ class Frame:
     def lanes_in_bounds(self, bound: Bound, at: At, lane: Variable, lanes: int) -> Value:
         """A mask of the lanes along variable `lane` where a bound holds."""
         b, (low, offset, high) = self.b, bound
-        steps = self.lane_steps(offset.factor(lane), lanes)
+        steps = b.splat(self.integer(offset.factor(lane)), lanes)
+        steps = b.binary("mul", b.lanes(I64.of(lanes)), steps)
         value = b.binary("add", b.splat(self.evaluate(offset, at), lanes), steps)
         first, end = (b.splat(self.integer(limit), lanes) for limit in (low, high))
         return b.binary("and", b.compare("sge", value, first), b.compare("slt", value, end))
@@ -200,15 +197,15 @@ class PhaseFrame(Frame):
         self.b.line(f"call void @{helper.b.name}({values})")
 
     @contextmanager
-    def thread_loop(self, extents: Sequence[Integer], slots: int) -> Generator[list[Value]]:
+    def thread_loop(self, extents: Sequence[Integer]) -> Generator[list[Value]]:
         """A loop over this thread's share of a loop nest; yields the nest's indices."""
-        start, stop = self.thread_range(self.product(extents), slots)
+        start, stop = self.thread_range(self.product(extents))
         with self.b.loop(start, stop) as loop:
             yield self.unravel(loop.index, extents)
 
-    def thread_range(self, iterations: Integer, slots: int) -> tuple[Value, Value]:
-        """The half-open range of iterations that this thread runs; only `slots` threads work."""
-        count, working = self.integer(iterations), self.minimum(self.threads, slots)
+    def thread_range(self, iterations: Integer) -> tuple[Value, Value]:
+        """The half-open range of iterations that this thread runs; only `SLOTS` threads work."""
+        count, working = self.integer(iterations), self.minimum(self.threads, SLOTS)
         ends = self.shares(count, self.thread, working)
         return self.minimum(ends[0], count), self.minimum(ends[1], count)
 

@@ -256,5 +256,5 @@ class Point(PointEvaluator):
         """Store a value in the lanes of a mask; in one place for all, that of the last lane."""
         address = self.locate(store.buffer, store.offset, mask)
         if self.lanes > 1 and address.lanes is None and not address.contiguous:
-            address = replace(address, lanes=self.frame.lane_steps(0, self.lanes))
+            address = replace(address, lanes=constant(I64.of(self.lanes), 0))
         self.write(store.buffer, address, value, mask)

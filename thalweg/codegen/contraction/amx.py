@@ -325,7 +325,7 @@ class _ColumnPacker:
 
 def _pack(layout: _Layout, frame: PhaseFrame) -> None:
     """Emit the phase that packs `b` for all threads, chunk by chunk of every panel."""
-    with frame.thread_loop([layout.panels, layout.chunks], SLOTS) as (panel, chunk):
+    with frame.thread_loop([layout.panels, layout.chunks]) as (panel, chunk):
         base = frame.b.element(frame.scratch, "i16", frame.multiply(panel, layout.panel))
         column = frame.multiply(panel, layout.width)
         _ColumnPacker(layout, frame).emit({}, column, chunk, base)

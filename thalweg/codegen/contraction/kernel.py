@@ -33,7 +33,7 @@ from thalweg.codegen.contraction.scratch import GROUP, Scratch, pieces
 from thalweg.codegen.frame import PhaseFrame
 from thalweg.codegen.llvm.builder import Module, Value, constant
 from thalweg.codegen.llvm.emitted import Emitted
-from thalweg.codegen.machine import SLOTS, CpuTarget
+from thalweg.codegen.machine import CpuTarget
 from thalweg.codegen.math.conversion import register_type
 from thalweg.codegen.winograd.kernel import emit_winograd
 from thalweg.codegen.winograd.plan import winograd_schedule
@@ -470,7 +470,7 @@ def _pack(scratch: Scratch, frame: PhaseFrame) -> None:
     assert packing
     variable, length, count = _slices(scratch, packing)
     extents = [frame.integer(extent) for extent in (*(v.extent for v in outer), count)]
-    with frame.thread_loop(extents, SLOTS) as (*places, part):
+    with frame.thread_loop(extents) as (*places, part):
         at = dict(zip(outer, places, strict=True))
         span = Span(frame.multiply(part, length), length)
         box = {v: Span(frame.integer(0), length) for v, length in spans.items()}

@@ -118,7 +118,7 @@ def pieces(
         blocks = frame.ceil_div(form.rows[schedule.block_at].extent, schedule.block)
     columns = frame.ceil_div(form.lane.extent, schedule.panels * width)
     extents = [*(frame.integer(v.extent) for v in outer), blocks, columns]
-    with frame.thread_loop(extents, SLOTS) as (*indices, block, column):
+    with frame.thread_loop(extents) as (*indices, block, column):
         yield dict(zip(outer, indices, strict=True)), block, column
 
 

@@ -76,7 +76,8 @@ class ExpressionEmitter:
     """Emits the expressions of a kernel."""
 
     def __init__(self, plan: Plan, builder: Builder, context: KernelContext) -> None:
-        self._plan, self._b, self._context, self._safe = plan, builder, context, plan.speculatable
+        self._plan, self._b, self._context = plan, builder, context
+        self._safe = context.speculatable
         self._reduced = plan.form.every(Reduce)
         self._outside = outside_reductions(plan.form.roots)
         self._long = _long_expressions(plan.form.parts)

@@ -47,7 +47,6 @@ class StatementEmitter:
             builder,
             pointers,
             words,
-            plan.speculatable,
             lambda _, condition: self._report_fault(condition, _DIVISION_FAULT),
             lambda vector, expr, mask: self._expressions.reduce_masked(vector, expr, mask),
         )

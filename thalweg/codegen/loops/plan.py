@@ -10,14 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
 
 from thalweg.codegen.loops.simplify import (
     outside_reductions,
-    speculation_safety,
     static_extent,
     stride,
     without_scans,
@@ -28,7 +26,7 @@ from thalweg.ir.expr import Call, Const, Expr, Index, Load, Reduce, Scan, Variab
 from thalweg.ir.functions.table import FUNCTIONS
 from thalweg.ir.index import Affine
 from thalweg.ir.kernel import Check, Loops, Store
-from thalweg.ir.rewrite import Fold, free_variables, postorder
+from thalweg.ir.rewrite import free_variables, postorder
 from thalweg.ir.target import Target
 
 _LONG_COST, _PLAIN_COST = 12.0, 1.0
@@ -68,11 +66,6 @@ class Plan:
         """How many loops enclose a store or check."""
         count = len(statement.variables)
         return len(self.variables) if count == len(self.form.variables) else count
-
-    @cached_property
-    def speculatable(self) -> Fold[bool]:
-        """Which expressions may be executed speculatively."""
-        return speculation_safety()
 
 
 def _masks_tails(form: Loops, target: CpuTarget) -> bool:

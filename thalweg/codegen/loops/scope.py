@@ -19,7 +19,7 @@ import numpy as np
 
 from thalweg.codegen.frame import Frame
 from thalweg.codegen.llvm.builder import I32, I64, Builder, Type, Value, constant
-from thalweg.codegen.loops.simplify import is_speculatable
+from thalweg.codegen.loops.simplify import is_speculatable, speculation_safety
 from thalweg.codegen.math.conversion import from_memory, storage_type, to_memory
 from thalweg.codegen.math.elements import mask_sensitivity
 from thalweg.codegen.point import Address, PointEvaluator
@@ -63,12 +63,13 @@ class KernelContext(Frame):
         b: Builder,
         pointers: Mapping[Argument, Value],
         words: Mapping[int, Value],
-        speculatable: Fold[bool],
         fault: Callable[[Builder, Value], None],
         reduce_masked: Callable[[LaneScope, Reduce, Value | None], Value],
     ) -> None:
         super().__init__(b, pointers, words)
-        self.speculatable, self.fault, self.reduce_masked = speculatable, fault, reduce_masked
+        self.fault, self.reduce_masked = fault, reduce_masked
+        #: which expressions may be executed speculatively
+        self.speculatable = speculation_safety()
 
     @cached_property
     def sensitive(self) -> Fold[bool]:

@@ -16,7 +16,7 @@ from thalweg.codegen.contraction.packing import transposed
 from thalweg.codegen.frame import At, PhaseFrame
 from thalweg.codegen.llvm.builder import POINTER, Module, Value
 from thalweg.codegen.llvm.emitted import Emitted
-from thalweg.codegen.machine import SLOTS, CpuTarget
+from thalweg.codegen.machine import CpuTarget
 from thalweg.codegen.math.conversion import storage_type
 from thalweg.ir.dynamic import Dynamic
 from thalweg.ir.expr import Load
@@ -126,7 +126,7 @@ class _TransposeEmitter:
         extents = [frame.integer(v.extent) for v in transpose.others]
         tiled = transpose.along, transpose.across
         extents += [frame.ceil_div(v.extent, self.length) for v in tiled]
-        with frame.thread_loop(extents, SLOTS) as (*places, along, across):
+        with frame.thread_loop(extents) as (*places, along, across):
             self._block(dict(zip(transpose.others, places, strict=True)), along, across)
         self.b.ret()
 

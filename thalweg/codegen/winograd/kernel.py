@@ -77,7 +77,7 @@ class _ConvolveEmitter(Stage):
         self.stages = stages
         tiles = ceil(layout.count / layout.tiles)
         columns = ceil(self.conv.lane.extent / layout.columns)
-        start, stop = frame.thread_range(tiles * columns, SLOTS)
+        start, stop = frame.thread_range(tiles * columns)
         with self.b.when(self.b.compare("slt", start, stop)):  # idle threads may have no scratch
             self._clear(self.zeros, layout.part_sizes[0])
         with self.b.loop(start, stop) as loop:
