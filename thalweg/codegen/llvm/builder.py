@@ -86,8 +86,8 @@ POINTER, VOID = Type("ptr"), Type("void")
 # range     The indices of CUDA threads and blocks, which the hardware limits.
 # nsw, nuw  Only on scalar i64: indices, extents, strides and offsets. A buffer has less than 2^47
 #           bytes and a kernel no more iterations than that allows, so none comes near 2^63.
-#           Loaded data may be any number: indices computed from it, in `codegen/loops/scope.py`,
-#           wrap.
+#           Loaded data may be any number: indices computed from it, in `codegen/point.py` and
+#           `codegen/loops/scope.py`, wrap.
 # exact     The start of a box of tiles, in `codegen/contraction/packing.py`: a multiple of a tile.
 # inbounds, nontemporal, dereferenceable and the like: never.
 
