@@ -185,7 +185,8 @@ class ExpressionEmitter:
         while pending:
             expr = pending.pop()
             free = free_variables(expr)
-            if expr in again and variable in free and free <= bound and _is_number(expr):
+            is_number = expr.dtype.kind != "b"
+            if expr in again and variable in free and free <= bound and is_number:
                 result[expr] = None
             elif expr in self._long and not isinstance(expr, Reduce):
                 pending += expr.parts
@@ -383,10 +384,6 @@ def _long_expressions(exprs: Sequence[Expr]) -> set[Expr]:
         if is_long(expr) or not result.isdisjoint(expr.parts):
             result.add(expr)
     return result
-
-
-def _is_number(expr: Expr) -> bool:
-    return expr.dtype.kind != "b"
 
 
 def _merged_slots(nest: ReductionNest, slots: Slots) -> Slots:

@@ -19,9 +19,12 @@ import numpy as np
 
 from thalweg.codegen.frame import Frame
 from thalweg.codegen.llvm.builder import I32, I64, Builder, Type, Value, constant
-from thalweg.codegen.loops.simplify import is_speculatable, speculation_safety
 from thalweg.codegen.math.conversion import from_memory, storage_type, to_memory
-from thalweg.codegen.math.elements import mask_sensitivity
+from thalweg.codegen.math.elements import (
+    is_speculatable,
+    mask_sensitivity,
+    speculation_safety,
+)
 from thalweg.codegen.point import Address, PointEvaluator
 from thalweg.ir.dynamic import Dynamic, is_static
 from thalweg.ir.expr import (

@@ -18,11 +18,9 @@ from thalweg.ir.expr import (
     COMPARISONS,
     FALSE,
     TRUE,
-    Call,
     Const,
     Expr,
     Index,
-    Load,
     Reduce,
     Scan,
     Select,
@@ -33,10 +31,9 @@ from thalweg.ir.expr import (
     select,
 )
 from thalweg.ir.functions.reductions import REDUCTIONS
-from thalweg.ir.functions.table import FUNCTIONS
 from thalweg.ir.index import INDEX_DTYPES, Affine, Term, affine, compared, term_expression, total
 from thalweg.ir.kernel import Check, KernelRewriter, Loops, RenameVariables, Store
-from thalweg.ir.rewrite import Fold, free_variables, postorder, walk
+from thalweg.ir.rewrite import free_variables, postorder, walk
 
 
 def outside_reductions(roots: Iterable[Expr]) -> set[Expr]:
@@ -53,20 +50,6 @@ def stride(offset: Affine, variable: Variable) -> int | None:
     """The stride of a variable in an offset, or None if it is known only at run time."""
     factor = offset.factor(variable)
     return None if isinstance(factor, Dynamic) else factor
-
-
-def speculation_safety() -> Fold[bool]:
-    """Whether an expression may be executed speculatively: it neither faults nor reads outside."""
-    return Fold(lambda part, known: is_speculatable(part) and all(known.parts(part)))
-
-
-def is_speculatable(expr: Expr) -> bool:
-    """The same of an expression by itself, its parts aside."""
-    if isinstance(expr, Load):
-        return expr.buffer.contains(expr.offset)
-    if isinstance(expr, Call) and FUNCTIONS[expr.function].divides:
-        return isinstance(expr.arguments[1], Const) or expr.dtype.kind not in "iub"
-    return True
 
 
 def canonicalize(kernel: Loops) -> Loops:
