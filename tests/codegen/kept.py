@@ -33,6 +33,6 @@ def kept(make: Callable[[], bytes], *key: str) -> bytes:
 def _makers() -> str:
     """A digest of the code that calls LLVM."""
     return (
-        own_digest(["codegen/llvm", "codegen/cuda"])
+        own_digest(("codegen/llvm", "codegen/cuda"))
         + Path(__file__).with_name("jit.py").read_text()
     )

@@ -222,10 +222,10 @@ def test_a_file_that_did_not_change_is_not_read_again(
     processes: Processes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def digest() -> str:
-        sources._own_digest.cache_clear()
+        sources.own_digest.cache_clear()
         sources._kept_digests.cache_clear()
         with processes.next():
-            return sources.own_digest(["lower"])
+            return sources.own_digest(("lower",))
 
     first = digest()
     monkeypatch.setattr(sources, "_file_digest", lambda path: pytest.fail(f"{path} is read"))

@@ -1,17 +1,15 @@
-"""Emission of one function of a kernel: arguments, integer arithmetic, addresses, leaf loads.
+"""Emission of one function of a kernel: arguments, integer arithmetic, masks.
 
-A `Frame` opens a function with the native signature (argument words, thread, threads), loads its
-argument words once, and emits index arithmetic with constants folded. `Leaves` evaluates the leaves
-of expressions (loads, indices, run-time integers), in one lane or along a vector variable.
+A `Frame` is a function with its buffers and run-time integers; it emits index arithmetic with
+constants folded. A `PhaseFrame` opens one with the native signature (argument words, thread,
+threads) and loads its argument words once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from math import ceil
-from typing import Any
+from functools import cached_property, reduce
 
 from thalweg.codegen.llvm.builder import (
     I1,
@@ -24,19 +22,13 @@ from thalweg.codegen.llvm.builder import (
     Value,
     constant,
 )
-from thalweg.codegen.math.conversion import (
-    converted,
-    from_memory,
-    register_type,
-    storage_type,
-    to_memory,
-)
-from thalweg.codegen.math.elements import Evaluator, mask_sensitivity
-from thalweg.ir.dynamic import Dynamic, DynamicProduct, is_static
-from thalweg.ir.expr import Accumulated, Cast, Expr, Index, Load, Variable, Word
-from thalweg.ir.functions.dtypes import INT64
+from thalweg.codegen.machine import SLOTS
+from thalweg.codegen.math.elements import mask_sensitivity
+from thalweg.ir.dynamic import Dynamic, DynamicProduct
+from thalweg.ir.expr import Variable
 from thalweg.ir.index import Affine
 from thalweg.ir.kernel import Argument, Bound, Kernel
+from thalweg.ir.rewrite import Fold
 from thalweg.platform.caches import memoized
 
 At = Mapping[Variable, Value]
@@ -44,30 +36,18 @@ Integer = Value | int  # an int may be `Dynamic`
 
 
 class Frame:
-    """A function being emitted: a phase of a kernel, or a helper of one that takes `extra` i64
-    arguments and is never inlined."""
+    """A function being emitted: its builder, the addresses of its buffers, and the values of its
+    run-time integers."""
 
     def __init__(
-        self, module: Module, name: str, kernel: Kernel, scratch: bool, extra: int = 0
+        self, b: Builder, pointers: Mapping[Argument, Value], words: Mapping[int, Value]
     ) -> None:
-        attributes = "noinline nounwind" if extra else "nounwind"
-        self.b: Builder = module.function(name, (POINTER, *[I64] * (2 + extra)), VOID, attributes)
-        self.arguments, self.thread, self.threads, *self.extra = self.b.parameters
-        self.pointers = {
-            argument: self._word(1 + at, POINTER) for at, argument in enumerate(kernel.arguments)
-        }
-        after = 1 + len(kernel.arguments)
-        self.scratch = self._word(after, POINTER) if scratch else Value(POINTER, "null")
-        self.words = {n: self._word(n, I64) for n in kernel.words}
-        self.sensitive = mask_sensitivity()
+        self.b, self.pointers, self.words = b, pointers, words
 
-    def _word(self, number: int, kind: Type) -> Value:
-        return self.b.load(kind, self.b.element(self.arguments, "i64", number))
-
-    def call(self, helper: Frame, *extra: Value) -> None:
-        """Call a helper of this phase."""
-        values = ", ".join(map(str, (self.arguments, self.thread, self.threads, *extra)))
-        self.b.line(f"call void @{helper.b.name}({values})")
+    @cached_property
+    def sensitive(self) -> Fold[bool]:
+        """Whether the mask matters under which an expression is computed."""
+        return mask_sensitivity()
 
     # Integers
 
@@ -78,18 +58,17 @@ class Frame:
         if isinstance(number, Value):
             return number
         if isinstance(number, DynamicProduct):
-            result = self.integer(1)
-            for part in number.factors:
-                result = self.multiply(result, part)
-            return result
+            return self.product(number.factors)
         return self.words[number.word] if isinstance(number, Dynamic) else _literal(number)
 
     def add(self, one: Integer, other: Integer) -> Value:
         """The sum of two integers."""
         a, b = self.integer(one), self.integer(other)
-        if a.text == "0":
-            return b
-        return a if b.text == "0" else self.b.binary("add nsw", a, b)
+        if "0" in (a.text, b.text):
+            return b if a.text == "0" else a
+        if a.number is not None and b.number is not None:
+            return _literal(int(a.number + b.number))
+        return self.b.binary("add nsw", a, b)
 
     def subtract(self, one: Integer, other: Integer) -> Value:
         """The difference of two integers."""
@@ -98,21 +77,14 @@ class Frame:
 
     def multiply(self, one: Integer, other: Integer) -> Value:
         """The product of two integers."""
-        if type(one) is int and type(other) is int:
-            return _literal(one * other)
         a, b = self.integer(one), self.integer(other)
-        if a.text == "0" or b.text == "0":
+        if "0" in (a.text, b.text):
             return _literal(0)
-        if b.text == "1":
-            return a
-        return b if a.text == "1" else self.b.binary("mul nsw", a, b)
-
-    def add_folded(self, one: Integer, other: Integer) -> Value:
-        """The sum of two integers, folded where both are literals (`add` drops zeros only)."""
-        a, b = self.integer(one), self.integer(other)
-        if _is_literal(a) and _is_literal(b):
-            return self.integer(int(a.text) + int(b.text))
-        return self.add(a, b)
+        if "1" in (a.text, b.text):
+            return b if a.text == "1" else a
+        if a.number is not None and b.number is not None:
+            return _literal(int(a.number * b.number))
+        return self.b.binary("mul nsw", a, b)
 
     def minimum(self, one: Integer, other: Integer) -> Value:
         """The smaller of two integers."""
@@ -134,47 +106,32 @@ class Frame:
     def unravel(self, number: Value, extents: Sequence[Integer]) -> list[Value]:
         """The indices of a row-major number in an array of these extents."""
         indices: list[Value] = []
-        for extent in map(self.integer, reversed(extents)):
-            if extent.text == "1":
-                indices.append(self.integer(0))
+        for place, extent in reversed(list(enumerate(map(self.integer, extents)))):
+            if extent.text == "1" or not place:
+                indices.append(self.integer(0) if extent.text == "1" else number)
                 continue
             indices.append(self.b.binary("urem", number, extent))
             number = self.b.binary("udiv", number, extent)
         return indices[::-1]
 
-    def ceil_div(self, extent: int, size: int) -> Value:
+    def ceil_div(self, extent: Integer, size: int) -> Value:
         """extent / size rounded up, for an extent that is not negative."""
-        if is_static(extent):
-            return self.integer(ceil(extent / size))
-        return self.b.binary("udiv", self.add(extent, size - 1), size)
+        above = self.add(extent, size - 1)
+        if above.number is not None:
+            return _literal(int(above.number // size))
+        return above if size == 1 else self.b.binary("udiv", above, size)
+
+    def shares(self, count: Value, part: Value, parts: Value) -> tuple[Value, Value]:
+        """The half-open range of `count` iterations that belongs to a part of several."""
+        first, last = (
+            self.b.binary("udiv", self.b.binary("mul", count, number), parts)
+            for number in (part, self.add(part, 1))
+        )
+        return first, last
 
     def product(self, numbers: Sequence[Integer]) -> Value:
         """The product of integers."""
-        result = self.integer(1)
-        for number in map(self.integer, numbers):
-            if _is_literal(result) and _is_literal(number):
-                result = self.integer(int(result.text) * int(number.text))
-            elif "1" in (result.text, number.text):
-                result = number if result.text == "1" else result
-            else:
-                result = self.b.binary("mul", result, number)
-        return result
-
-    @contextmanager
-    def thread_loop(self, extents: Sequence[Integer], slots: int) -> Generator[list[Value]]:
-        """A loop over this thread's share of a loop nest; yields the nest's indices."""
-        start, stop = self.thread_range(self.product(extents), slots)
-        with self.b.loop(start, stop) as loop:
-            yield self.unravel(loop.index, extents)
-
-    def thread_range(self, iterations: Integer, slots: int) -> tuple[Value, Value]:
-        """The half-open range of iterations that this thread runs; only `slots` threads work."""
-        count = self.integer(iterations)
-        working = self.minimum(self.threads, slots)
-        after = self.add(self.thread, 1)
-        ends = [self.b.binary("mul", count, number) for number in (self.thread, after)]
-        first, last = (self.b.binary("udiv", end, working) for end in ends)
-        return self.minimum(first, count), self.minimum(last, count)
+        return reduce(self.multiply, numbers, self.integer(1))
 
     # Addresses, masks
 
@@ -191,15 +148,6 @@ class Frame:
             result = self.add(result, self.multiply(at[variable], factor))
         return self.add(result, offset.constant)
 
-    def lane_numbers(self, lanes: int) -> Value:
-        """The vector 0, 1, 2, … of i64."""
-        return self.b.lanes(I64.of(lanes))
-
-    def lane_steps(self, step: int, lanes: int) -> Value:
-        """The vector 0, step, 2 · step, … of i64."""
-        steps = self.b.splat(self.integer(step), lanes)
-        return self.b.binary("mul", self.lane_numbers(lanes), steps)
-
     def in_bounds(self, bounds: Sequence[Bound], at: At) -> Value:
         """Whether all bounds hold at scalar values of their variables."""
         b, inside = self.b, constant(I1, True)
@@ -212,147 +160,56 @@ class Frame:
     def lanes_in_bounds(self, bound: Bound, at: At, lane: Variable, lanes: int) -> Value:
         """A mask of the lanes along variable `lane` where a bound holds."""
         b, (low, offset, high) = self.b, bound
-        steps = self.lane_steps(offset.factor(lane), lanes)
+        steps = b.splat(self.integer(offset.factor(lane)), lanes)
+        steps = b.binary("mul", b.lanes(I64.of(lanes)), steps)
         value = b.binary("add", b.splat(self.evaluate(offset, at), lanes), steps)
         first, end = (b.splat(self.integer(limit), lanes) for limit in (low, high))
         return b.binary("and", b.compare("sge", value, first), b.compare("slt", value, end))
 
     def lanes_below(self, start: Integer, stop: Integer, lanes: int) -> Value:
         """A mask of the lanes start, start + 1, … that are less than `stop`."""
-        left = self.b.convert("trunc", self.subtract(stop, start), "i32")
-        left = self.b.intrinsic("smax", left, constant(left.type, 0))
-        kind = left.type.of(lanes)
-        return self.b.compare("ult", self.b.lanes(kind), self.b.splat(left, lanes))
+        left = self.minimum(self.subtract(stop, start), lanes)
+        short = self.b.splat(self.b.convert("trunc", left, "i32"), lanes)
+        return self.b.compare("slt", self.b.lanes(short.type), short)
 
 
-@dataclass
-class Leaves:
-    """Values of the leaves of expressions at one point: a leaf function for an `Evaluator`.
+class PhaseFrame(Frame):
+    """A phase of a kernel, or a helper of one that takes `extra` i64 arguments and is never
+    inlined."""
 
-    Variables have the values `at`, plus a constant `displacement`; `lane` grows by one from lane to
-    lane. `tail` masks the lanes that exist at all, `sum` is the finished sum of a contraction.
-    `base_addresses` caches addresses without the displacement, for all points that share it.
-    """
+    def __init__(
+        self, module: Module, name: str, kernel: Kernel, scratch: bool, extra: int = 0
+    ) -> None:
+        attributes = "noinline nounwind" if extra else "nounwind"
+        self.b = module.function(name, (POINTER, *[I64] * (2 + extra)), VOID, attributes)
+        self.arguments, self.thread, self.threads, *self.extra = self.b.parameters
+        pointers = {a: self._word(1 + n, POINTER) for n, a in enumerate(kernel.arguments)}
+        after = 1 + len(kernel.arguments)
+        self.scratch = self._word(after, POINTER) if scratch else Value(POINTER, "null")
+        super().__init__(self.b, pointers, {n: self._word(n, I64) for n in kernel.words})
 
-    frame: Frame
-    at: At
-    lane: Variable | None
-    lanes: int
-    tail: Value | None = None
-    sum: Value | None = None
-    displacement: Mapping[Variable, int] = field(default_factory=dict[Variable, int])
-    base_addresses: dict[tuple[Argument, Affine], Value] = field(
-        default_factory=dict[tuple[Argument, Affine], Value]
-    )
+    def _word(self, number: int, kind: Type) -> Value:
+        return self.b.load(kind, self.b.element(self.arguments, "i64", number))
 
-    def evaluator(self) -> Evaluator:
-        """A fresh evaluator over these leaves."""
-        return Evaluator(self.frame.b, self.lanes, self, None, self.frame.sensitive)
+    def call(self, helper: PhaseFrame, *extra: Value) -> None:
+        """Call a helper of this phase."""
+        values = ", ".join(map(str, (self.arguments, self.thread, self.threads, *extra)))
+        self.b.line(f"call void @{helper.b.name}({values})")
 
-    def __call__(self, expr: Expr, mask: Value | None) -> Value:
-        """The value of a leaf."""
-        match expr:
-            case Accumulated() if self.sum is not None:
-                return self.sum
-            case Index():
-                return self._index(expr.variable)
-            case Word():
-                value = self.frame.integer(expr.number)
-                return converted(self.frame.b, value, INT64, expr.dtype)
-            case Load():
-                return self.load(expr.buffer, expr.offset, mask)
-            case _:
-                raise ValueError(f"a {type(expr).__name__} in a contraction")
+    @contextmanager
+    def thread_loop(self, extents: Sequence[Integer]) -> Generator[list[Value]]:
+        """A loop over this thread's share of a loop nest; yields the nest's indices."""
+        start, stop = self.thread_range(self.product(extents))
+        with self.b.loop(start, stop) as loop:
+            yield self.unravel(loop.index, extents)
 
-    def _index(self, variable: Variable) -> Value:
-        frame, b = self.frame, self.frame.b
-        start = frame.add(self.at[variable], self.displacement.get(variable, 0))
-        if variable is not self.lane or self.lanes == 1:
-            return start
-        return b.binary("add", b.splat(start, self.lanes), frame.lane_numbers(self.lanes))
-
-    def load(self, argument: Argument, offset: Affine, mask: Value | None) -> Value:
-        """The elements at an offset: a vector, or a scalar if all lanes read the same one."""
-        return from_memory(self.frame.b, self._load_raw(argument, offset, mask), argument.dtype)
-
-    def raw_bits(self, value: Expr, dtype: Any, mask: Value | None) -> Value:
-        """An expression in its storage format, a vector. A load of a narrow dtype is copied as it
-        is, without conversion to the register type and back."""
-        b, is_narrow = self.frame.b, storage_type(dtype) != register_type(dtype)
-        if is_narrow and isinstance(value, Load) and value.dtype == dtype:
-            raw = self._load_raw(value.buffer, value.offset, mask)
-            return raw if raw.type.lanes == self.lanes else b.splat(raw, self.lanes)
-        return to_memory(b, self.evaluator().value_as(value, dtype, mask), dtype)
-
-    def _load_raw(self, argument: Argument, offset: Affine, mask: Value | None) -> Value:
-        address, spread = self.address(argument, offset, mask)
-        b, kind = self.frame.b, storage_type(argument.dtype, self.lanes)
-        if spread is None:
-            return self._load_uniform(kind.of(1), address, mask)
-        if isinstance(spread, int) and spread == 1:
-            return b.load(kind, address, mask)
-        addresses = b.element(address, kind.scalar, self.lane_offsets(spread))
-        return b.gather(kind, addresses, mask)
-
-    def _load_uniform(self, kind: Type, address: Value, mask: Value | None) -> Value:
-        b = self.frame.b
-        if mask is None or (self.tail is not None and mask.text == self.tail.text):
-            return b.load(kind, address)
-        return b.choose(b.any(mask), lambda: b.load(kind, address), lambda: constant(kind, 0))
-
-    def lane_offsets(self, spread: int | Value) -> Value:
-        """The offset of each lane from the first, in elements."""
-        if isinstance(spread, Value):
-            return spread
-        return self.frame.lane_steps(spread, self.lanes)
-
-    def address(
-        self, argument: Argument, offset: Affine, mask: Value | None
-    ) -> tuple[Value, int | Value | None]:
-        """The address of the first lane, and how the other lanes lie to it: at the same address
-        (None), at a constant stride, or at a vector of offsets."""
-        frame, scalar = self.frame, storage_type(argument.dtype).scalar
-        distance = frame.integer(0)
-        step, spread = None, None
-        for variable, factor in offset.strides.items():
-            moved = frame.multiply(self.displacement.get(variable, 0), factor)
-            distance = frame.add_folded(distance, moved)
-            step = factor if variable is self.lane and self.lanes > 1 else step
-        for term, factor in offset.computed.items():
-            value = self._term_value(term, mask)
-            if value.type.lanes == 1:
-                distance = frame.add_folded(distance, frame.multiply(value, factor))
-            else:
-                spread = self._add_term(spread, value, factor)
-        if spread is not None and step is not None:
-            spread = frame.b.binary("add", spread, self.lane_offsets(step))
-        address = frame.element(self._base_address(argument, offset, scalar), scalar, distance)
-        return address, step if spread is None else spread
-
-    def _base_address(self, argument: Argument, offset: Affine, scalar: str) -> Value:
-        """The address of the variable terms of an offset, without displacement."""
-        key = argument, offset
-        if key not in self.base_addresses:
-            frame, start = self.frame, self.frame.integer(offset.constant)
-            for variable, factor in offset.strides.items():
-                start = frame.add(start, frame.multiply(self.at[variable], factor))
-            self.base_addresses[key] = frame.b.element(frame.pointers[argument], scalar, start)
-        return self.base_addresses[key]
-
-    def _add_term(self, distances: Value | None, value: Value, factor: int) -> Value:
-        b = self.frame.b
-        scaled = b.binary("mul", value, b.splat(self.frame.integer(factor), self.lanes))
-        return scaled if distances is None else b.binary("add", distances, scaled)
-
-    def _term_value(self, term: Expr, mask: Value | None) -> Value:
-        """A computed term of an offset as i64."""
-        return self.evaluator().scalar_or_vector(Cast(term, INT64), mask)
+    def thread_range(self, iterations: Integer) -> tuple[Value, Value]:
+        """The half-open range of iterations that this thread runs; only `SLOTS` threads work."""
+        count, working = self.integer(iterations), self.minimum(self.threads, SLOTS)
+        ends = self.shares(count, self.thread, working)
+        return self.minimum(ends[0], count), self.minimum(ends[1], count)
 
 
 @memoized(4_096)
 def _literal(number: int) -> Value:
     return constant(I64, number)
-
-
-def _is_literal(value: Value) -> bool:
-    return value.text.lstrip("-").isdigit()

@@ -14,7 +14,7 @@ import sys
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, TypedDict, cast
+from typing import Any
 
 from thalweg.ir.target import Target
 from thalweg.platform.c_library import c_function
@@ -191,7 +191,9 @@ def _level(extensions: frozenset[str]) -> str:
 
 
 def _x86(name: str, triple: str, cpu: str, features: str) -> CpuTarget:
-    cpu_target = CpuTarget(name=name, triple=triple, cpu=cpu, features=features, **_sizes())
+    cpu_target = replace(
+        CpuTarget(name=name, triple=triple, cpu=cpu, features=features), **_sizes()
+    )
     level = _level(cpu_target.extensions)
     if level == "x86-64-v4":
         # LLVM avoids 512-bit vectors on the first AVX-512 processors unless told otherwise.
@@ -203,20 +205,13 @@ def _x86(name: str, triple: str, cpu: str, features: str) -> CpuTarget:
 
 
 def _aarch64(name: str, triple: str, cpu: str, features: str) -> CpuTarget:
-    return CpuTarget(name=name, triple=triple, cpu=cpu, features=features, registers=32, **_sizes())
-
-
-class _Sizes(TypedDict, total=False):
-    """The number of cores, and the cache sizes of one in bytes, as far as the system tells."""
-
-    cores: int
-    l1: int
-    l2: int
-    l3: int
+    cpu_target = CpuTarget(name=name, triple=triple, cpu=cpu, features=features, registers=32)
+    return replace(cpu_target, **_sizes())
 
 
 @cache
-def _sizes() -> _Sizes:
+def _sizes() -> dict[str, int]:
+    """The number of cores, and the cache sizes of one in bytes, as far as the system tells."""
     sizes = {"cores": max(2, os.cpu_count() or 2)}
     for index in sorted(_CACHES.glob("index*")):
         try:
@@ -227,7 +222,7 @@ def _sizes() -> _Sizes:
                 sizes[f"l{level}"] = _byte_count(size)
         except (OSError, ValueError):
             continue
-    return cast("_Sizes", sizes)
+    return sizes
 
 
 def _byte_count(text: str) -> int:

@@ -37,13 +37,9 @@ class _FileEntry(NamedTuple):
     digest: str
 
 
-def own_digest(folders: Sequence[str]) -> str:
-    """A digest of the Python code in some folders of this package."""
-    return _own_digest(tuple(folders))
-
-
 @memoized(64)
-def _own_digest(folders: tuple[str, ...]) -> str:
+def own_digest(folders: tuple[str, ...]) -> str:
+    """A digest of the Python code in some folders of this package."""
     known = _kept_digests()
     before = dict(known)
     result = _digest(_PACKAGE, folders, known)

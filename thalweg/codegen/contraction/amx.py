@@ -15,7 +15,7 @@ from math import ceil, prod
 import ml_dtypes
 import numpy as np
 
-from thalweg.codegen.contraction.epilogue import Masks, store_sums
+from thalweg.codegen.contraction.epilogue import Epilogue, Masks
 from thalweg.codegen.contraction.form import Form, argument_of, form_of, loads_of
 from thalweg.codegen.contraction.packing import PackEmitter, Span, dense, tiled, transposed
 from thalweg.codegen.contraction.schedule import (
@@ -27,7 +27,7 @@ from thalweg.codegen.contraction.schedule import (
     variables_of,
 )
 from thalweg.codegen.contraction.scratch import pieces
-from thalweg.codegen.frame import At, Frame, Leaves
+from thalweg.codegen.frame import At, PhaseFrame
 from thalweg.codegen.llvm.builder import (
     I8,
     I16,
@@ -42,6 +42,7 @@ from thalweg.codegen.llvm.builder import (
 )
 from thalweg.codegen.llvm.emitted import Emitted
 from thalweg.codegen.machine import SLOTS, CpuTarget
+from thalweg.codegen.point import Point
 from thalweg.ir.dynamic import is_static
 from thalweg.ir.expr import Cast, Load
 from thalweg.ir.kernel import Access, Contraction
@@ -171,8 +172,8 @@ def emit_amx(problem: Problem, schedule: Schedule) -> Emitted:
     kernel = layout.roles.form.kernel
     if schedule.copy_b == "shared":
         names.insert(0, "pack")
-        _pack(layout, Frame(module, "pack", kernel, True))
-    _AmxEmitter(layout, Frame(module, "multiply", kernel, True)).emit()
+        _pack(layout, PhaseFrame(module, "pack", kernel, True))
+    _AmxEmitter(layout, PhaseFrame(module, "multiply", kernel, True)).emit()
     return Emitted(tuple(names), module.text, layout.size * _ITEM, "tiles")
 
 
@@ -225,7 +226,7 @@ class _Layout:
         """The total size."""
         return self._shared_size + SLOTS * sum(self._thread_sizes)
 
-    def thread_addresses(self, frame: Frame) -> tuple[Value, Value]:
+    def thread_addresses(self, frame: PhaseFrame) -> tuple[Value, Value]:
         """The addresses of a thread's packed `a` and `b`."""
         a, b = self._thread_sizes
         start = frame.add(self._shared_size, frame.multiply(frame.thread, a + b))
@@ -238,7 +239,7 @@ class _Layout:
 class _ColumnPacker:
     """Emits the loops that pack panels of `b`."""
 
-    def __init__(self, layout: _Layout, frame: Frame) -> None:
+    def __init__(self, layout: _Layout, frame: PhaseFrame) -> None:
         self.layout, self.frame, self.b = layout, frame, frame.b
         self.access = layout.roles.b
         self.lane, self.inner = layout.form.lane, layout.roles.inner
@@ -306,8 +307,8 @@ class _ColumnPacker:
     def _values(self, at: At) -> Value:
         """16 columns of one term in storage format; zero where out of bounds."""
         mask = self._mask(at)
-        leaves = Leaves(self.frame, at, self.lane, SIDE, tail=mask)
-        raw = leaves.raw_bits(self.access.value, BFLOAT16, mask)
+        point = Point(self.frame, at, self.lane, SIDE, tail=mask)
+        raw = point.raw_bits(self.access.value, BFLOAT16, mask)
         return raw if mask is None else self.b.select(mask, raw, 0)
 
     def _mask(self, at: At) -> Value | None:
@@ -322,9 +323,9 @@ class _ColumnPacker:
         return reduce(partial(b.binary, "and"), masks) if masks else None
 
 
-def _pack(layout: _Layout, frame: Frame) -> None:
+def _pack(layout: _Layout, frame: PhaseFrame) -> None:
     """Emit the phase that packs `b` for all threads, chunk by chunk of every panel."""
-    with frame.thread_loop([layout.panels, layout.chunks], SLOTS) as (panel, chunk):
+    with frame.thread_loop([layout.panels, layout.chunks]) as (panel, chunk):
         base = frame.b.element(frame.scratch, "i16", frame.multiply(panel, layout.panel))
         column = frame.multiply(panel, layout.width)
         _ColumnPacker(layout, frame).emit({}, column, chunk, base)
@@ -345,7 +346,7 @@ class _RowBlock:
 class _AmxEmitter:
     """Emits the phase that multiplies."""
 
-    def __init__(self, layout: _Layout, frame: Frame) -> None:
+    def __init__(self, layout: _Layout, frame: PhaseFrame) -> None:
         self.layout, self.frame, self.b = layout, frame, frame.b
         self.form, self.schedule, self.roles = layout.form, layout.schedule, layout.roles
         self.copy_a, self.packed_b = layout.thread_addresses(frame)
@@ -457,23 +458,15 @@ class _AmxEmitter:
         self, rows: _RowBlock, column: Value, first: Value, count: Value, masks: Masks
     ) -> None:
         """Emit the epilogue for `count` rows of a tile, from row `first` of the block on."""
-        frame, lane = self.frame, self.form.lane
+        frame = self.frame
         with self.b.loop(0, count) as loop:
             places = self._row_indices(rows, frame.add(first, loop.index))
-            row = Leaves(frame, {**rows.at, **places, lane: column}, lane, SIDE)
-            for j, mask in enumerate(masks):
-                total = self.b.load(_SUMS, self._sum_at(loop.index, j))
-                displacement = {lane: j * SIDE}
-                store_sums(
-                    self.form.kernel, replace(row, tail=mask, sum=total, displacement=displacement)
-                )
+            sums = [self.b.load(_SUMS, self._sum_at(loop.index, j)) for j in range(len(masks))]
+            at = {**rows.at, **places, self.form.lane: column}
+            Epilogue(frame, self.form, _SUMS).store_rows(at, [{}], masks, sums)
 
     def _row_indices(self, rows: _RowBlock, number: Value) -> dict[Variable, Value]:
         """The values of the row variables in row `number` of a block."""
-        if not rows.variables:
-            return {}
-        first, *inner = rows.variables
-        extents = [self.schedule.block, *(int(v.extent) for v in inner)]
-        places = self.frame.unravel(number, extents) if inner else [number]
-        found = dict(zip(rows.variables, places, strict=True))
-        return {**found, first: self.frame.add(rows.at[first], places[0])}
+        extents = [self.schedule.block, *(int(v.extent) for v in rows.variables[1:])]
+        places = zip(rows.variables, self.frame.unravel(number, extents), strict=False)
+        return {v: self.frame.add(rows.at.get(v, 0), place) for v, place in places}

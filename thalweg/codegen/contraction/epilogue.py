@@ -14,13 +14,13 @@ from math import prod
 
 from thalweg.codegen.contraction.form import Form
 from thalweg.codegen.contraction.microkernel import prefetch
-from thalweg.codegen.frame import Frame, Leaves
-from thalweg.codegen.llvm.builder import Type, Value, constant
-from thalweg.codegen.math.conversion import storage_type, to_memory
+from thalweg.codegen.frame import Frame
+from thalweg.codegen.llvm.builder import Type, Value
+from thalweg.codegen.point import Point
 from thalweg.ir.dynamic import is_static
 from thalweg.ir.expr import Load, Variable
 from thalweg.ir.index import Affine
-from thalweg.ir.kernel import Argument, Contraction, Store
+from thalweg.ir.kernel import Argument, Contraction
 from thalweg.ir.rewrite import postorder
 
 _MIN_PREFETCH_TERMS = 64  # shorter sums end before a prefetch arrives
@@ -65,15 +65,14 @@ class Epilogue:
 
     def prefetch(self, at: At, rows: Sequence[Row], width: int) -> None:
         """Prefetch the streams of a tile before its sums are computed."""
-        tile = self._leaves(at)
+        tile = self._point(at)
         for argument, offset in self.streams:
             for row, j in product(rows, range(width)):
-                leaves = replace(tile, displacement={**row, self.form.lane: j * self.kind.lanes})
-                address, _ = leaves.address(argument, offset, None)
-                prefetch(self.frame.b, address, 3)
+                point = replace(tile, displacement={**row, self.form.lane: j * self.kind.lanes})
+                prefetch(self.frame.b, point.locate(argument, offset, None).base, 3)
 
-    def _leaves(self, at: At) -> Leaves:
-        return Leaves(self.frame, dict(at), self.form.lane, self.kind.lanes)
+    def _point(self, at: At) -> Point:
+        return Point(self.frame, dict(at), self.form.lane, self.kind.lanes)
 
     @cached_property
     def _is_looped(self) -> bool:
@@ -90,11 +89,11 @@ class Epilogue:
         if variable is not None and self._is_looped and rows[-1][variable]:
             self._store_in_loop(variable, at, rows, masks, sums)
         else:
-            self._store_rows(self._leaves(at), rows, masks, sums)
+            self.store_rows(at, rows, masks, sums)
 
-    def _store_rows(
-        self, tile: Leaves, rows: Sequence[Row], masks: Masks, sums: Sequence[Value]
-    ) -> None:
+    def store_rows(self, at: At, rows: Sequence[Row], masks: Masks, sums: Sequence[Value]) -> None:
+        """Store the sums of a tile as straight code."""
+        tile = self._point(at)
         for i, row in enumerate(rows):
             for j, mask in enumerate(masks):
                 displacement = {**row, self.form.lane: j * self.kind.lanes}
@@ -119,51 +118,20 @@ class Epilogue:
             first = b.element(spilled, kind, frame.multiply(loop.index, size))
             places = [b.element(first, kind, number) for number in range(size)]
             totals = [b.load(self.kind, place) for place in places]
-            self._store_rows(self._leaves(here), rows[: len(rows) // times], masks, totals)
+            self.store_rows(here, rows[: len(rows) // times], masks, totals)
 
     def store_dots(self, at: At, rows: Sequence[Row], sums: Sequence[Value]) -> None:
         """Store scalar sums; those of a row become one vector."""
         count = len(sums) // len(rows)
-        tile = Leaves(self.frame, dict(at), self.form.lane, count)
+        tile = Point(self.frame, dict(at), self.form.lane, count)
         for i, row in enumerate(rows):
-            total = self._as_vector(sums[i * count : (i + 1) * count])
+            total = self.frame.b.vector(sums[i * count : (i + 1) * count])
             store_sums(self.form.kernel, replace(tile, sum=total, displacement=row))
 
-    def _as_vector(self, numbers: Sequence[Value]) -> Value:
-        """A vector of scalars."""
-        if len(numbers) == 1:
-            return numbers[0]
-        kind = numbers[0].type.of(len(numbers))
-        vector = Value(kind, "poison")
-        for lane, number in enumerate(numbers):
-            vector = self.frame.b.emit(kind, f"insertelement {vector}, {number}, i64 {lane}")
-        return vector
 
-
-def store_sums(kernel: Contraction, leaves: Leaves) -> None:
+def store_sums(kernel: Contraction, point: Point) -> None:
     """Emit every store of a contraction at one point of the result, given its sum."""
-    mask, b = leaves.tail, leaves.frame.b
-    evaluator = leaves.evaluator()
-    values = [evaluator.value_as(store.value, store.buffer.dtype, mask) for store in kernel.stores]
+    mask = point.tail
+    values = [point.value_as(store.value, store.buffer.dtype, mask) for store in kernel.stores]
     for store, value in zip(kernel.stores, values, strict=True):
-        inside = mask
-        if store.inside is not None:
-            inside = evaluator.value_as(store.inside, bool, mask)
-            inside = inside if mask is None else b.binary("and", inside, mask)
-        _store(store, leaves, value, inside)
-
-
-def _store(store: Store, leaves: Leaves, value: Value, mask: Value | None) -> None:
-    b, argument = leaves.frame.b, store.buffer
-    raw = to_memory(b, value, argument.dtype)
-    scalar = storage_type(argument.dtype).scalar
-    address, spread = leaves.address(argument, store.offset, mask)
-    if raw.type.lanes == 1:
-        with b.when(mask or constant(raw.type.like("i1"), True)):
-            b.store(raw, address)
-        return
-    if isinstance(spread, int) and spread == 1:
-        b.store(raw, address, mask)
-        return
-    steps = leaves.lane_offsets(0 if spread is None else spread)
-    b.scatter(raw, b.element(address, scalar, steps), mask)
+        point.store(store, value, point.condition(store.inside, mask))

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations
 
+from thalweg.codegen.loops.simplify import jointly_contiguous
 from thalweg.ir.dynamic import is_static, times
 from thalweg.ir.expr import Expr, Index, Load, Variable, call
 from thalweg.ir.functions.reductions import REDUCTIONS
@@ -129,21 +130,12 @@ def _merge_variables(kernel: Contraction) -> Contraction:
     pinned, offsets = _pinned(kernel), kernel.offsets
     for group in _groups(kernel):
         for outer, inner in permutations(group, 2):
-            if pinned.isdisjoint((outer, inner)) and _are_jointly_contiguous(offsets, outer, inner):
+            if pinned.isdisjoint((outer, inner)) and jointly_contiguous(offsets, outer, inner):
                 both = Variable(times(outer.extent, inner.extent), f"{outer.name}{inner.name}")
                 return _merge_variables(
                     RenameVariables({outer: None, inner: both}).contraction(kernel)
                 )
     return kernel
-
-
-def _are_jointly_contiguous(offsets: Sequence[Affine], outer: Variable, inner: Variable) -> bool:
-    if not is_static(inner.extent):
-        return False
-    pairs = [(offset.factor(outer), offset.factor(inner)) for offset in offsets]
-    return all(
-        is_static(far) and is_static(near) and far == near * inner.extent for far, near in pairs
-    )
 
 
 def _should_swap(kernel: Contraction) -> bool:

@@ -26,20 +26,20 @@ from thalweg.codegen.contraction.microkernel import (
     MicroKernel,
     merge_levels,
 )
-from thalweg.codegen.contraction.packing import Box, PackEmitter, Packing, Span
+from thalweg.codegen.contraction.packing import PackEmitter, Packing, Span
 from thalweg.codegen.contraction.plan import best, check_supported
 from thalweg.codegen.contraction.schedule import Problem, Schedule, limited_variable, spans_of_rows
 from thalweg.codegen.contraction.scratch import GROUP, Scratch, pieces
-from thalweg.codegen.frame import Frame
+from thalweg.codegen.frame import PhaseFrame
 from thalweg.codegen.llvm.builder import Module, Value, constant
 from thalweg.codegen.llvm.emitted import Emitted
-from thalweg.codegen.machine import SLOTS, CpuTarget
+from thalweg.codegen.machine import CpuTarget
 from thalweg.codegen.math.conversion import register_type
 from thalweg.codegen.winograd.kernel import emit_winograd
 from thalweg.codegen.winograd.plan import winograd_schedule
 from thalweg.ir.dynamic import is_static, times
 from thalweg.ir.index import Affine
-from thalweg.ir.kernel import Argument, Bound, Contraction
+from thalweg.ir.kernel import Access, Bound, Contraction
 from thalweg.ir.loop import Variable
 
 
@@ -59,7 +59,7 @@ class _Operand:
 class GemmEmitter:
     """Emits the phase that multiplies."""
 
-    def __init__(self, scratch: Scratch, frame: Frame) -> None:
+    def __init__(self, scratch: Scratch, frame: PhaseFrame) -> None:
         self.scratch, self.frame, self.b = scratch, frame, frame.b
         self.form, self.schedule = scratch.form, scratch.schedule
         self.lanes = scratch.problem.lanes
@@ -149,57 +149,41 @@ class GemmEmitter:
 
     def _block_of_sum(self) -> None:
         """Pack what this block needs, then emit its panels."""
-        scratch = self.scratch
-        self.a = self._operand_a()
-        if scratch.packed_a:
-            self._copy(scratch.packed_a, self._box_a(), self.copy_a)
-        self.operand_b = self._operand_b()
+        scratch, kernel = self.scratch, self.form.kernel
+        self.a = self._operand(kernel.a, scratch.packed_a, scratch.spans_a, self.copy_a)
+        if self.schedule.copy_b == "shared" and scratch.packed_b:
+            factors = scratch.packed_b.factors(scratch.spans_b)
+            factors = {v: f for v, f in factors.items() if v in scratch.spans_b}
+            panels = scratch.panels_at(self.frame, self.at)
+            self.operand_b = _Operand(panels, factors, {}, factors)
+        else:
+            self.operand_b = self._operand(kernel.b, scratch.packed_b, scratch.spans_b, self.copy_b)
         self._panel_loops()
 
-    def _copy(self, packing: Packing, box: Box, destination: Value) -> None:
+    def _operand(
+        self,
+        access: Access,
+        packing: Packing | None,
+        spans: Mapping[Variable, int],
+        destination: Value,
+    ) -> _Operand:
+        """A factor, read in place or from a copy of what this block needs."""
+        frame, scratch = self.frame, self.scratch
+        if packing is None:
+            argument, offset = argument_of(access)
+            base = frame.pointers[argument]
+            base = self.b.element(base, scratch.scalar, frame.integer(offset.constant))
+            return _Operand(base, offset.strides, {}, offset.strides)
+        origin = {v: self.start.get(v, frame.integer(0)) for v in spans}
+        if self.form.lane in spans:
+            origin[self.form.lane] = frame.multiply(self.first_panel, scratch.width)
+        box = {v: Span(origin[v], length) for v, length in spans.items()}
         with self.b.when(self.has_terms) if self.has_terms else nullcontext():
-            dtype = self.scratch.dtype
-            PackEmitter(self.frame, packing, box, self.at, destination, self.lanes, dtype).emit()
-
-    def _box_a(self) -> Box:
-        zero, spans = self.frame.integer(0), self.scratch.spans_a
-        box = {v: Span(self.start.get(v, zero), length) for v, length in spans.items()}
-        if self.form.depthwise:
-            start = self.frame.multiply(self.first_panel, self.scratch.width)
-            box[self.form.lane] = Span(start, self.schedule.panels * self.scratch.width)
-        return box
-
-    def _operand_a(self) -> _Operand:
-        scratch, form = self.scratch, self.form
-        if scratch.packed_a:
-            spans = scratch.spans_a
-            base = self.b.element(self.copy_a, scratch.scalar, scratch.packed_a.constant(spans))
-            origin = {v: span.start for v, span in self._box_a().items()}
-            factors = scratch.packed_a.factors(spans)
-            # variables of a single value in the copy do not move it
-            factors = {v: f for v, f in factors.items() if v in spans}
-            return _Operand(base, factors, origin, scratch.packed_a.tile_factors(spans))
-        return self._operand_in_place(*argument_of(form.kernel.a))
-
-    def _operand_in_place(self, argument: Argument, offset: Affine) -> _Operand:
-        base = self.frame.pointers[argument]
-        base = self.b.element(base, self.scratch.scalar, self.frame.integer(offset.constant))
-        return _Operand(base, offset.strides, {}, offset.strides)
-
-    def _operand_b(self) -> _Operand:
-        scratch, form, frame = self.scratch, self.form, self.frame
-        if not scratch.packed_b:
-            return self._operand_in_place(*argument_of(form.kernel.b))
-        spans, zero = scratch.spans_b, frame.integer(0)
-        factors = {v: f for v, f in scratch.packed_b.factors(spans).items() if v in spans}
-        if self.schedule.copy_b == "shared":
-            return _Operand(scratch.panels_at(frame, self.at), factors, {}, factors)
-        box = {v: Span(self.start.get(v, zero), length) for v, length in spans.items()}
-        first = frame.multiply(self.first_panel, scratch.width)
-        box[form.lane] = Span(first, spans[form.lane])
-        self._copy(scratch.packed_b, box, self.copy_b)
-        origin = {v: span.start for v, span in box.items()}
-        return _Operand(self.copy_b, factors, origin, factors)
+            PackEmitter(frame, packing, box, self.at, destination, self.lanes, scratch.dtype).emit()
+        base = frame.element(destination, scratch.scalar, packing.constant(spans))
+        # variables of a single value in the copy do not move it
+        factors = {v: f for v, f in packing.factors(spans).items() if v in spans}
+        return _Operand(base, factors, origin, packing.tile_factors(spans))
 
     # Panels of columns
 
@@ -320,12 +304,12 @@ class GemmEmitter:
         kernel = DotKernel(self.frame, self.kind, rows, columns)
         blocks = [block * self.lanes for block in BLOCKS]
         spreads = BlockedSums(kernel, len(rows) * count).sums(levels, at, blocks)
-        return [kernel.lane_sum(spread) for spread in spreads]
+        return [self.b.lane_sum(spread) for spread in spreads]
 
     def _distance(self, factors: Mapping[Variable, int], row: Row) -> Value:
         frame, distance = self.frame, self.frame.integer(0)
         for variable, number in row.items():
-            distance = frame.add_folded(distance, frame.multiply(number, factors.get(variable, 0)))
+            distance = frame.add(distance, frame.multiply(number, factors.get(variable, 0)))
         return distance
 
     def _address(self, operand: _Operand) -> Value:
@@ -418,7 +402,7 @@ class GemmEmitter:
         base = self.b.element(memory, scratch.scalar, place)
         return [
             self.b.element(
-                base, scratch.scalar, frame.add_folded(self._distance(strides, row), j * self.lanes)
+                base, scratch.scalar, frame.add(self._distance(strides, row), j * self.lanes)
             )
             for row in rows
             for j in range(len(self.masks))
@@ -468,15 +452,15 @@ def _emit_gemm(scratch: Scratch) -> Emitted:
     module = Module(target.native_fp16, target.fma)
     if scratch.schedule.copy_b == "shared":
         names.insert(0, "pack")
-        _pack(scratch, Frame(module, "pack", kernel, True))
-    GemmEmitter(scratch, Frame(module, "multiply", kernel, scratch.size > 0)).emit()
+        _pack(scratch, PhaseFrame(module, "pack", kernel, True))
+    GemmEmitter(scratch, PhaseFrame(module, "multiply", kernel, scratch.size > 0)).emit()
     return Emitted(tuple(names), module.text, scratch.size, "tiles")
 
 
 _MIN_PANELS = 8  # that threads can share evenly
 
 
-def _pack(scratch: Scratch, frame: Frame) -> None:
+def _pack(scratch: Scratch, frame: PhaseFrame) -> None:
     """Emit the phase that packs `b` for all threads.
 
     Threads share slices of the first reduced variable if columns are contiguous, so that memory is
@@ -486,7 +470,7 @@ def _pack(scratch: Scratch, frame: Frame) -> None:
     assert packing
     variable, length, count = _slices(scratch, packing)
     extents = [frame.integer(extent) for extent in (*(v.extent for v in outer), count)]
-    with frame.thread_loop(extents, SLOTS) as (*places, part):
+    with frame.thread_loop(extents) as (*places, part):
         at = dict(zip(outer, places, strict=True))
         span = Span(frame.multiply(part, length), length)
         box = {v: Span(frame.integer(0), length) for v, length in spans.items()}

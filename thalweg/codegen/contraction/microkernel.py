@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from thalweg.codegen.frame import Frame
-from thalweg.codegen.llvm.builder import I32, POINTER, VOID, Builder, Type, Value, constant, suffix
+from thalweg.codegen.llvm.builder import I32, POINTER, VOID, Builder, Type, Value, constant
 from thalweg.codegen.loops.lanes import BlockSplit, block_split
 from thalweg.ir.dynamic import is_static
 
@@ -149,7 +149,7 @@ class MicroKernel(TileKernel):
         """Prefetch a row of `b`. Past the end of memory a prefetch does nothing."""
         scalar, lanes = self.kind.scalar, self.kind.lanes
         for j in range(self.vectors):
-            place = self.frame.add_folded(distance, j * lanes)
+            place = self.frame.add(distance, j * lanes)
             later = self.frame.b.emit(POINTER, f"getelementptr {scalar}, {base}, {place}")
             prefetch(self.frame.b, later, nearness)
 
@@ -192,13 +192,6 @@ class DotKernel(TileKernel):
         with b.loop(level.start, level.stop, 1, start) as loop:
             loop.next = self.sums(levels[1:], self.advance(at, level, loop.index), loop.carried)
         return loop.results
-
-    def lane_sum(self, spread: Value) -> Value:
-        """The sum of all lanes."""
-        kind = self.kind.of(1)
-        zero = constant(kind, -0.0)
-        name = f"llvm.vector.reduce.fadd.{suffix(self.kind)}"
-        return self.frame.b.call(name, kind, zero, spread, flags="reassoc")
 
     def _along(self, level: Level, at: Addresses, start: Sequence[Value]) -> list[Value]:
         """Whole vectors, then what is left of one."""

@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 
 from thalweg.codegen.contraction.form import loads_of, map_offsets, pinned_in, substituted
-from thalweg.codegen.frame import Frame, Leaves
+from thalweg.codegen.frame import At, Frame
 from thalweg.codegen.llvm.builder import Builder, Value, constant
 from thalweg.codegen.math.conversion import from_memory, register_type, storage_type
+from thalweg.codegen.point import Point
 from thalweg.ir.dynamic import is_static, times
 from thalweg.ir.expr import Cast, Expr, Index, Load
 from thalweg.ir.index import Affine
@@ -435,24 +436,24 @@ class PackEmitter:
     def _values(self, index: Value, mask: Value | None) -> Value:
         frame, axis = self.frame, self.axes[-1]
         start = frame.add(self._start(axis), index)
-        leaves = Leaves(frame, {**self.at, axis.coordinate: start}, axis.coordinate, self.lanes)
-        leaves.tail = mask
-        inside = self._bounds_mask(leaves)
+        at = {**self.at, axis.coordinate: start}
+        inside = self._bounds_mask(at)
         wanted = frame.b.binary("and", inside, mask) if inside and mask else inside or mask
-        value = leaves.raw_bits(self.packing.value, self.dtype, wanted)
+        point = Point(frame, at, axis.coordinate, self.lanes, mask)
+        value = point.raw_bits(self.packing.value, self.dtype, wanted)
         if inside is None:
             return value
         return frame.b.select(inside, value, 0)
 
-    def _bounds_mask(self, leaves: Leaves) -> Value | None:
+    def _bounds_mask(self, at: At) -> Value | None:
         """A mask of the lanes that bounds on the innermost axis allow, if there are such bounds."""
         frame, inside = self.frame, None
         for bound in self._decided_bounds(len(self.axes) - 1):
             if self.packing.tiling and bound is self.packing.bounds[0]:  # the end of the last tile
-                start = frame.evaluate(bound[1], leaves.at)
+                start = frame.evaluate(bound[1], at)
                 here = frame.lanes_below(start, bound[2], self.lanes)
             else:
-                here = frame.lanes_in_bounds(bound, leaves.at, self.axes[-1].coordinate, self.lanes)
+                here = frame.lanes_in_bounds(bound, at, self.axes[-1].coordinate, self.lanes)
             inside = here if inside is None else frame.b.binary("and", inside, here)
         return inside
 
@@ -461,5 +462,5 @@ class PackEmitter:
         frame, b = self.frame, self.frame.b
         value = constant(storage_type(self.dtype), 0)
         if not zero:
-            value = Leaves(frame, self.at, None, 1).raw_bits(self.packing.value, self.dtype, None)
+            value = Point(frame, self.at, None, 1).raw_bits(self.packing.value, self.dtype, None)
         b.store(value, b.element(self.destination, self.scalar, place))

@@ -21,7 +21,7 @@ from thalweg.codegen.contraction.schedule import (
     spans_of_rows,
     variables_of,
 )
-from thalweg.codegen.frame import Frame
+from thalweg.codegen.frame import PhaseFrame
 from thalweg.codegen.llvm.builder import Value
 from thalweg.codegen.machine import SLOTS
 from thalweg.codegen.math.conversion import register_type
@@ -91,13 +91,13 @@ class Scratch:
         blocks = ceil(first.extent / self.schedule.split)
         return blocks * prod(int(v.extent) for v in outer) > 2 * GROUP
 
-    def thread_addresses(self, frame: Frame) -> list[Value]:
+    def thread_addresses(self, frame: PhaseFrame) -> list[Value]:
         """The addresses of a thread's packed `a`, packed `b`, partial sums and totals."""
         start = frame.add(self._shared_size, frame.multiply(frame.thread, sum(self._thread_sizes)))
         offsets = [frame.add(start, sum(self._thread_sizes[:number])) for number in range(4)]
         return [frame.b.element(frame.scratch, self.scalar, offset) for offset in offsets]
 
-    def panels_at(self, frame: Frame, at: Mapping[Variable, Value]) -> Value:
+    def panels_at(self, frame: PhaseFrame, at: Mapping[Variable, Value]) -> Value:
         """The address of the shared panels for these values of the outer variables."""
         number = frame.integer(0)
         for variable in self.outer:
@@ -108,7 +108,7 @@ class Scratch:
 
 @contextmanager
 def pieces(
-    frame: Frame, form: Form, schedule: Schedule, width: int
+    frame: PhaseFrame, form: Form, schedule: Schedule, width: int
 ) -> Generator[tuple[dict[Variable, Value], Value, Value]]:
     """A loop over this thread's pieces of work, for tiles of a width. Yields the values of the
     enclosing variables, the number of the block of rows, and that of the block of columns."""
@@ -118,7 +118,7 @@ def pieces(
         blocks = frame.ceil_div(form.rows[schedule.block_at].extent, schedule.block)
     columns = frame.ceil_div(form.lane.extent, schedule.panels * width)
     extents = [*(frame.integer(v.extent) for v in outer), blocks, columns]
-    with frame.thread_loop(extents, SLOTS) as (*indices, block, column):
+    with frame.thread_loop(extents) as (*indices, block, column):
         yield dict(zip(outer, indices, strict=True)), block, column
 
 

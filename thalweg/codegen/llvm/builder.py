@@ -86,8 +86,8 @@ POINTER, VOID = Type("ptr"), Type("void")
 # range     The indices of CUDA threads and blocks, which the hardware limits.
 # nsw, nuw  Only on scalar i64: indices, extents, strides and offsets. A buffer has less than 2^47
 #           bytes and a kernel no more iterations than that allows, so none comes near 2^63.
-#           Loaded data may be any number: indices computed from it, in `codegen/loops/scope.py`,
-#           wrap.
+#           Loaded data may be any number: indices computed from it, in `codegen/point.py` and
+#           `codegen/loops/scope.py`, wrap.
 # exact     The start of a box of tiles, in `codegen/contraction/packing.py`: a multiple of a tile.
 # inbounds, nontemporal, dereferenceable and the like: never.
 
@@ -109,6 +109,7 @@ class Value(NamedTuple):
 
     type: Type
     text: str
+    number: float | None = None  # of a constant integer or float, the same in every lane
 
     def __str__(self) -> str:
         return f"{self.type.text} {self.text}"
@@ -120,10 +121,8 @@ Operand = Value | float
 
 def constant(kind: Type, number: Any) -> Value:
     """A number as a constant, the same in every lane."""
-    text = _literal(kind.scalar, number)
-    if kind.lanes > 1:
-        text = f"splat ({kind.scalar} {text})"
-    return Value(kind, text)
+    text, exact = _literal(kind.scalar, number)
+    return Value(kind, f"splat ({kind.scalar} {text})" if kind.lanes > 1 else text, exact)
 
 
 def operand(kind: Type, given: Operand) -> Value:
@@ -131,18 +130,20 @@ def operand(kind: Type, given: Operand) -> Value:
     return given if isinstance(given, Value) else constant(kind, given)
 
 
-def _literal(scalar: str, number: Any) -> str:
+def _literal(scalar: str, number: Any) -> tuple[str, float | None]:
+    """A number as LLVM reads it, and its value in that type."""
     if scalar == "i1":
-        return "true" if number else "false"
+        return "true" if number else "false", None
     if reach := _SIGNED_RANGES.get(scalar):
-        return str((int(number) + reach) % (2 * reach) - reach)
+        wrapped = (int(number) + reach) % (2 * reach) - reach
+        return str(wrapped), wrapped
     if scalar == "half":
-        return f"0xH{np.float16(number).view(np.uint16):04X}"
+        return f"0xH{np.float16(number).view(np.uint16):04X}", None
     if scalar == "bfloat":
-        return f"0xR{np.asarray(number, ml_dtypes.bfloat16).view(np.uint16)[()]:04X}"
+        return f"0xR{np.asarray(number, ml_dtypes.bfloat16).view(np.uint16)[()]:04X}", None
     with np.errstate(over="ignore"):
         exact = float(np.float32(number)) if scalar == "float" else float(number)
-    return f"0x{struct.unpack('<Q', struct.pack('<d', exact))[0]:016X}"
+    return f"0x{struct.unpack('<Q', struct.pack('<d', exact))[0]:016X}", exact
 
 
 class Module:
@@ -357,6 +358,20 @@ class Builder:
             kind, f"shufflevector {one}, {kind} poison, <{lanes} x i32> zeroinitializer"
         )
 
+    def vector(self, numbers: Sequence[Value]) -> Value:
+        """A vector of scalars; of one, itself."""
+        if len(numbers) == 1:
+            return numbers[0]
+        vector = Value(numbers[0].type.of(len(numbers)), "poison")
+        for lane, number in enumerate(numbers):
+            vector = self.emit(vector.type, f"insertelement {vector}, {number}, i64 {lane}")
+        return vector
+
+    def lane_sum(self, vector: Value) -> Value:
+        """The sum of all lanes of a float vector, in any order."""
+        kind, name = vector.type.of(1), f"llvm.vector.reduce.fadd.{suffix(vector.type)}"
+        return self.call(name, kind, constant(kind, -0.0), vector, flags="reassoc")
+
     def extract(self, vector: Value, lane: int) -> Value:
         """One lane of a vector."""
         return self.pure(vector.type.of(1), f"extractelement {vector}, i64 {lane}")
@@ -364,7 +379,7 @@ class Builder:
     def lanes(self, kind: Type) -> Value:
         """The numbers 0, 1, 2 … in the lanes of an integer vector."""
         numbers = ", ".join(f"{kind.scalar} {i}" for i in range(kind.lanes))
-        return Value(kind, f"<{numbers}>" if kind.lanes > 1 else "0")
+        return Value(kind, f"<{numbers}>") if kind.lanes > 1 else constant(kind, 0)
 
     def element(self, base: Value, scalar: str, index: Value | int) -> Value:
         """The address of element `index` (of a scalar type) from a base address.

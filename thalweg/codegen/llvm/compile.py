@@ -163,17 +163,8 @@ def _idle_toolchains(target: Machine) -> list[Toolchain]:
 def new_machine(target: Machine, level: int = 2) -> Any:
     """A target machine of an optimization level."""
     # Position-independent code in the small model reaches its constants relative to itself.
-    return (
-        llvm()
-        .Target.from_triple(target.triple)
-        .create_target_machine(
-            cpu=target.cpu,
-            features=target.features,
-            opt=level,
-            reloc="pic",
-            codemodel="small",
-        )
-    )
+    known = llvm().Target.from_triple(target.triple)
+    return known.create_target_machine(target.cpu, target.features, level, "pic", "small")
 
 
 @contextmanager

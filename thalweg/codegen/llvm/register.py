@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import struct
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -38,7 +36,7 @@ class LlvmRegister(Register):
 
     @property
     def constant(self) -> int | float | None:
-        return _literal(self.value.text)
+        return self.value.number
 
     def _wrap(self, value: Value) -> LlvmRegister:
         return LlvmRegister(self.builder, value)
@@ -114,18 +112,3 @@ class LlvmRegister(Register):
         table = b.module.table(name, element, numbers)
         found = b.load(element, b.element(table, self.scalar, index.value))
         return self._wrap(b.splat(found, self.type.lanes))
-
-
-_LITERAL = re.compile(
-    r"(?:splat \((?:i\d+|float|double) )?(?:0x(?P<bits>[0-9A-F]{16})|(?P<whole>-?\d+))\)?$"
-)
-
-
-def _literal(text: str) -> int | float | None:
-    """The number of a constant, the same in every lane; None for other text."""
-    found = _LITERAL.match(text)
-    if found is None:
-        return None
-    if found["whole"]:
-        return int(found["whole"])
-    return struct.unpack(">d", bytes.fromhex(found["bits"]))[0]

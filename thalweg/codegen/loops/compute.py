@@ -7,7 +7,7 @@ are needed again are spilled to memory.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import cycle
@@ -28,12 +28,12 @@ from thalweg.codegen.loops.lanes import (
     split_states,
     unflatten,
 )
-from thalweg.codegen.loops.plan import BLOCK, Plan, is_long
+from thalweg.codegen.loops.plan import BLOCK, Plan, is_long, vector_width
 from thalweg.codegen.loops.scope import KernelContext, LaneScope, Scope, Spill
 from thalweg.codegen.loops.simplify import outside_reductions, static_extent
 from thalweg.codegen.math.conversion import register_type
 from thalweg.codegen.math.elements import Accumulator, State, accumulator_of
-from thalweg.ir.dynamic import factors_of, is_static
+from thalweg.ir.dynamic import is_static
 from thalweg.ir.expr import Const, Expr, Reduce, Select
 from thalweg.ir.loop import Variable
 from thalweg.ir.rewrite import free_variables, postorder
@@ -76,7 +76,8 @@ class ExpressionEmitter:
     """Emits the expressions of a kernel."""
 
     def __init__(self, plan: Plan, builder: Builder, context: KernelContext) -> None:
-        self._plan, self._b, self._context, self._safe = plan, builder, context, plan.speculatable
+        self._plan, self._b, self._context = plan, builder, context
+        self._safe = context.speculatable
         self._reduced = plan.form.every(Reduce)
         self._outside = outside_reductions(plan.form.roots)
         self._long = _long_expressions(plan.form.parts)
@@ -85,12 +86,8 @@ class ExpressionEmitter:
         """The extent of a variable."""
         for inner, blocks in self._plan.blocks.items():
             if variable is blocks:
-                above = self._b.binary("add", self.extent(inner), BLOCK - 1)
-                return self._b.binary("udiv", above, BLOCK)
-        first, *others = map(self._context.integer, factors_of(variable.extent))
-        for other in others:
-            first = self._b.binary("mul", first, other)
-        return first
+                return self._context.ceil_div(self.extent(inner), BLOCK)
+        return self._context.integer(variable.extent)
 
     def hoist(self, scope: Scope, certain: Sequence[Expr], perhaps: Sequence[Expr] = ()) -> None:
         """Compute the parts of expressions that are invariant in inner loops. Those of `certain`
@@ -107,17 +104,9 @@ class ExpressionEmitter:
     ) -> list[Expr]:
         """The largest parts that are computable in a scope and safe to compute there."""
         bound, result = scope.bound_variables, dict[Expr, None]()
-        pending = [(r, True) for r in certain] + [(r, False) for r in perhaps]
-        pending.reverse()
-        seen = set[tuple[Expr, bool]]()
-        while pending:
-            expr, sure = pending.pop()
-            if (expr, sure) in seen or isinstance(expr, Const):
-                continue
-            seen.add((expr, sure))
-            if not free_variables(expr) <= bound:
-                pending += reversed(_operands(expr, sure))
-            elif sure or self._safe.of(expr):
+        roots = [*((r, True) for r in certain), *((r, False) for r in perhaps)]
+        for expr, sure in _walk(roots, lambda expr: free_variables(expr) <= bound):
+            if free_variables(expr) <= bound and (sure or self._safe.of(expr)):
                 result[expr] = None
         return list(result)
 
@@ -132,19 +121,14 @@ class ExpressionEmitter:
         return [groups[key] for key in sorted(groups, key=lambda key: key[0])]
 
     def _reductions(self, scope: Scope, found: Sequence[Expr]) -> list[Reduce]:
-        bound, wanted = scope.bound_variables, set[tuple[Expr, bool]]()
-        pending = [(expr, True) for expr in found]
-        while pending:
-            expr, sure = pending.pop()
-            if (expr, sure) not in wanted and not scope.vectors[0].has_value(expr):
-                wanted.add((expr, sure))
-                pending += _operands(expr, sure)
+        bound, has_value = scope.bound_variables, scope.vectors[0].has_value
         chosen = {
             expr
-            for expr, sure in wanted
+            for expr, sure in _walk([(expr, True) for expr in found], has_value)
             if isinstance(expr, Reduce)
             and free_variables(expr) <= bound
             and (sure or self._safe.of(expr))
+            and not has_value(expr)
         }
         return [expr for expr in postorder(found) if isinstance(expr, Reduce) and expr in chosen]
 
@@ -201,7 +185,8 @@ class ExpressionEmitter:
         while pending:
             expr = pending.pop()
             free = free_variables(expr)
-            if expr in again and variable in free and free <= bound and _is_number(expr):
+            is_number = expr.dtype.kind != "b"
+            if expr in again and variable in free and free <= bound and is_number:
                 result[expr] = None
             elif expr in self._long and not isinstance(expr, Reduce):
                 pending += expr.parts
@@ -265,12 +250,10 @@ class ExpressionEmitter:
         self, nest: ReductionNest, split: BlockSplit, carried: Sequence[Value]
     ) -> Generator[tuple[Loop, Span]]:
         """A loop over the blocks of a nest; yields it and the span of a block."""
-        b, zero = self._b, constant(I64, 0)
-        count = self.extent(nest.variables[split.position])
-        size = constant(I64, split.size * nest.unit(split.position))
-        with b.loop(zero, count, size, carried) as loop:
-            after = b.binary("add nsw", loop.index, size)
-            yield loop, (loop.index, b.call("llvm.smin.i64", I64, after, count))
+        count, frame = self.extent(nest.variables[split.position]), self._context
+        size = split.size * nest.unit(split.position)
+        with self._b.loop(0, count, size, carried) as loop:
+            yield loop, (loop.index, frame.minimum(frame.add(loop.index, size), count))
 
     def _loop_nest(
         self, scope: Scope, nest: ReductionNest, slots: Slots, span: Span | None = None
@@ -303,11 +286,7 @@ class ExpressionEmitter:
             for expr, place in memory.items():
                 vector.spill(expr, place)
         return [
-            [
-                v
-                for expr, state in split_states(group, slot)
-                for v in self._accumulated(vector, expr, state)
-            ]
+            flatten([self._accumulated(vector, *pair) for pair in split_states(group, slot)])
             for vector, slot in zip(scope.vectors, slots, strict=True)
         ]
 
@@ -327,8 +306,9 @@ class ExpressionEmitter:
         self, scope: Scope, group: Sequence[Reduce], lane: Variable, body: LoopBody
     ) -> Slots:
         """Reduce in interleaved vectors, then merge the partial states in a fixed order."""
-        width, copies = self._lane_width(lane), self._lane_interleave(lane, group)
-        loop = VectorLoop(self._b, lane, width, copies, self._plan.masks_tails)
+        width = vector_width(lane, self._plan.target.lanes)
+        copies = self._lane_interleave(lane, width, group)
+        loop = VectorLoop(self._context, lane, width, copies, self._plan.masks_tails)
         others = [v for v in group[0].variables if v is not lane]
         start = [initial_states(group, lanes) for lanes in loop.slot_lanes]
         nest = ReductionNest((*others, lane), group, body, loop)
@@ -339,17 +319,14 @@ class ExpressionEmitter:
         vectors = [slot for slot in slots if slot[0].type.lanes > 1]
         if nest.lanes is None or not vectors:
             return slots
-        single = [slot for slot in slots if slot[0].type.lanes == 1]
-        return [self._merge_slots(nest.group, vectors), *single]
+        return [self._merge_slots(nest.group, vectors), *slots[len(vectors) :]]
 
     def _merge_slots(self, group: Sequence[Reduce], slots: Slots) -> list[Value]:
         """Merge the states of several slots."""
         columns = zip(*(split_states(group, slot) for slot in slots), strict=True)
-        return [
-            value
-            for column in columns
-            for value in self._merge_tree(accumulator_of(column[0][0]), [s for _, s in column])
-        ]
+        return flatten(
+            [self._merge_tree(accumulator_of(c[0][0]), [state for _, state in c]) for c in columns]
+        )
 
     def _merge_lanes(self, group: Sequence[Reduce], slots: Slots) -> list[Value]:
         """Merge the states of all slots and of all their lanes."""
@@ -367,15 +344,25 @@ class ExpressionEmitter:
             states = [*(accumulator.merge(self._b, one, other) for one, other in pairs), *odd]
         return states[0]
 
-    def _lane_width(self, lane: Variable) -> int:
-        count, lanes = static_extent(lane), self._plan.target.lanes
-        return lanes if count is None else min(lanes, 1 << (count - 1).bit_length())
-
-    def _lane_interleave(self, lane: Variable, group: Sequence[Reduce]) -> int:
-        count, width = static_extent(lane), self._lane_width(lane)
+    def _lane_interleave(self, lane: Variable, width: int, group: Sequence[Reduce]) -> int:
+        count = static_extent(lane)
         side_by_side = max(_REDUCED_COPIES, _REDUCED_PARTS // self._plan.target.lanes)
         most = max(side_by_side // len(group), 1)
         return most if count is None else max(min(most, count // width), 1)
+
+
+def _walk(
+    roots: Sequence[tuple[Expr, bool]], ends: Callable[[Expr], bool]
+) -> list[tuple[Expr, bool]]:
+    """The expressions under some roots but constants, and whether each is computed in any case, in
+    preorder; nothing inside of an expression that `ends`."""
+    pending, seen = [*reversed(roots)], dict[tuple[Expr, bool], None]()
+    while pending:
+        pair = pending.pop()
+        if pair not in seen and not isinstance(pair[0], Const):
+            seen[pair] = None
+            pending += [] if ends(pair[0]) else reversed(_operands(*pair))
+    return list(seen)
 
 
 def _operands(expr: Expr, sure: bool) -> list[tuple[Expr, bool]]:
@@ -399,16 +386,10 @@ def _long_expressions(exprs: Sequence[Expr]) -> set[Expr]:
     return result
 
 
-def _is_number(expr: Expr) -> bool:
-    return expr.dtype.kind != "b"
-
-
 def _merged_slots(nest: ReductionNest, slots: Slots) -> Slots:
     """Initial slots in the shape of merged ones."""
-    if nest.lanes is None:
-        return slots
     vectors = [slot for slot in slots if slot[0].type.lanes > 1]
-    return [*vectors[:1], *(slot for slot in slots if slot[0].type.lanes == 1)]
+    return slots if nest.lanes is None else [*vectors[:1], *slots[len(vectors) :]]
 
 
 def _split_values(values: Sequence[Value], first: Slots, second: Slots) -> tuple[Slots, Slots]:

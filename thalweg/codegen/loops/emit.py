@@ -15,11 +15,12 @@ import numpy as np
 
 from thalweg.codegen.llvm.builder import I64, Builder, Value, constant
 from thalweg.codegen.loops.compute import ExpressionEmitter
-from thalweg.codegen.loops.lanes import Slots, VectorLoop
+from thalweg.codegen.loops.lanes import Slots, VectorLoop, flatten, initial_states
 from thalweg.codegen.loops.plan import BLOCK, Plan
-from thalweg.codegen.loops.scope import Address, KernelContext, LaneScope, Scope
+from thalweg.codegen.loops.scope import KernelContext, LaneScope, Scope
 from thalweg.codegen.loops.simplify import static_extent
 from thalweg.codegen.math.elements import accumulator_of, combine_elements
+from thalweg.codegen.point import Address
 from thalweg.ir.expr import Expr, Scan
 from thalweg.ir.functions.reductions import REDUCTIONS
 from thalweg.ir.kernel import Argument, Check, Store
@@ -46,7 +47,6 @@ class StatementEmitter:
             builder,
             pointers,
             words,
-            plan.speculatable,
             lambda _, condition: self._report_fault(condition, _DIVISION_FAULT),
             lambda vector, expr, mask: self._expressions.reduce_masked(vector, expr, mask),
         )
@@ -57,9 +57,6 @@ class StatementEmitter:
     def _expression_emitter(self) -> ExpressionEmitter:
         """The emitter of expressions."""
         return ExpressionEmitter(self._plan, self._b, self._context)
-
-    def _add(self, value: Value, number: int) -> Value:
-        return self._b.binary("add nsw", value, number) if number else value
 
     # Faults
 
@@ -72,12 +69,7 @@ class StatementEmitter:
     # Scans
 
     def _initial_scans(self, scope: Scope, scans: Sequence[Scan]) -> list[Value]:
-        return [
-            value
-            for vector in scope.vectors
-            for scan in scans
-            for value in accumulator_of(scan).initial(vector.lanes)
-        ]
+        return flatten([initial_states(scans, vector.lanes) for vector in scope.vectors])
 
     def _advance_scans(
         self, scope: Scope, scans: Sequence[Scan], carried: list[Value]
@@ -139,11 +131,7 @@ class StatementEmitter:
     def _evaluate_store(
         self, vector: LaneScope, store: Store
     ) -> tuple[Address, Value, Value | None]:
-        mask = vector.tail
-        if store.inside is not None:
-            mask = vector.value_as(store.inside, np.bool_, vector.tail)
-            if vector.tail is not None:
-                mask = self._b.binary("and", mask, vector.tail)
+        mask = vector.condition(store.inside, vector.tail)
         address = vector.locate(store.buffer, store.offset, mask)
         return address, self._stored_value(vector, store, mask), mask
 
@@ -213,21 +201,13 @@ class CpuEmitter(StatementEmitter):
 
     def _thread_bounds(self, depth: int, count: Value, unit: int) -> tuple[Value, Value]:
         """The range of a loop on this thread: whole units, except at the end of the loop."""
-        b = self._b
+        frame = self._context
         if not self._is_threaded(depth):
             return constant(I64, 0), count
-        units = count
-        if unit > 1:
-            units = b.binary("udiv", self._add(count, unit - 1), unit)
-        thread, threads = self._threads
-        first, last = (
-            b.binary("udiv", b.binary("mul", units, number), threads)
-            for number in (thread, self._add(thread, 1))
-        )
+        first, last = frame.shares(frame.ceil_div(count, unit), *self._threads)
         if unit == 1:
             return first, last
-        ends = [b.binary("mul", number, unit) for number in (first, last)]
-        return ends[0], b.call("llvm.smin.i64", I64, ends[1], count)
+        return frame.multiply(first, unit), frame.minimum(frame.multiply(last, unit), count)
 
     def _is_threaded(self, depth: int) -> bool:
         """Whether threads share the loop at a depth."""
@@ -243,38 +223,32 @@ class CpuEmitter(StatementEmitter):
         with self._b.loop(first, last, 1, carried) as loop:
             index = loop.index
             if variable in self._plan.backward:
-                index = self._b.binary("sub", self._add(count, -1), index)
+                index = self._b.binary("sub", self._context.add(count, -1), index)
             inner = scope.bind({variable: index})
             loop.next = self._advance_scans(inner, scans, loop.carried)
             self._level(inner, depth + 1)
 
     def _block_bounds(self, scope: Scope, variable: Variable, count: Value) -> tuple[Value, Value]:
         """The range of a blocked variable in the current block."""
-        b = self._b
-        number = scope.vectors[0].at(self._plan.blocks[variable])
-        first = b.binary("mul", number, BLOCK)
-        return first, b.call("llvm.smin.i64", I64, self._add(first, BLOCK), count)
+        frame, number = self._context, scope.vectors[0].at(self._plan.blocks[variable])
+        first = frame.multiply(number, BLOCK)
+        return first, frame.minimum(frame.add(first, BLOCK), count)
 
     def _collapsed_loop(self, scope: Scope, first: int, last: int) -> None:
         """Emit several loops as one, so that threads have enough iterations to share."""
-        b, variables = self._b, self._plan.variables[first : last + 1]
+        frame, variables = self._context, self._plan.variables[first : last + 1]
         counts = [self._expressions.extent(variable) for variable in variables]
-        total = counts[0]
-        for count in counts[1:]:
-            total = b.binary("mul", total, count)
-        low, high = self._thread_bounds(first, total, 1)
-        with b.loop(low, high) as loop:
-            rest, values = loop.index, dict[Variable, Value]()
-            for variable, count in zip(variables[:0:-1], counts[:0:-1], strict=True):
-                values[variable] = b.binary("urem", rest, count)
-                rest = b.binary("udiv", rest, count)
-            values[variables[0]] = rest
-            self._level(scope.bind(values), last + 1)
+        low, high = self._thread_bounds(first, frame.product(counts), 1)
+        with self._b.loop(low, high) as loop:
+            indices = frame.unravel(loop.index, counts)
+            self._level(scope.bind(dict(zip(variables, indices, strict=True))), last + 1)
 
     def _vector_loop(self, scope: Scope, depth: int) -> None:
         """Emit blocks of interleaved vectors, then single vectors, then a masked or scalar tail."""
         variable, lanes = self._plan.variables[depth], self._plan.width
-        loop = VectorLoop(self._b, variable, lanes, self._plan.interleave, self._plan.masks_tails)
+        loop = VectorLoop(
+            self._context, variable, lanes, self._plan.interleave, self._plan.masks_tails
+        )
         count = static_extent(variable)
         unit = loop.block if count is not None and count >= _MIN_BLOCKS * loop.block else lanes
         bounds = self._thread_bounds(depth, self._expressions.extent(variable), unit)

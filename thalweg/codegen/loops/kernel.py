@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from thalweg.codegen.llvm.builder import I64, POINTER, Builder, Module
+from thalweg.codegen.llvm.builder import I64, POINTER, Module
 from thalweg.codegen.llvm.emitted import Emitted
 from thalweg.codegen.loops.emit import CpuEmitter
 from thalweg.codegen.loops.iteration import Iteration
@@ -89,7 +89,7 @@ def _write_iterations(
     count = sum(map(len, words))
     kinds = [POINTER] * (1 + len(memories)) + [I64] * count
     b = module.function("iterations", kinds, attributes="noinline nounwind")
-    # As in `_body_function`, except for memory that may alias (`overlapping`).
+    # As in `_write_body`, except for memory that may alias (`overlapping`).
     apart = [1 + n for n, memory in enumerate(memories) if memory not in iteration.overlapping]
     b.parameter_attributes = dict.fromkeys([0, *apart], "noalias nocapture")
     fault, *others = b.parameters
@@ -122,10 +122,9 @@ def _write_iterations(
     b.ret()
 
 
-def _body_function(
-    module: Module, name: str, count: int, words: list[int], inlining: str
-) -> Builder:
-    """A function of the fault word, the buffers, the run-time integers, thread and threads.
+def _write_body(module: Module, name: str, plan: Plan, words: list[int], inlining: str) -> bool:
+    """Write the body of a kernel: a function of the fault word, the buffers, the run-time integers,
+    thread and threads. Returns whether it may fault.
 
     Buffers are `noalias`. A buffer that is updated in place is one argument. Different arguments
     are different arrays, disjoint parts of one (`lower/passes/alias_concat.py`), or parts of the
@@ -133,16 +132,10 @@ def _body_function(
     share memory, but nothing writes there: results are fresh arrays, and a variable with views is
     copied before it is written (`Program._lend`).
     """
-    kinds = [POINTER] * (1 + count) + [I64] * (len(words) + 2)
-    b = module.function(name, kinds, attributes=f"{inlining} nounwind")
-    b.parameter_attributes = dict.fromkeys(range(1 + count), "noalias nocapture")
-    return b
-
-
-def _write_body(module: Module, name: str, plan: Plan, words: list[int], inlining: str) -> bool:
-    """Write the body of a kernel; returns whether it may fault."""
     arguments = plan.form.arguments
-    b = _body_function(module, name, len(arguments), words, inlining)
+    kinds = [POINTER] * (1 + len(arguments)) + [I64] * (len(words) + 2)
+    b = module.function(name, kinds, attributes=f"{inlining} nounwind")
+    b.parameter_attributes = dict.fromkeys(range(1 + len(arguments)), "noalias nocapture")
     fault, *others = b.parameters
     pointers = dict(zip(arguments, others, strict=False))
     integers = dict(zip(words, others[len(arguments) :], strict=False))

@@ -15,11 +15,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from thalweg.codegen.llvm.builder import I32, I64, Builder, Value, constant
+from thalweg.codegen.frame import Frame
+from thalweg.codegen.llvm.builder import Builder, Value, constant
 from thalweg.codegen.loops.scope import Scope
 from thalweg.codegen.loops.simplify import static_extent
 from thalweg.codegen.math.elements import Accumulator, State, accumulator_of
-from thalweg.ir.expr import Reduce
+from thalweg.ir.expr import Reduce, Scan
 from thalweg.ir.loop import Variable
 
 #: The half-open range of a loop.
@@ -40,9 +41,9 @@ class VectorLoop:
     """
 
     def __init__(
-        self, builder: Builder, variable: Variable, lanes: int, copies: int, masks: bool
+        self, frame: Frame, variable: Variable, lanes: int, copies: int, masks: bool
     ) -> None:
-        self._b, self._variable, self._lanes, self._copies = builder, variable, lanes, copies
+        self._frame, self._variable, self._lanes, self._copies = frame, variable, lanes, copies
         count = static_extent(variable)
         self._even = count is not None and count % lanes == 0
         self._masked, self._single = masks and not self._even, not masks and not self._even
@@ -79,34 +80,22 @@ class VectorLoop:
 
     def _end(self, first: Value, last: Value, unit: int) -> Value:
         """The end of the last whole unit between two values."""
-        count = self._b.binary("sub nsw", last, first)
-        return self._b.binary("sub nsw", last, self._b.binary("urem", count, unit))
+        frame = self._frame
+        return frame.subtract(last, frame.b.binary("urem", frame.subtract(last, first), unit))
 
     def _loop(self, scope: Scope, span: Span, inside: LoopBody, slots: Slots, width: int) -> Slots:
-        b, (first, last) = self._b, span
-        with b.loop(first, last, width * len(slots), flatten(slots)) as loop:
-            starts = [
-                b.binary("add nsw", loop.index, width * copy) if copy else loop.index
-                for copy in range(len(slots))
-            ]
+        frame, (first, last) = self._frame, span
+        with frame.b.loop(first, last, width * len(slots), flatten(slots)) as loop:
+            starts = [frame.add(loop.index, width * copy) for copy in range(len(slots))]
             masked = self._masked and len(slots) == 1 and width > 1
-            tail = self._tail(loop.index, last) if masked else None
+            tail = frame.lanes_below(loop.index, last, self._lanes) if masked else None
             inner = scope.vectorize(self._variable, width, starts, tail)
             loop.next = flatten(inside(inner, unflatten(slots, loop.carried)))
         return unflatten(slots, loop.results)
 
-    def _tail(self, index: Value, last: Value) -> Value:
-        """A mask of the lanes before the end."""
-        b, kind = self._b, I32.of(self._lanes)
-        left = b.call(
-            "llvm.smin.i64", I64, b.binary("sub nsw", last, index), constant(I64, self._lanes)
-        )
-        short = b.convert("trunc", left, "i32")
-        return b.compare("slt", b.lanes(kind), b.splat(short, self._lanes))
 
-
-def initial_states(group: Sequence[Reduce], lanes: int) -> list[Value]:
-    """The concatenated initial states of several reductions."""
+def initial_states(group: Sequence[Reduce | Scan], lanes: int) -> list[Value]:
+    """The concatenated initial states of several reductions or scans."""
     return [value for expr in group for value in accumulator_of(expr).initial(lanes)]
 
 
@@ -121,8 +110,7 @@ def map_states(
     group: Sequence[Reduce], slot: Sequence[Value], made: Callable[[Accumulator, State], State]
 ) -> list[Value]:
     """A slot with `made` applied to the state of each reduction."""
-    pairs = split_states(group, slot)
-    return [value for expr, state in pairs for value in made(accumulator_of(expr), state)]
+    return flatten([made(accumulator_of(e), state) for e, state in split_states(group, slot)])
 
 
 def flatten(slots: Slots) -> list[Value]:
@@ -182,29 +170,18 @@ class BlockTotals:
 
     def add_block(self, totals: Slots, slots: Slots) -> Slots:
         """The totals after one more block."""
-        return [
-            [
-                value
-                for (accumulator, kept), (_, state) in zip(
-                    self._split(total), split_states(self.group, slot), strict=True
-                )
-                for value in self._merged(accumulator, kept, state)
-            ]
-            for total, slot in zip(totals, slots, strict=True)
-        ]
+        result: Slots = []
+        for total, slot in zip(totals, slots, strict=True):
+            pairs = zip(self._split(total), split_states(self.group, slot), strict=True)
+            result.append(flatten([self._merged(*kept, state) for kept, (_, state) in pairs]))
+        return result
 
     def states(self, totals: Slots) -> Slots:
         """The totals as plain states of the reductions."""
-        return [
-            [
-                value
-                for accumulator, kept in self._split(total)
-                for value in (
-                    [with_compensation(self.b, *kept)] if accumulator.is_compensated else kept
-                )
-            ]
-            for total in totals
-        ]
+        return [flatten([self._state(*kept) for kept in self._split(total)]) for total in totals]
+
+    def _state(self, accumulator: Accumulator, kept: State) -> State:
+        return [with_compensation(self.b, *kept)] if accumulator.is_compensated else kept
 
     def _split(self, total: Sequence[Value]) -> Iterator[tuple[Accumulator, State]]:
         """Each reduction with its state and rounding error."""

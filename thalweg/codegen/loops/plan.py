@@ -10,14 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
 
 from thalweg.codegen.loops.simplify import (
     outside_reductions,
-    speculation_safety,
     static_extent,
     stride,
     without_scans,
@@ -28,7 +26,7 @@ from thalweg.ir.expr import Call, Const, Expr, Index, Load, Reduce, Scan, Variab
 from thalweg.ir.functions.table import FUNCTIONS
 from thalweg.ir.index import Affine
 from thalweg.ir.kernel import Check, Loops, Store
-from thalweg.ir.rewrite import Fold, free_variables, postorder
+from thalweg.ir.rewrite import free_variables, postorder
 from thalweg.ir.target import Target
 
 _LONG_COST, _PLAIN_COST = 12.0, 1.0
@@ -69,11 +67,6 @@ class Plan:
         count = len(statement.variables)
         return len(self.variables) if count == len(self.form.variables) else count
 
-    @cached_property
-    def speculatable(self) -> Fold[bool]:
-        """Which expressions may be executed speculatively."""
-        return speculation_safety()
-
 
 def _masks_tails(form: Loops, target: CpuTarget) -> bool:
     """Whether remainders of vector loops are masked vectors."""
@@ -91,7 +84,7 @@ def plan(form: Loops, target: CpuTarget) -> Plan:
     blocks = _blocks(form, variables, vector, sequential)
     # Block counters replace the blocked variables, which become innermost.
     variables = tuple(blocks.get(v, v) for v in variables) + tuple(blocks)
-    width = _width(vector, target.lanes)
+    width = vector_width(vector, target.lanes)
     return Plan(
         form,
         target,
@@ -249,7 +242,7 @@ def _iterations(variables: Iterable[Variable], lane: Variable | None, width: int
     return float(math.prod(counts) * vectors)
 
 
-def _width(vector: Variable | None, lanes: int) -> int:
+def vector_width(vector: Variable | None, lanes: int) -> int:
     """The lanes of a vector: no more than the variable has values, as a power of two."""
     count = None if vector is None else static_extent(vector)
     return lanes if count is None else min(lanes, 1 << max(count - 1, 1).bit_length())

@@ -9,17 +9,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
+from types import MappingProxyType
 from typing import Any, cast
 
 import numpy as np
 
+from thalweg.codegen.frame import Frame
 from thalweg.codegen.llvm.builder import I32, I64, Builder, Type, Value, constant
-from thalweg.codegen.loops.simplify import is_speculatable
-from thalweg.codegen.math.conversion import converted, from_memory, storage_type, to_memory
-from thalweg.codegen.math.elements import Evaluator, mask_sensitivity
+from thalweg.codegen.math.conversion import from_memory, storage_type, to_memory
+from thalweg.codegen.math.elements import (
+    is_speculatable,
+    mask_sensitivity,
+    speculation_safety,
+)
+from thalweg.codegen.point import Address, PointEvaluator
 from thalweg.ir.dynamic import Dynamic, is_static
 from thalweg.ir.expr import (
     COMPARISONS,
@@ -36,7 +42,7 @@ from thalweg.ir.expr import (
     Word,
 )
 from thalweg.ir.functions.dtypes import BOOL, INT64, Dtype
-from thalweg.ir.index import Affine, Term, term_expression
+from thalweg.ir.index import Affine, term_expression
 from thalweg.ir.kernel import Argument
 from thalweg.ir.rewrite import Fold, free_variables, postorder
 from thalweg.platform.dtype_traits import is_narrow_float
@@ -47,23 +53,29 @@ _MAX_BRANCH_DEPTH = 16
 _INT32: Any = np.dtype(np.int32)
 
 
-@dataclass(eq=False)
-class KernelContext:
+class KernelContext(Frame):
     """What all scopes of a kernel share: the function, its buffers, and how it faults."""
 
-    builder: Builder
-    pointers: dict[Argument, Value]
-    words: dict[int, Value]
-    speculatable: Fold[bool]
-    fault: Callable[[Builder, Value], None]
-    reduce_masked: Callable[[LaneScope, Reduce, Value | None], Value]
-    is_aligned: bool = False  # buffers are aligned for any vector
-    is_simt: bool = False  # lanes are of one GPU thread, whose masks are branches
+    is_aligned = False  # buffers are aligned for any vector
+    is_simt = False  # lanes are of one GPU thread, whose masks are branches
     #: calls whose results are rounded to these dtypes at once, so that approximations suffice
-    hidden: Mapping[Expr, Dtype] = field(default_factory=dict[Expr, Dtype])
+    hidden: Mapping[Expr, Dtype] = MappingProxyType({})
+
+    def __init__(
+        self,
+        b: Builder,
+        pointers: Mapping[Argument, Value],
+        words: Mapping[int, Value],
+        fault: Callable[[Builder, Value], None],
+        reduce_masked: Callable[[LaneScope, Reduce, Value | None], Value],
+    ) -> None:
+        super().__init__(b, pointers, words)
+        self.fault, self.reduce_masked = fault, reduce_masked
+        #: which expressions may be executed speculatively
+        self.speculatable = speculation_safety()
 
     @cached_property
-    def mask_sensitive(self) -> Fold[bool]:
+    def sensitive(self) -> Fold[bool]:
         """Whether the mask matters under which an expression is computed."""
         return mask_sensitivity(self._reads_or_faults)
 
@@ -71,10 +83,6 @@ class KernelContext:
         return not (
             self.speculatable.of(expr) if isinstance(expr, Reduce | Scan) else is_speculatable(expr)
         )
-
-    def integer(self, number: int) -> Value:
-        """An integer as an i64 value, a dynamic one from the argument words."""
-        return self.words[number.word] if isinstance(number, Dynamic) else constant(I64, number)
 
 
 @dataclass(frozen=True)
@@ -86,24 +94,8 @@ class Spill:
     kind: Type
 
 
-@dataclass(frozen=True)
-class Address:
-    """An element offset, of one element or per lane: a scalar `base` plus an optional vector.
-
-    `contiguous` lanes follow each other from `base`, which is a multiple of `aligned` elements.
-    """
-
-    base: Value
-    lanes: Value | None
-    contiguous: bool
-    aligned: int = 1
-
-
-class LaneScope(Evaluator):
-    """An evaluator in one iteration of the enclosing loops.
-
-    `tail` masks the lanes within the loop's bounds; None if all are.
-    """
+class LaneScope(PointEvaluator):
+    """An evaluator in one iteration of the enclosing loops."""
 
     def __init__(
         self,
@@ -114,14 +106,11 @@ class LaneScope(Evaluator):
         vector: Variable | None = None,
         tail: Value | None = None,
     ) -> None:
-        super().__init__(
-            context.builder, lanes, self._leaf_value, context.fault, context.mask_sensitive
-        )
-        self.context, self.parent, self.vector, self.tail = context, parent, vector, tail
         self._bound = bound or {}
-        self.bound_variables: frozenset[Variable] = frozenset(self._bound)
-        if parent is not None:
-            self.bound_variables |= parent.bound_variables
+        values = {**(parent.values if parent else {}), **self._bound}
+        super().__init__(context, values, lanes, vector, tail, context.fault)
+        self.context, self.parent = context, parent
+        self.bound_variables = frozenset(values)
         self._loaded: dict[Any, Value] = {}
         self.spilled: dict[Expr, Spill] = {}
         self._branch_depth = 0  # enclosing branches of selects
@@ -286,76 +275,37 @@ class LaneScope(Evaluator):
     # Leaves
 
     def _leaf_value(self, expr: Expr, mask: Value | None) -> Value:
-        match expr:
-            case Index():
-                return self.index(expr.variable)
-            case Word():
-                value = self.context.integer(expr.number)
-                return converted(self.builder, value, INT64, expr.dtype)
-            case Load():
-                return self._load(expr.buffer, expr.offset, mask)
-            case Reduce():
-                return self.context.reduce_masked(self, expr, mask)
-            case _:
-                raise ValueError(f"a {type(expr).__name__} where no loop carries it")
-
-    def at(self, variable: Variable) -> Value:
-        """The scalar value of a variable; of the vector variable, that of the first lane."""
-        scope: LaneScope | None = self
-        while scope is not None:
-            if variable in scope._bound:
-                return scope._bound[variable]
-            scope = scope.parent
-        raise KeyError(variable.name)
-
-    def index(self, variable: Variable) -> Value:
-        """The value of a variable; of the vector variable, in all lanes."""
-        value = self.at(variable)
-        if variable is not self.vector or self.lanes == 1:
-            return value
-        b, kind = self.builder, I64.of(self.lanes)
-        return b.binary("add", b.splat(value, self.lanes), b.lanes(kind))
+        if isinstance(expr, Reduce):
+            return self.context.reduce_masked(self, expr, mask)
+        return super()._leaf_value(expr, mask)
 
     def _load(self, argument: Argument, offset: Affine, mask: Value | None) -> Value:
         if argument.contains(offset):
             mask = self.tail
         address = self.locate(argument, offset, mask)
-        if address.lanes is None and not address.contiguous and _same_mask(mask, self.tail):
-            mask = None
-        key = argument, address, mask
+        key = argument, address, self._read_mask(address, mask)
         if key not in self._loaded:
-            self._loaded[key] = self.read(argument, address, mask)
+            self._loaded[key] = self.read(*key)
         return self._loaded[key]
 
     # Addresses
 
     def locate(self, argument: Argument, offset: Affine, mask: Value | None) -> Address:
         """The offset of an element, or of one per lane."""
-        base, steps, vectors = self.context.integer(offset.constant), 0, list[Value]()
-        narrow = not isinstance(argument.size, Dynamic) and argument.size < _NARROW
+        narrow = is_static(argument.size) and argument.size < _NARROW
         kind = (I32 if narrow else I64).of(self.lanes)
+        base, distances = self.context.integer(offset.constant), list[Value]()
         for term, factor in offset.terms.items():
-            value = self._term(term, mask)
+            is_bound = isinstance(term, Variable)
+            value = self.at(term) if is_bound else self._term(term_expression(term), mask)
             if value.type.lanes > 1:
-                vectors.append(self._times(self._resized(value, kind), factor))
-                continue
-            base = self._plus(base, self._times(value, factor))
-            if term is self.vector and self.lanes > 1:
-                if isinstance(factor, Dynamic):
-                    vectors.append(self._times(self.builder.lanes(kind), factor))
-                else:
-                    steps += factor
-        if steps == 1 and not vectors:
-            return Address(base, None, True, self._alignment(offset))
-        if steps:
-            vectors.append(self._times(self.builder.lanes(kind), steps))
-        total = None
-        for value in vectors:
-            total = value if total is None else self.builder.binary("add", total, value)
-        return Address(base, total, False)
+                distances.append(self._times(self._resized(value, kind), factor))
+            else:
+                base = self._plus(base, self._times(value, factor))
+        return self._spread(argument, offset, base, distances, kind)
 
-    def _alignment(self, offset: Affine) -> int:
-        """The known alignment of the first lane's offset, in elements. The vector variable's value
+    def _alignment(self, argument: Argument, offset: Affine) -> int:
+        """The known alignment of the first lane's element, in elements. The vector variable's value
         there is a multiple of the lanes."""
         if not self.context.is_aligned:
             return 1
@@ -365,55 +315,10 @@ class LaneScope(Evaluator):
             return 1
         return math.gcd(self.lanes, *known)
 
-    def _term(self, term: Term, mask: Value | None) -> Value:
-        if isinstance(term, Variable):
-            return self.at(term)
-        expr = term_expression(term)
-        return converted(self.builder, self.scalar_or_vector(expr, mask), expr.dtype, INT64)
-
-    def _resized(self, value: Value, kind: Type) -> Value:
-        if value.type.scalar == kind.scalar:
-            return value
-        return self.builder.convert("trunc", value, kind.scalar)
-
-    def _times(self, value: Value, factor: int) -> Value:
-        b = self.builder
-        if not isinstance(factor, Dynamic):
-            return value if factor == 1 else b.binary("mul", value, factor)
-        by = self._resized(self.context.integer(factor), value.type)
-        return b.binary("mul", value, b.splat(by, value.type.lanes))
-
     def _plus(self, one: Value, other: Value) -> Value:
         return other if one.text == "0" else self.builder.binary("add", one, other)
 
-    # Memory
-
-    def read(self, argument: Argument, address: Address, mask: Value | None) -> Value:
-        """Load from an address, a scalar if it is uniform; nothing is read off the mask."""
-        b, pointer = self.builder, self.pointer(argument, address)
-        is_vector = address.contiguous or address.lanes is not None
-        kind = storage_type(argument.dtype, self.lanes if is_vector else 1)
-        if address.lanes is not None:
-            raw = b.gather(kind, pointer, mask)
-        elif address.contiguous or mask is None:
-            raw = b.load(kind, pointer, mask, address.aligned)
-        else:
-            raw = b.choose(b.any(mask), lambda: b.load(kind, pointer), lambda: constant(kind, 0))
-        return from_memory(b, raw, argument.dtype)
-
-    def write(self, argument: Argument, address: Address, value: Value, mask: Value | None) -> None:
-        """Store to an address where the mask allows."""
-        b, pointer = self.builder, self.pointer(argument, address)
-        raw = to_memory(b, value, argument.dtype)
-        if address.lanes is not None:
-            b.scatter(b.splat(raw, self.lanes), pointer, mask)
-        elif address.contiguous:
-            b.store(b.splat(raw, self.lanes), pointer, mask, address.aligned)
-        elif mask is None:
-            b.store(raw, pointer)
-        else:
-            with b.when(b.any(mask)):
-                b.store(raw, pointer)
+    # Atomic additions
 
     def has_atomic_add(self, argument: Argument) -> bool:
         """Whether the processor has an atomic addition for an argument's dtype."""
@@ -426,12 +331,6 @@ class LaneScope(Evaluator):
         operation = "fadd" if raw.type.is_float else "add"
         pointer = self.pointer(argument, address)
         self.builder.emit(raw.type, f"atomicrmw {operation} {pointer}, {raw} monotonic")
-
-    def pointer(self, argument: Argument, address: Address) -> Value:
-        """The pointer to an element, or a vector of pointers."""
-        b, scalar = self.builder, storage_type(argument.dtype).scalar
-        pointer = b.element(self.context.pointers[argument], scalar, address.base)
-        return pointer if address.lanes is None else b.element(pointer, scalar, address.lanes)
 
 
 def _raw_constant(kind: Type, number: Const) -> Value:
@@ -493,10 +392,6 @@ def _is_narrow(expr: Expr) -> bool:
             return -_NARROW <= int(value) < _NARROW
         case _:
             return expr.dtype == _INT32
-
-
-def _same_mask(one: Value | None, other: Value | None) -> bool:
-    return (one and one.text) == (other and other.text)
 
 
 @dataclass(frozen=True, eq=False)

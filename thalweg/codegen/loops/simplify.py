@@ -13,16 +13,14 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-from thalweg.ir.dynamic import Dynamic, times
+from thalweg.ir.dynamic import Dynamic, is_static, times
 from thalweg.ir.expr import (
     COMPARISONS,
     FALSE,
     TRUE,
-    Call,
     Const,
     Expr,
     Index,
-    Load,
     Reduce,
     Scan,
     Select,
@@ -33,10 +31,9 @@ from thalweg.ir.expr import (
     select,
 )
 from thalweg.ir.functions.reductions import REDUCTIONS
-from thalweg.ir.functions.table import FUNCTIONS
 from thalweg.ir.index import INDEX_DTYPES, Affine, Term, affine, compared, term_expression, total
 from thalweg.ir.kernel import Check, KernelRewriter, Loops, RenameVariables, Store
-from thalweg.ir.rewrite import Fold, free_variables, postorder, walk
+from thalweg.ir.rewrite import free_variables, postorder, walk
 
 
 def outside_reductions(roots: Iterable[Expr]) -> set[Expr]:
@@ -53,20 +50,6 @@ def stride(offset: Affine, variable: Variable) -> int | None:
     """The stride of a variable in an offset, or None if it is known only at run time."""
     factor = offset.factor(variable)
     return None if isinstance(factor, Dynamic) else factor
-
-
-def speculation_safety() -> Fold[bool]:
-    """Whether an expression may be executed speculatively: it neither faults nor reads outside."""
-    return Fold(lambda part, known: is_speculatable(part) and all(known.parts(part)))
-
-
-def is_speculatable(expr: Expr) -> bool:
-    """The same of an expression by itself, its parts aside."""
-    if isinstance(expr, Load):
-        return expr.buffer.contains(expr.offset)
-    if isinstance(expr, Call) and FUNCTIONS[expr.function].divides:
-        return isinstance(expr.arguments[1], Const) or expr.dtype.kind not in "iub"
-    return True
 
 
 def canonicalize(kernel: Loops) -> Loops:
@@ -177,77 +160,44 @@ def _height(expr: Reduce, heights: dict[Expr, int]) -> int:
 
 def collapse(form: Loops) -> Loops:
     """The kernel with adjacent loops collapsed that traverse every buffer as one loop would."""
-    merge = _MergeLoops(form)
-    return merge.loops(form) if merge.find() else form
+    nests = [form.variables, *(expr.variables for expr in form.every(Reduce))]
+    pairs = dict.fromkeys(pair for nest in nests for pair in pairwise(nest))
+    used = _used_variables(form)
+    for outer, inner in pairs:
+        if used.isdisjoint((outer, inner)) and _are_one_loop(form, nests, outer, inner):
+            both = Variable(times(outer.extent, inner.extent), f"{outer.name}.{inner.name}")
+            return collapse(RenameVariables({outer: None, inner: both}).loops(form))
+    return form
 
 
-class _MergeLoops(KernelRewriter):
-    """Replaces the inner of two variables by one over both, and drops the outer."""
+def _used_variables(form: Loops) -> set[Variable]:
+    """The variables whose values matter, not only the elements that they reach."""
+    used = {part.variable for part in form.parts if isinstance(part, Index | Scan)}
+    positions = [r for r in form.every(Reduce) if REDUCTIONS[r.combine].gives_position]
+    return used.union(*(expr.variables for expr in positions))
 
-    def __init__(self, form: Loops) -> None:
-        super().__init__()
-        self._form = form
-        self._into: dict[Variable, Variable | None] = {}
-        self._used = set[Variable]()
-        self._nests = [form.variables]
-        for expr in form.parts:
-            if isinstance(expr, Index | Scan):
-                self._used.add(expr.variable)
-            elif isinstance(expr, Reduce):
-                self._nests.append(expr.variables)
-                if REDUCTIONS[expr.combine].gives_position:
-                    self._used |= set(expr.variables)
-        self._strides = [{v: stride(offset, v) for v in offset.strides} for offset in form.offsets]
 
-    def find(self) -> bool:
-        """Find variables to merge; returns whether there are any."""
-        while any(self._merge(a, b) for nest in self._nests for a, b in pairwise(nest)):
-            pass
-        return bool(self._into)
+def _are_one_loop(
+    form: Loops, nests: Sequence[Sequence[Variable]], outer: Variable, inner: Variable
+) -> bool:
+    """Whether two variables are adjacent in every nest, with no statement between them, and step
+    through all buffers as one."""
+    if not all((outer, inner) in pairwise(n) for n in nests if outer in n or inner in n):
+        return False
+    works = (*form.stores, *form.checks)
+    if any((outer in g) != (inner in g) for g in (form.serial, *(w.variables for w in works))):
+        return False
+    return jointly_contiguous(form.offsets, outer, inner)
 
-    def _merge(self, outer: Variable, inner: Variable) -> bool:
-        if not self._fits(outer, inner):
-            return False
-        made = Variable(times(outer.extent, inner.extent), f"{outer.name}.{inner.name}")
-        for strides in self._strides:
-            strides.pop(outer, None)
-            if inner in strides:
-                strides[made] = strides.pop(inner)
-        self._into |= {outer: None, inner: made}
-        self._nests = [
-            tuple(made if v is inner else v for v in nest if v is not outer) for nest in self._nests
-        ]
-        return True
 
-    def _fits(self, outer: Variable, inner: Variable) -> bool:
-        count = static_extent(inner)
-        if count is None or {outer, inner} & self._used or not self._are_adjacent(outer, inner):
-            return False
-        for strides in self._strides:
-            far, near = strides.get(outer, 0), strides.get(inner, 0)
-            if far is None or near is None or far != near * count:
-                return False
-        return True
-
-    def _are_adjacent(self, outer: Variable, inner: Variable) -> bool:
-        """Whether two variables are adjacent in every nest, with no statement between them."""
-        for nest in self._nests:
-            if (outer in nest or inner in nest) and (outer, inner) not in pairwise(nest):
-                return False
-        statements = (*self._form.stores, *self._form.checks)
-        return all(
-            self._has(group, outer) == self._has(group, inner)
-            for group in (self._form.serial, *(statement.variables for statement in statements))
-        )
-
-    def _has(self, variables: Iterable[Variable], wanted: Variable) -> bool:
-        return any(self.renamed(variable) is wanted for variable in variables)
-
-    def renamed(self, variable: Variable) -> Variable | None:
-        found: Variable | None = variable
-        while found is not None and found in self._into:
-            found = self._into[found]
-        return found
+def jointly_contiguous(offsets: Iterable[Affine], outer: Variable, inner: Variable) -> bool:
+    """Whether two variables step through all offsets as one over both would."""
+    if not is_static(inner.extent):
+        return False
+    pairs = [(offset.factor(outer), offset.factor(inner)) for offset in offsets]
+    return all(
+        is_static(far) and is_static(near) and far == near * inner.extent for far, near in pairs
+    )
 
 
 # Scans that are not done in one pass

@@ -13,10 +13,10 @@ import numpy as np
 
 from thalweg.codegen.contraction.microkernel import prefetch
 from thalweg.codegen.contraction.packing import transposed
-from thalweg.codegen.frame import At, Frame
+from thalweg.codegen.frame import At, PhaseFrame
 from thalweg.codegen.llvm.builder import POINTER, Module, Value
 from thalweg.codegen.llvm.emitted import Emitted
-from thalweg.codegen.machine import SLOTS, CpuTarget
+from thalweg.codegen.machine import CpuTarget
 from thalweg.codegen.math.conversion import storage_type
 from thalweg.ir.dynamic import Dynamic
 from thalweg.ir.expr import Load
@@ -109,14 +109,14 @@ def _conflicts_in_cache(step: int, size: int) -> bool:
 def emit_transpose(transpose: Transpose, target: CpuTarget) -> Emitted:
     """Emit a transpose: one entry point that all threads call."""
     module = Module(target.native_fp16)
-    _TransposeEmitter(transpose, Frame(module, "kernel", transpose.form, False)).write()
+    _TransposeEmitter(transpose, PhaseFrame(module, "kernel", transpose.form, False)).write()
     return Emitted(("kernel",), module.text, passes="tiles")
 
 
 class _TransposeEmitter:
     """Emits the function of a transpose."""
 
-    def __init__(self, transpose: Transpose, frame: Frame) -> None:
+    def __init__(self, transpose: Transpose, frame: PhaseFrame) -> None:
         self.transpose, self.frame, self.b = transpose, frame, frame.b
         self.length = _BLOCK_TILES * transpose.side
 
@@ -126,7 +126,7 @@ class _TransposeEmitter:
         extents = [frame.integer(v.extent) for v in transpose.others]
         tiled = transpose.along, transpose.across
         extents += [frame.ceil_div(v.extent, self.length) for v in tiled]
-        with frame.thread_loop(extents, SLOTS) as (*places, along, across):
+        with frame.thread_loop(extents) as (*places, along, across):
             self._block(dict(zip(transpose.others, places, strict=True)), along, across)
         self.b.ret()
 

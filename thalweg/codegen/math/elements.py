@@ -84,15 +84,23 @@ def mask_sensitivity(reads_or_faults: Callable[[Expr], bool] | None = None) -> F
 
 
 def _reads_or_faults(expr: Expr) -> bool:
-    match expr:
-        case Load():
-            return not (expr.offset.is_constant and expr.buffer.contains(expr.offset))
-        case Reduce() | Scan():
-            return True
-        case Call() if FUNCTIONS[expr.function].divides:
-            return not isinstance(expr.arguments[1], Const) and expr.dtype.kind in "iu"
-        case _:
-            return False
+    if isinstance(expr, Load) and not expr.offset.is_constant:
+        return True
+    return isinstance(expr, Reduce | Scan) or not is_speculatable(expr)
+
+
+def speculation_safety() -> Fold[bool]:
+    """Whether an expression may be executed speculatively: it neither faults nor reads outside."""
+    return Fold(lambda part, known: is_speculatable(part) and all(known.parts(part)))
+
+
+def is_speculatable(expr: Expr) -> bool:
+    """The same of an expression by itself, its parts aside."""
+    if isinstance(expr, Load):
+        return expr.buffer.contains(expr.offset)
+    if isinstance(expr, Call) and FUNCTIONS[expr.function].divides:
+        return isinstance(expr.arguments[1], Const) or expr.dtype.kind not in "iub"
+    return True
 
 
 class Evaluator:
@@ -286,7 +294,7 @@ def _splat(b: Builder, value: Value, lanes: int) -> Value:
     """A scalar in every lane; a constant stays a constant."""
     if lanes == 1 or value.type.lanes == lanes or value.text.startswith("%"):
         return b.splat(value, lanes)
-    return Value(value.type.of(lanes), f"splat ({value})")
+    return Value(value.type.of(lanes), f"splat ({value})", value.number)
 
 
 State = list[Value]

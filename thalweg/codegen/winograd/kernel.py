@@ -14,7 +14,7 @@ from math import ceil
 from thalweg.codegen.contraction.form import NotContraction
 from thalweg.codegen.contraction.microkernel import Addresses, Level, MicroKernel
 from thalweg.codegen.contraction.schedule import Schedule
-from thalweg.codegen.frame import Frame
+from thalweg.codegen.frame import PhaseFrame
 from thalweg.codegen.llvm.builder import I1, Module, Value, constant
 from thalweg.codegen.llvm.emitted import Emitted
 from thalweg.codegen.machine import SLOTS, CpuTarget
@@ -51,12 +51,12 @@ def emit_winograd(kernel: Contraction, target: CpuTarget, schedule: Schedule) ->
         "products": (_GemmStage, 3),
         "results": (OutputTransform, 4),
     }
-    stages = dict[str, Frame]()
+    stages = dict[str, PhaseFrame]()
     for name in _stage_names(layout):
         kind, extra = kinds[name]
-        stages[name] = Frame(module, name, conv.kernel, True, extra)
+        stages[name] = PhaseFrame(module, name, conv.kernel, True, extra)
         kind(layout, stages[name]).emit()
-    _ConvolveEmitter(layout, Frame(module, "convolve", conv.kernel, True)).emit(stages)
+    _ConvolveEmitter(layout, PhaseFrame(module, "convolve", conv.kernel, True)).emit(stages)
     return Emitted(("convolve",), module.text, SLOTS * layout.size * _ITEM, "tiles")
 
 
@@ -71,13 +71,13 @@ def _stage_names(layout: Layout) -> list[str]:
 class _ConvolveEmitter(Stage):
     """Emits the phase: a thread's pieces of work, stage by stage."""
 
-    def emit(self, stages: Mapping[str, Frame]) -> None:
+    def emit(self, stages: Mapping[str, PhaseFrame]) -> None:
         """Emit the loop over a thread's pieces; those of the same columns are consecutive."""
         frame, layout = self.frame, self.layout
         self.stages = stages
         tiles = ceil(layout.count / layout.tiles)
         columns = ceil(self.conv.lane.extent / layout.columns)
-        start, stop = frame.thread_range(tiles * columns, SLOTS)
+        start, stop = frame.thread_range(tiles * columns)
         with self.b.when(self.b.compare("slt", start, stop)):  # idle threads may have no scratch
             self._clear(self.zeros, layout.part_sizes[0])
         with self.b.loop(start, stop) as loop:

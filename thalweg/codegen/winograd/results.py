@@ -18,9 +18,8 @@ from itertools import product
 from math import sqrt
 
 from thalweg.codegen.contraction.epilogue import store_sums
-from thalweg.codegen.contraction.form import argument_of
-from thalweg.codegen.frame import Leaves
 from thalweg.codegen.llvm.builder import FLOAT, I1, I8, Value, constant, suffix
+from thalweg.codegen.point import Point
 from thalweg.codegen.winograd.algorithm import Tile, transform_2d
 from thalweg.codegen.winograd.form import Axis
 from thalweg.codegen.winograd.transforms import At, Stage
@@ -106,9 +105,7 @@ class MagnitudeGuard(Stage):
 
     def _total(self, values: Sequence[Value]) -> Value:
         """The sum of the lanes of all values."""
-        total = self._sum(values)
-        name = f"llvm.vector.reduce.fadd.{suffix(total.type)}"
-        return self.b.call(name, FLOAT, constant(FLOAT, -0.0), total, flags="reassoc")
+        return self.b.lane_sum(self._sum(values))
 
     def _fails_exact_test(self, whole: Value, at: At) -> Value:
         """Whether the window of some output is small relative to the tile."""
@@ -133,15 +130,12 @@ class MagnitudeGuard(Stage):
 
     def _sum_magnitudes(self, at: At, line: Value, column: Value) -> None:
         """Store the sum of magnitudes over all channels of an input."""
-        b, frame, (down, across) = self.b, self.frame, self.conv.axes
-        there, distance = self.input_offset(down, at, line)
-        here, further = self.input_offset(across, at, column)
-        base = frame.pointers[argument_of(self.conv.kernel.a)[0]]
-        start = frame.add(frame.add(self.image_offset(at), distance), further)
+        b, frame = self.b, self.frame
+        inside, first = self.input_in(self.input_line(at, line), at, column)
         channels = int(self.conv.channel.extent)
-        with b.when(b.binary("and", there, here)):
+        with b.when(inside):
             with b.loop(0, channels, self.lanes, [constant(self.kind, 0)]) as loop:
-                address = self.unchecked_address(base, frame.add(start, loop.index))
+                address = self.unchecked_address(first, loop.index)
                 size = b.intrinsic("fabs", self.load_channels(address, loop.index))
                 loop.next = [b.binary("fadd", loop.carried[0], size)]
             number = frame.add(frame.multiply(line, _LINE), column)
@@ -196,16 +190,14 @@ class OutputTransform(Stage):
         is_strange = self._has_nonfinite([value for line in tile for value in line])
         with self.b.when(self.b.binary("or", is_strange, self.is_flagged)):
             self._recompute_directly(at, column)
-        leaves = Leaves(
-            self.frame, {**at, lane: column}, lane, self.lanes, self.column_mask(column)
-        )
-        self._store_lines(leaves)
+        point = Point(self.frame, {**at, lane: column}, lane, self.lanes, self.column_mask(column))
+        self._store_lines(point)
 
     def _line(self, line: Value) -> list[Value]:
         """The addresses of a line of outputs on the stack."""
         first, outputs = self.frame.multiply(line, self.layout.outputs), self.layout.outputs
         numbers = [self.frame.add(first, j) for j in range(outputs)]
-        return [self.b.element(self.outputs_memory, str(self.kind), number) for number in numbers]
+        return [self.vector(self.outputs_memory, number) for number in numbers]
 
     def _has_nonfinite(self, values: Sequence[Value]) -> Value:
         """Whether an output is infinite or NaN: times zero, it is not zero."""
@@ -229,7 +221,6 @@ class OutputTransform(Stage):
     ) -> None:
         """Add the products of a tap to a line of outputs, over all channels."""
         b, frame, lane, channel = (self.b, self.frame, self.conv.lane, self.conv.channel)
-        argument, offset = argument_of(self.conv.kernel.b)
         (line, down, across), (vertical, horizontal) = where, self.conv.axes
         taps = {
             vertical.tap: self._tap(vertical, down),
@@ -239,7 +230,8 @@ class OutputTransform(Stage):
         sums, mask = [b.load(self.kind, place) for place in places], self.column_mask(column)
         with b.loop(0, int(channel.extent), 1, sums) as loop:
             here = {**taps, channel: loop.index, lane: column}
-            filters = Leaves(frame, here, lane, self.lanes, mask).load(argument, offset, mask)
+            point = Point(frame, here, lane, self.lanes, mask)
+            filters = point.value(self.conv.kernel.b.value, mask)
             pairs = zip(sources, loop.carried, strict=True)
             loop.next = [
                 b.multiply_add(self._load_input(s, loop.index), filters, total)
@@ -255,15 +247,8 @@ class OutputTransform(Stage):
     def _input_addresses(self, at: At, line: Value, column: Value) -> list[tuple[Value, Value]]:
         """For each output of a line, an input from (line, column) of the tile on: whether it is
         within bounds, and its address."""
-        frame, (vertical, horizontal) = self.frame, self.conv.axes
-        base = frame.pointers[argument_of(self.conv.kernel.a)[0]]
-        there, distance = self.input_offset(vertical, at, line)
-        row, result = frame.add(self.image_offset(at), distance), list[tuple[Value, Value]]()
-        for j in range(self.layout.outputs):
-            here, further = self.input_offset(horizontal, at, frame.add(column, j))
-            inside = self.b.binary("and", there, here)
-            result.append((inside, self.unchecked_address(base, frame.add(row, further))))
-        return result
+        row, outputs = self.input_line(at, line), range(self.layout.outputs)
+        return [self.input_in(row, at, self.frame.add(column, j)) for j in outputs]
 
     def _load_input(self, source: tuple[Value, Value], channel: Value) -> Value:
         """Load a channel of an input and splat it; zero if it is out of bounds."""
@@ -279,23 +264,23 @@ class OutputTransform(Stage):
 
         return [[total(i, j) for j in range(size)] for i in range(size)]
 
-    def _store_lines(self, leaves: Leaves) -> None:
+    def _store_lines(self, point: Point) -> None:
         """Emit the stores of the outputs, line by line."""
         b, frame, outputs = self.b, self.frame, self.layout.outputs
         down = self.conv.axes[0].output
-        left = frame.subtract(down.extent, leaves.at[down])
+        left = frame.subtract(down.extent, point.values[down])
         with self.loop(frame.minimum(left, outputs)) as line:
-            at = {**leaves.at, down: frame.add(leaves.at[down], line)}
+            at = {**point.values, down: frame.add(point.values[down], line)}
             for j, place in enumerate(self._line(line)):
-                self._store(replace(leaves, at=at, sum=b.load(self.kind, place)), j)
+                self._store(replace(point, values=at, sum=b.load(self.kind, place)), j)
 
-    def _store(self, leaves: Leaves, number: int) -> None:
+    def _store(self, point: Point, number: int) -> None:
         """Store an output of a line, if it exists."""
         across = self.conv.axes[1].output
         guard = nullcontext()
         if number and across.extent % self.layout.outputs:
-            guard = self.b.when(self.output_exists(1, leaves.at, number))
+            guard = self.b.when(self.output_exists(1, point.values, number))
         with guard:
             store_sums(
-                self.conv.kernel, replace(leaves, displacement={across: number}, base_addresses={})
+                self.conv.kernel, replace(point, displacement={across: number}, base_addresses={})
             )

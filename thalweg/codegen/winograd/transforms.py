@@ -12,7 +12,7 @@ from itertools import chain
 
 from thalweg.codegen.contraction.form import argument_of
 from thalweg.codegen.contraction.packing import transposed
-from thalweg.codegen.frame import Frame, Integer
+from thalweg.codegen.frame import Integer, PhaseFrame
 from thalweg.codegen.llvm.builder import FLOAT, I8, POINTER, Type, Value, constant
 from thalweg.codegen.winograd.algorithm import Tile, transform_1d, transform_2d
 from thalweg.codegen.winograd.form import Axis
@@ -25,7 +25,7 @@ At = dict[Variable, Value]
 class Stage:
     """Emits the function of a stage; addresses of a thread's scratch memory."""
 
-    def __init__(self, layout: Layout, frame: Frame) -> None:
+    def __init__(self, layout: Layout, frame: PhaseFrame) -> None:
         self.layout, self.conv, self.frame, self.b = (layout, layout.conv, frame, frame.b)
         self.algorithm, self.lanes = layout.algorithm, layout.lanes
         self.kind = FLOAT.of(self.lanes)
@@ -37,6 +37,10 @@ class Stage:
     def element(self, base: Value, place: Integer) -> Value:
         """The address of an element."""
         return self.frame.element(base, FLOAT.scalar, place)
+
+    def vector(self, base: Value, number: Integer) -> Value:
+        """The address of a vector on the stack."""
+        return self.frame.element(base, str(self.kind), number)
 
     def flag(self, tile: Value) -> Value:
         """The address of a tile's flag."""
@@ -94,13 +98,21 @@ class Stage:
         step = argument_of(self.conv.kernel.a)[1].factor(axis.output)
         return inside, frame.multiply(place, step)
 
-    def image_offset(self, at: At) -> Value:
-        """The offset of an image, without axes and channels."""
+    def input_line(self, at: At, line: Value, channel: Integer = 0) -> tuple[Value, Value]:
+        """Whether a line of a tile's inputs is within bounds, and its offset from a channel on."""
         frame, offset = self.frame, argument_of(self.conv.kernel.a)[1]
         start = frame.integer(offset.constant)
         for variable in self.conv.images:
             start = frame.add(start, frame.multiply(at[variable], offset.factor(variable)))
-        return start
+        inside, distance = self.input_offset(self.conv.axes[0], at, line)
+        return inside, frame.add(frame.add(start, channel), distance)
+
+    def input_in(self, line: tuple[Value, Value], at: At, column: Value) -> tuple[Value, Value]:
+        """Whether an input in a line is within bounds, and its address."""
+        inside, distance = self.input_offset(self.conv.axes[1], at, column)
+        base = self.frame.pointers[argument_of(self.conv.kernel.a)[0]]
+        address = self.unchecked_address(base, self.frame.add(line[1], distance))
+        return self.b.binary("and", line[0], inside), address
 
     def unchecked_address(self, base: Value, place: Value) -> Value:
         """The address of an element that may be out of bounds, and is then not read."""
@@ -159,10 +171,8 @@ class InputTransform(Stage):
     def _transform_line(self, line: Value, base: Value) -> None:
         """Emit the transform of a line of the transformed columns."""
         frame, size, plane = self.frame, self.algorithm.size, self.layout.plane_a
-        first = self.b.element(self.partial, str(self.kind), frame.multiply(line, size))
-        values = [
-            self.b.load(self.kind, self.b.element(first, str(self.kind), j)) for j in range(size)
-        ]
+        first = self.vector(self.partial, frame.multiply(line, size))
+        values = [self.b.load(self.kind, self.vector(first, j)) for j in range(size)]
         transformed = transform_1d(self.b, self.algorithm.input_transform, values)
         start = self.element(base, frame.multiply(line, size * plane))
         self.store_planes([transformed], start, plane)
@@ -173,16 +183,11 @@ class InputTransform(Stage):
 
     def _locate_inputs(self, at: At, channel: Value) -> None:
         """Store the addresses of a tile's inputs to the stack; those of padding point to zeros."""
-        frame, b, (down, across) = self.frame, self.b, self.conv.axes
-        base = frame.pointers[argument_of(self.conv.kernel.a)[0]]
-        start = frame.add(self.image_offset(at), channel)
+        frame, b = self.frame, self.b
         with self.loop(self.algorithm.size) as line:
-            there, distance = self.input_offset(down, at, line)
-            row = frame.add(start, distance)
+            row = self.input_line(at, line, channel)
             with self.loop(self.algorithm.size) as column:
-                here, further = self.input_offset(across, at, column)
-                address = self.unchecked_address(base, frame.add(row, further))
-                source = b.select(b.binary("and", there, here), address, self.zeros)
+                source = b.select(*self.input_in(row, at, column), self.zeros)
                 number = frame.add(frame.multiply(line, self.algorithm.size), column)
                 b.store(source, b.element(self.sources, POINTER.scalar, number))
 
@@ -293,10 +298,8 @@ class TransposedFilterTransform(FilterTransform):
             tile = transposed(self.b, self._block(at, column))
             first = frame.multiply(frame.add(frame.multiply(down, taps), across), self.lanes)
             for number, vector in enumerate(tile):
-                self.b.store(vector, self._tap_address(frame.add(first, number)))
-
-    def _tap_address(self, number: Value) -> Value:
-        return self.b.element(self.transposed_taps, str(self.kind), number)
+                place = self.vector(self.transposed_taps, frame.add(first, number))
+                self.b.store(vector, place)
 
     def _block(self, at: At, column: Value) -> list[Value]:
         """The channels of a vector of columns; past the last column, those of the last one."""
@@ -313,6 +316,7 @@ class TransposedFilterTransform(FilterTransform):
     def _taps_of(self, number: Value) -> Tile:
         def tap(down: int, across: int) -> Value:
             first = (down * self.conv.taps + across) * self.lanes
-            return self.b.load(self.kind, self._tap_address(self.frame.add(number, first)))
+            place = self.vector(self.transposed_taps, self.frame.add(number, first))
+            return self.b.load(self.kind, place)
 
         return self.ordered_taps(tap)

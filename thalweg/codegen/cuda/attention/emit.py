@@ -21,7 +21,6 @@ from thalweg.codegen.cuda.attention.weights import (
     scaled,
 )
 from thalweg.codegen.cuda.contraction.frame import GridFrame
-from thalweg.codegen.cuda.contraction.output import pack_lanes
 from thalweg.codegen.cuda.contraction.space import At, Space
 from thalweg.codegen.cuda.contraction.warp_instructions import WarpInstructions
 from thalweg.codegen.llvm.builder import FLOAT, I32, I64, Value, constant
@@ -315,7 +314,7 @@ class AttentionEmitter:
     def _packed(self, pair: Sequence[Value]) -> Value:
         """Two numbers, rounded, as a register."""
         b = self.frame.b
-        raw = to_memory(b, pack_lanes(self.frame, pair), self.dtype)
+        raw = to_memory(b, self.frame.b.vector(pair), self.dtype)
         return b.emit(I32, f"bitcast {raw} to i32")
 
     # The way out

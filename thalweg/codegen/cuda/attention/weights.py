@@ -15,9 +15,9 @@ from thalweg.codegen.cuda.attention.form import AttentionForm
 from thalweg.codegen.cuda.contraction.frame import GridFrame
 from thalweg.codegen.cuda.contraction.helpers import inline
 from thalweg.codegen.cuda.contraction.space import At
-from thalweg.codegen.frame import Leaves
 from thalweg.codegen.llvm.builder import FLOAT, Value, constant
 from thalweg.codegen.math.elements import Evaluator
+from thalweg.codegen.point import Point
 from thalweg.ir.expr import Accumulated, Call, Const, Expr, Load, Reduce, Variable
 from thalweg.ir.rewrite import walk
 
@@ -57,17 +57,16 @@ def _float32(number: float) -> float:
     return float(np.float32(number))
 
 
-class ElementEvaluator(Evaluator):
+class ElementEvaluator(Point):
     """Expressions of single elements; powers of float32 numbers by the GPU's own instruction."""
 
     def __init__(self, frame: GridFrame, at: At, known: Known) -> None:
+        super().__init__(frame, at, None, 1)
         self._frame, self._known = frame, known
-        self._leaves = Leaves(frame, at, None, 1)
-        super().__init__(frame.b, 1, self._found_leaf, None, frame.sensitive)
 
-    def _found_leaf(self, expr: Expr, mask: Value | None) -> Value:
+    def _leaf_value(self, expr: Expr, mask: Value | None) -> Value:
         found = self._known.get(expr)
-        return self._leaves(expr, mask) if found is None else found
+        return super()._leaf_value(expr, mask) if found is None else found
 
     def _emit_call(self, expr: Call, mask: Value | None) -> Value:
         match expr:
@@ -105,8 +104,8 @@ def rows_of_lane(
         clamped = frame.b.intrinsic("smin", index, last)
         at = {**batch, form.row: frame.wide(clamped)}
         own = {*form.batch, form.row}
-        leaves = Leaves(frame, at, None, 1)
-        known: Known = {x: leaves(x, None) for x in _loads(values) if _is_over(x, own)}
+        point = Point(frame, at, None, 1)
+        known: Known = {x: point.value(x) for x in _loads(values) if _is_over(x, own)}
         result.append(RowElement(index, exists, at, known))
     return result
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from thalweg.codegen.cuda.contraction.frame import GridFrame
-from thalweg.codegen.cuda.contraction.output import pack_lanes, sum_type
+from thalweg.codegen.cuda.contraction.output import sum_type
 from thalweg.codegen.cuda.contraction.problem import Operand
 from thalweg.codegen.cuda.contraction.reader import TileReader
 from thalweg.codegen.cuda.contraction.work import Sink, Tile, Work
@@ -227,7 +227,7 @@ class _Totals:
         """Some totals with sums added, and what was lost by that."""
         before, lost = self._get(place), self._get(self.count + place)
         return compensated_add(
-            self.frame.b, before, lost, pack_lanes(self.frame, sums[place : place + PIECE])
+            self.frame.b, before, lost, self.frame.b.vector(sums[place : place + PIECE])
         )
 
     def with_rest(self, sums: Sequence[Value]) -> list[Value]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from thalweg.codegen.cuda.contraction.frame import GridFrame
-from thalweg.codegen.cuda.contraction.output import pack_lanes
 from thalweg.codegen.cuda.contraction.work import Sink
 from thalweg.codegen.llvm.builder import FLOAT, I64, Value, constant
 
@@ -45,7 +44,7 @@ class Slabs:
         frame, grid = self.frame, self.frame.grid
         for number, four in enumerate(sums):
             for half in range(2):
-                pair = pack_lanes(frame, four[2 * half : 2 * half + 2])
+                pair = frame.b.vector(four[2 * half : 2 * half + 2])
                 place = frame.at_byte(self._put_at, half * 8 * _PITCH + number * 32)
                 frame.store_aligned(pair, place, 8)
         grid.warp_barrier()

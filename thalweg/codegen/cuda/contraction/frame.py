@@ -1,4 +1,4 @@
-"""The frame of an entry: its argument words, the grid, and the leaves of expressions on a GPU.
+"""The frame of an entry: its argument words, the grid, and the points of a contraction on a GPU.
 
 It is the CPU's frame over kernel parameters in place of a table of words. Buffers begin at
 multiples of 256 bytes, so vectors are loaded and stored whole where offsets allow that.
@@ -6,17 +6,17 @@ multiples of 256 bytes, so vectors are loaded and stored whole where offsets all
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from thalweg.codegen.cuda.contraction.problem import ACCESS_BYTES, alignment_of
 from thalweg.codegen.cuda.grid import Grid, GridModule
-from thalweg.codegen.frame import Frame, Leaves
-from thalweg.codegen.llvm.builder import I1, I32, I64, POINTER, Builder, Type, Value, constant
-from thalweg.codegen.math.conversion import storage_type, to_memory
-from thalweg.codegen.math.elements import mask_sensitivity
+from thalweg.codegen.frame import Frame
+from thalweg.codegen.llvm.builder import I1, I32, I64, POINTER, Type, Value, alignment, constant
+from thalweg.codegen.math.conversion import storage_type
+from thalweg.codegen.point import Address, Point
 from thalweg.ir.expr import Variable
 from thalweg.ir.index import Affine
-from thalweg.ir.kernel import Argument, Kernel, Store
+from thalweg.ir.kernel import Argument, Kernel
 
 
 class GridFrame(Frame):
@@ -29,15 +29,13 @@ class GridFrame(Frame):
         count, buffers = len(kernel.arguments), range(1, 2 + len(kernel.arguments))
         sizes = max([count + 1, *kernel.words]) - count - 1
         words = [POINTER] * (2 + count) + [I64] * sizes
-        self.b: Builder = module.entry(name, words, threads, maps)
+        b = module.entry(name, words, threads, maps)
+        given = b.parameters[1:]
+        pointers = {a: given[n] for a, n in zip(kernel.arguments, buffers, strict=False)}
+        super().__init__(b, pointers, {n: given[n] for n in kernel.words})
         self.target, self.max_threads = module.target, threads
-        given = self.b.parameters[1:]
-        self.fault = given[0]
-        self.pointers = {a: given[n] for a, n in zip(kernel.arguments, buffers, strict=False)}
-        self.scratch = given[1 + count]
-        self.words = {n: given[n] for n in kernel.words}
+        self.fault, self.scratch = given[0], given[1 + count]
         self.maps = given[2 + count + sizes :]
-        self.sensitive = mask_sensitivity()
         self.grid = Grid.of(self.b)
         self.number = self.grid.thread()  # of the thread in its block (i32)
         self.memory = self.grid.shared()  # the address of the block's shared memory
@@ -106,33 +104,17 @@ class GridFrame(Frame):
         self.b.line(f"store {value}, {address}, align {align}")
 
 
-@dataclass
-class GridLeaves(Leaves):
-    """The leaves of expressions on a GPU: vectors are read whole where their places allow it."""
+@dataclass(eq=False)
+class GridPoint(Point):
+    """A point on a GPU: vectors are read and written whole where their places allow it."""
 
-    def _load_raw(self, argument: Argument, offset: Affine, mask: Value | None) -> Value:
-        if mask is not None or self.lanes == 1:
-            return super()._load_raw(argument, offset, mask)
-        address, spread = self.address(argument, offset, None)
-        if not (isinstance(spread, int) and spread == 1):
-            return super()._load_raw(argument, offset, mask)
+    def locate(self, argument: Argument, offset: Affine, mask: Value | None) -> Address:
+        found = super().locate(argument, offset, mask)
+        return found if mask is None else replace(found, aligned=1)
+
+    def _alignment(self, argument: Argument, offset: Affine) -> int:
         kind = storage_type(argument.dtype, self.lanes)
-        align = access_alignment(offset, self.lane, kind)
-        return self.frame.b.emit(kind, f"load {kind}, {address}, align {align}")
-
-    def store(self, store: Store, value: Value) -> None:
-        """Store a value in every lane."""
-        b, argument = self.frame.b, store.buffer
-        raw = to_memory(b, value, argument.dtype)
-        address, spread = self.address(argument, store.offset, None)
-        if raw.type.lanes == 1:
-            b.store(raw, address)
-        elif isinstance(spread, int) and spread == 1:
-            align = access_alignment(store.offset, self.lane, raw.type)
-            b.line(f"store {raw}, {address}, align {align}")
-        else:
-            steps = self.lane_offsets(0 if spread is None else spread)
-            b.scatter(raw, b.element(address, raw.type.scalar, steps), None)
+        return access_alignment(offset, self.vector, kind) // alignment(kind)
 
 
 def access_alignment(offset: Affine, lane: Variable | None, kind: Type) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import gcd
 
-from thalweg.codegen.cuda.contraction.frame import GridFrame, GridLeaves
+from thalweg.codegen.cuda.contraction.frame import GridFrame, GridPoint
 from thalweg.codegen.cuda.contraction.problem import FLOAT64, Problem, vector_of
 from thalweg.codegen.cuda.contraction.space import At
 from thalweg.codegen.llvm.builder import Type, Value
@@ -69,33 +69,21 @@ class Output:
         with frame.b.when(in_columns):
             at = {**self.batch, **rows, **columns}
             lane = problem.columns.last if len(sums) > 1 else None
-            leaves = GridLeaves(frame, at, lane, len(sums), sum=pack_lanes(frame, sums))
-            store_all(problem, leaves)
+            point = GridPoint(frame, at, lane, len(sums), sum=frame.b.vector(sums))
+            store_all(problem, point)
 
 
-def store_all(problem: Problem, leaves: GridLeaves) -> None:
+def store_all(problem: Problem, point: GridPoint) -> None:
     """Every store of a contraction at one place, whose sum is known."""
-    stores, b = problem.kernel.stores, leaves.frame.b
-    evaluator = leaves.evaluator()
-    values = [evaluator.value_as(store.value, store.buffer.dtype) for store in stores]
-    conditions = [None if s.inside is None else evaluator.value_as(s.inside, bool) for s in stores]
+    stores = problem.kernel.stores
+    values = [point.value_as(store.value, store.buffer.dtype) for store in stores]
+    conditions = [None if s.inside is None else point.value_as(s.inside, bool) for s in stores]
     for store, value, inside in zip(stores, values, conditions, strict=True):
         if inside is None:
-            leaves.store(store, value)
+            point.store(store, value)
         else:
-            with b.when(inside):
-                replace(leaves, base_addresses=dict(leaves.base_addresses)).store(store, value)
-
-
-def pack_lanes(frame: GridFrame, numbers: Sequence[Value]) -> Value:
-    """Scalars as the lanes of a vector."""
-    if len(numbers) == 1:
-        return numbers[0]
-    kind = numbers[0].type.of(len(numbers))
-    vector = Value(kind, "poison")
-    for lane, number in enumerate(numbers):
-        vector = frame.b.emit(kind, f"insertelement {vector}, {number}, i64 {lane}")
-    return vector
+            with point.builder.when(inside):
+                replace(point, base_addresses=dict(point.base_addresses)).store(store, value)
 
 
 def sum_type(problem: Problem) -> Type:
@@ -120,6 +108,6 @@ class Partial:
         address = frame.at_byte(self.base, frame.times32(index, size))
         step = 16 // size
         for first in range(0, len(sums), step):
-            some = pack_lanes(frame, sums[first : first + step])
+            some = frame.b.vector(sums[first : first + step])
             align = min(16, some.type.lanes * size) if self.is_aligned else size
             frame.store_aligned(some, frame.at_byte(address, first * size), align)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import gcd
 from typing import Any
 
-from thalweg.codegen.cuda.contraction.frame import GridFrame, GridLeaves, access_alignment
+from thalweg.codegen.cuda.contraction.frame import GridFrame, GridPoint, access_alignment
 from thalweg.codegen.cuda.contraction.problem import Operand
 from thalweg.codegen.cuda.contraction.space import At
 from thalweg.codegen.llvm.builder import Type, Value, constant
@@ -84,7 +84,7 @@ class TileReader:
             return space.at(frame, frame.plus32(start, chunk.k))
         assert last is not None  # a block has one value of all other variables
         at, _ = space.at(frame, start)
-        inner = frame.add_folded(at[last], frame.wide(chunk.k))
+        inner = frame.add(at[last], frame.wide(chunk.k))
         begun = frame.b.compare("slt", start, space.size(frame))
         inside = frame.b.compare("slt", inner, frame.integer(extent))
         return {**at, last: inner}, frame.both(begun, inside)
@@ -109,8 +109,8 @@ class TileReader:
             ]
         value = self.operand.access.value
 
-        def compute(leaves: GridLeaves) -> Value:
-            return leaves.evaluator().value_as(value, dtype)
+        def compute(point: GridPoint) -> Value:
+            return point.value_as(value, dtype)
 
         return [self._computed(chunk, start, kind, compute) for chunk in self.chunks]
 
@@ -118,7 +118,7 @@ class TileReader:
         if not self.operand.is_plain:
             value, dtype = self.operand.access.value, self.operand.dtype
             return self._computed(
-                chunk, start, kind, lambda leaves: leaves.raw_bits(value, dtype, None)
+                chunk, start, kind, lambda point: point.raw_bits(value, dtype, None)
             )
         address, inside, align = self._place(chunk, start)
         b = self.frame.b
@@ -166,7 +166,7 @@ class TileReader:
         return result
 
     def _computed(
-        self, chunk: Chunk, start: Value, kind: Type, compute: Callable[[GridLeaves], Value]
+        self, chunk: Chunk, start: Value, kind: Type, compute: Callable[[GridPoint], Value]
     ) -> Value:
         """An expression where a chunk is inside of its bounds, zeros elsewhere."""
         frame, operand = self.frame, self.operand
@@ -175,7 +175,7 @@ class TileReader:
 
         def inside_value() -> Value:
             lanes = lane if self.vector > 1 else None
-            return compute(GridLeaves(frame, {**chunk.at, **terms}, lanes, self.vector))
+            return compute(GridPoint(frame, {**chunk.at, **terms}, lanes, self.vector))
 
         return frame.b.choose(inside, inside_value, lambda: Value(kind, _zero(kind)))
 

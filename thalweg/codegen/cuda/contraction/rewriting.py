@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from thalweg.codegen.cuda.contraction.async_instructions import AsyncInstructions
 from thalweg.codegen.cuda.contraction.frame import GridFrame
 from thalweg.codegen.cuda.contraction.layout import LINE, PIECE, SharedTile
-from thalweg.codegen.cuda.contraction.output import pack_lanes
 from thalweg.codegen.cuda.contraction.stages import Stages
 from thalweg.codegen.cuda.contraction.transposition import ORDER
 from thalweg.codegen.cuda.contraction.work import Tile, Work
@@ -81,7 +80,7 @@ class Rewriter:
         for piece in range(LINE // PIECE):
             four = [found[self._term(PIECE // size * piece + n)] for n in range(PIECE // size)]
             byte = b.binary("xor", turn, frame.i32(piece * PIECE))
-            frame.store_aligned(pack_lanes(frame, four), frame.at_byte(line, byte), PIECE)
+            frame.store_aligned(frame.b.vector(four), frame.at_byte(line, byte), PIECE)
 
     def _term(self, place: int) -> int:
         if not self.is_ordered:

@@ -19,9 +19,9 @@ from thalweg.codegen.cuda.contraction.epilogue import (
     Epilogue,
     Matrix,
 )
-from thalweg.codegen.cuda.contraction.frame import GridFrame, GridLeaves
+from thalweg.codegen.cuda.contraction.frame import GridFrame, GridPoint
 from thalweg.codegen.cuda.contraction.layout import PIECE
-from thalweg.codegen.cuda.contraction.output import pack_lanes, store_all
+from thalweg.codegen.cuda.contraction.output import store_all
 from thalweg.codegen.cuda.contraction.space import At, Space
 from thalweg.codegen.cuda.contraction.work import Tile, Work
 from thalweg.codegen.llvm.builder import FLOAT, Value
@@ -36,9 +36,9 @@ _CACHED_SHARE = 0.3  # of the second cache, that may be read ahead
 _PAIRS_AT_ONCE = 4  # in the loop of a long epilogue: they hide each other's latency
 
 
-@dataclass
-class StagedLeaves(GridLeaves):
-    """The leaves of an epilogue, some of which are read from and written to shared memory."""
+@dataclass(eq=False)
+class StagedPoint(GridPoint):
+    """A point of an epilogue, some of which are read from and written to shared memory."""
 
     loads: Mapping[Matrix, Value] = field(default_factory=dict[Matrix, Value])
     stores: Mapping[Matrix, Value] = field(default_factory=dict[Matrix, Value])
@@ -50,7 +50,7 @@ class StagedLeaves(GridLeaves):
         kind = storage_type(argument.dtype, self.lanes)
         return self.frame.b.emit(kind, f"load {kind}, {address}, align {_pair_bytes(argument)}")
 
-    def store(self, store: Store, value: Value) -> None:
+    def store(self, store: Store, value: Value, mask: Value | None = None) -> None:
         """Put a result where the copy engine takes it from."""
         raw = to_memory(self.frame.b, value, store.buffer.dtype)
         if raw.type.lanes < self.lanes:
@@ -124,7 +124,7 @@ class StagedOutput:
         they are put into shared memory, where a loop finds them.
         """
         frame, b, count = self.frame, self.frame.b, self.epilogue.chunks
-        pairs = [pack_lanes(frame, sums[at : at + PAIR]) for at in range(0, len(sums), PAIR)]
+        pairs = [frame.b.vector(sums[at : at + PAIR]) for at in range(0, len(sums), PAIR)]
         size = len(pairs) // count
         chunks = [pairs[at : at + size] for at in range(0, len(pairs), size)]
         if not self.epilogue.is_long:
@@ -265,7 +265,7 @@ class StagedOutput:
         rows = _existing(frame, problem.rows, frame.plus32(tile.row, row))
         column = frame.plus32(column, frame.times32(block, _BLOCK))
         columns = _existing(frame, problem.columns, column)
-        leaves = StagedLeaves(
+        point = StagedPoint(
             frame,
             {**tile.batch, **rows, **columns},
             problem.columns.last,
@@ -274,7 +274,7 @@ class StagedOutput:
             loads=self._addresses(self.epilogue.loads, buffer, block, half),
             stores=self._addresses(self.epilogue.stores, buffer, block, half),
         )
-        store_all(problem, leaves)
+        store_all(problem, point)
 
     def _addresses(
         self, boxes: Sequence[Box], buffer: Value, block: Value, half: Value

@@ -11,7 +11,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from thalweg.codegen.cuda.contraction.frame import GridFrame
-from thalweg.codegen.cuda.contraction.output import pack_lanes
 from thalweg.codegen.cuda.contraction.problem import ACCESS_BYTES, FLOAT32, Operand, Problem
 from thalweg.codegen.cuda.contraction.reader import TileReader
 from thalweg.codegen.cuda.contraction.schedule import Schedule
@@ -164,7 +163,7 @@ class Transposition:
                 at = frame.add(at, frame.wide(place[1]))
                 at = frame.add(at, constant(I64, value.offset.constant))
                 address = b.element(frame.scratch, found[0].type.scalar, at)
-                frame.store_aligned(pack_lanes(frame, found), address, ACCESS_BYTES)
+                frame.store_aligned(frame.b.vector(found), address, ACCESS_BYTES)
 
     def _term(self, first: Value, number: int) -> Value:
         """The term at a place of the copy, some places behind a multiple of an access."""

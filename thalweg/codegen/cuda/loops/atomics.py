@@ -11,9 +11,10 @@ import numpy as np
 from thalweg.codegen.cuda.builder import WIDEST, GridBuilder
 from thalweg.codegen.cuda.grid import GridModule
 from thalweg.codegen.llvm.builder import I1, I32, POINTER, Value
-from thalweg.codegen.loops.scope import Address, LaneScope
+from thalweg.codegen.loops.scope import LaneScope
 from thalweg.codegen.math.conversion import from_memory, storage_type, to_memory
 from thalweg.codegen.math.elements import combine_elements
+from thalweg.codegen.point import Address
 from thalweg.ir.functions.reductions import REDUCTIONS, Reduction
 from thalweg.ir.kernel import Store
 from thalweg.platform.dtype_traits import is_narrow_float

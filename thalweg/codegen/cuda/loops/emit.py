@@ -23,8 +23,9 @@ from thalweg.codegen.loops.compute import ExpressionEmitter, ReductionNest
 from thalweg.codegen.loops.emit import StatementEmitter
 from thalweg.codegen.loops.lanes import Slots, Span
 from thalweg.codegen.loops.plan import Plan, is_long
-from thalweg.codegen.loops.scope import Address, LaneScope, Scope, Spill
+from thalweg.codegen.loops.scope import LaneScope, Scope, Spill
 from thalweg.codegen.loops.simplify import static_extent
+from thalweg.codegen.point import Address
 from thalweg.ir.expr import Cast, Expr, Reduce, Variable
 from thalweg.ir.kernel import Argument, Check, Store
 from thalweg.ir.rewrite import postorder
@@ -251,7 +252,7 @@ class EachEmitter(GridEmitter):
         with self._b.loop(0, count, 1, carried) as loop:
             index = loop.index
             if variable in self.mapping.backward:
-                index = self._b.binary("sub", self._add(count, -1), index)
+                index = self._b.binary("sub", self._context.add(count, -1), index)
             inner = scope.bind({variable: index})
             plain = inner if plain is scope else plain.bind({variable: index})
             loop.next = self._advance_scans(inner, scans, loop.carried)

@@ -52,7 +52,7 @@ class ScanEmitter(GridEmitter):
         with b.loop(even, count, size, [even, *carried]) as loop:
             number = self._plus(loop.index, mine)
             inside = b.compare("slt", number, count)
-            last = self._add(count, -m.width)
+            last = self._context.add(count, -m.width)
             index = b.select(inside, number, last)
             if variable in m.backward:
                 index = b.binary("sub", last, index)
