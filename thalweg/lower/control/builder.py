@@ -1,8 +1,8 @@
-"""Lowers loops and conditionals to native programs: lowered regions with branches between them.
+"""Lowers loops and conditionals to native programs: lowered regions in nested control flow.
 
 A loop variable is memory that the body updates in place, like a variable. The entry of a loop is
 one region (initial values, and the condition), an iteration is another (the body, new values, and
-the condition): a small loop is one kernel and one branch per iteration. Lists become arrays that
+the condition): a small loop is one kernel and one jump per iteration. Lists become arrays that
 are read and written by rows. A control node that cannot be lowered in this way raises
 `NotCompiled`, and the executor runs it.
 """
@@ -28,16 +28,16 @@ from thalweg.lower.control.inlining import Bound, Inlining, is_changed, list_ori
 from thalweg.lower.control.program import (
     LISTS,
     Binding,
-    Branch,
     BufferView,
     Capacity,
+    Conditional,
     ControlInterface,
     ControlProgram,
     Count,
     Drawing,
     Item,
-    Label,
     ListBuffer,
+    Loop,
     Part,
     Storage,
 )
@@ -115,6 +115,13 @@ class _Lowering:
         lowered = self._loop if isinstance(unit.node.op, While) else self._branching
         return lowered(unit, bindings, where, outer_traces)
 
+    def _nested(self, lower: Callable[[], None]) -> list[Item]:
+        """The items that a call adds, which belong inside a loop or conditional."""
+        outer, self._items = self._items, []
+        lower()
+        items, self._items = self._items, outer
+        return items
+
     def _copied_lists(self, body: Body, bindings: Sequence[Binding]) -> list[Binding]:
         """The inputs of a loop; lists that it changes are copied to new arrays of the call."""
         inputs = list(bindings)
@@ -162,10 +169,7 @@ class _Lowering:
         condition = BufferView(Storage.OWN, np.bool_, ())
         loop = _LoopContext(node, op, variables, bindings[count:], condition, traces)
         self._condition(enter, loop)
-        start, end = Label(), Label()
-        self._items += [Branch(end, condition), start]
-        self._iteration(loop)
-        self._items += [Branch(start, condition, if_true=True), end]
+        self._items.append(Loop(condition, self._nested(lambda: self._iteration(loop))))
         if outer_traces:
             self._resets += outer_resets
         else:
@@ -206,9 +210,7 @@ class _Lowering:
                 scratch.target(ScatterUpdate(), (scratch.reference(view), zero, zero), node)
             else:
                 scratch.assign(view, zero, node)
-        items, self._items = self._items, []
-        self._emit(scratch, {})
-        self._items = [*items[:position], *self._items, *items[position:]]
+        self._items[position:position] = self._nested(lambda: self._emit(scratch, {}))
 
     def _loop_output(self, tensor: Tensor, loop: _LoopContext) -> Binding:
         outputs, traces = loop.node.outputs, loop.traces
@@ -289,14 +291,21 @@ class _Lowering:
         for position, tensor in enumerate(node.outputs):
             if tensor.dtype.base_dtype is variant:
                 outputs[tensor] = bindings[list_source(node, position)]
-        end = Label()
-        for number, body in reversed([*enumerate(op.branches)]):
-            skip = Label()
-            if number:
-                self._items.append(Branch(skip, self._branch_condition(op, choice, number)))
-            self._branch(unit, body, inputs, outputs, where, outer_traces)
-            self._items += [Branch(end), skip]
-        self._items.append(end)
+
+        def add_branch(number: int) -> None:
+            self._branch(unit, op.branches[number], inputs, outputs, where, outer_traces)
+
+        def add_up_to(number: int) -> None:
+            """The branches up to a number, of which the last is decided on first."""
+            if not number:
+                add_branch(number)
+                return
+            truth = self._branch_condition(op, choice, number)
+            chosen = self._nested(lambda: add_branch(number))
+            others = self._nested(lambda: add_up_to(number - 1))
+            self._items.append(Conditional(truth, chosen, others))
+
+        add_up_to(len(op.branches) - 1)
         return [outputs[tensor] for tensor in unit.outputs]
 
     def _branch_condition(self, op: Branching, choice: BufferView, number: int) -> BufferView:
