@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, compress
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from thalweg.graph.node import Node
 from thalweg.ir.expr import Const, Expr, Load, Reduce, Scan
@@ -27,6 +27,7 @@ from thalweg.ir.rewrite import walk
 from thalweg.lower.memory.buffers import Buffer, View
 from thalweg.lower.nests.inline_producers import PendingCheck
 
+Time = TypeVar("Time", int, tuple[int, int])
 Positions = defaultdict[Buffer, list[int]]  # of the nests that access each buffer, ascending
 _NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
@@ -336,6 +337,32 @@ def users_of(nests: Sequence[LoopNest]) -> tuple[Positions, Positions]:
     return writers, readers
 
 
+class LastAccesses(Generic[Time]):
+    """When each buffer was last accessed, and last written, by the nests noted so far."""
+
+    def __init__(self, never: Time) -> None:
+        self.used: dict[Buffer, Time] = defaultdict(lambda: never)
+        self.written: dict[Buffer, Time] = defaultdict(lambda: never)
+        self._never = never
+
+    def note(self, nest: LoopNest, time: Time) -> None:
+        """Note the accesses of a nest that runs at a time."""
+        for last, buffers in (
+            (self.used, nest.reads | nest.written),
+            (self.written, nest.written),
+        ):
+            for buffer in buffers:
+                if last[buffer] < time:
+                    last[buffer] = time
+
+    def before(self, nest: LoopNest) -> Time:
+        """The time of the last nest that must precede a nest: it wrote what that one accesses, or
+        read what that one writes."""
+        times = [self.written[buffer] for buffer in nest.reads]
+        times += [self.used[buffer] for buffer in nest.written]
+        return max(times, default=self._never)
+
+
 def contiguous_variable(nest: LoopNest) -> Variable | None:
     """The loop along which a nest writes contiguous elements."""
     for variable in reversed(nest.variables):
@@ -380,20 +407,21 @@ def _shifted(offsets: list[Affine], shift: int) -> list[Affine]:
 
 
 class Rebinding(KernelRewriter):
-    """Rewrites parts of a template to the buffers of an instance."""
+    """Rewrites expressions to the views that buffers are bound to: those of an instance of a
+    template, or the arguments of a kernel."""
 
-    def __init__(self, views: Mapping[Buffer, View]) -> None:
+    def __init__(self, views: Mapping[Buffer, tuple[Any, int]]) -> None:
         super().__init__()
-        self._views = views
+        self.views = views
 
     def store(self, store: Store) -> Store:
         rewritten = super().store(store)
         buffer, offset = self.shifted(store.buffer, rewritten.offset)
         return replace(rewritten, buffer=buffer, offset=offset)
 
-    def shifted(self, buffer: Buffer, offset: Affine) -> tuple[Buffer, Affine]:
-        """The bound buffer, and an offset in it."""
-        bound, shift = self._views[buffer]
+    def shifted(self, buffer: Buffer, offset: Affine) -> tuple[Any, Affine]:
+        """What a buffer is bound to, and an offset in that."""
+        bound, shift = self.views[buffer]
         return bound, offset + number(shift) if shift else offset
 
     def offset(self, offset: Affine) -> Affine:

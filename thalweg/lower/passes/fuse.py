@@ -31,6 +31,7 @@ from thalweg.ir.target import Target
 from thalweg.lower.memory.buffers import Buffer, BufferKind, View
 from thalweg.lower.nests.loop_nest import (
     BoundTemplate,
+    LastAccesses,
     LoopNest,
     NestTemplate,
     Renaming,
@@ -56,8 +57,7 @@ class _Fusion:
 
     def __init__(self, target: Target) -> None:
         self.nests: list[LoopNest | None] = []
-        self._written_at: dict[Buffer, int] = defaultdict(lambda: -1)
-        self._used_at: dict[Buffer, int] = defaultdict(lambda: -1)
+        self._last = LastAccesses(-1)
         self._fused = _FusedTemplates(target)
         self._pairs = target.pairs_sums
         self._single: dict[Any, int] = {}  # positions of column sums without a partner, by shape
@@ -72,11 +72,11 @@ class _Fusion:
             fused = self._fused.of(target, nest)
             if fused is None:
                 continue
-            if self._can_rise(nest, position):
+            if self._last.before(nest) <= position:
                 self.nests[position] = fused
-                self._note(nest, position)
+                self._last.note(nest, position)
                 return
-            if self._can_sink(target, position):
+            if self._last.before(target) <= position:  # nothing after it depends on it
                 self.nests[position] = None
                 self._append(fused)
                 return
@@ -85,18 +85,8 @@ class _Fusion:
         self._append(nest)
 
     def _append(self, nest: LoopNest) -> None:
-        self._note(nest, len(self.nests))
+        self._last.note(nest, len(self.nests))
         self.nests.append(nest)
-
-    def _note(self, nest: LoopNest, position: int) -> None:
-        """Note the accesses of a nest at a position."""
-        used, written = self._used_at, self._written_at
-        for buffer in nest.reads | nest.written:
-            if used[buffer] < position:
-                used[buffer] = position
-        for buffer in nest.written:
-            if written[buffer] < position:
-                written[buffer] = position
 
     def _candidates(self, nest: LoopNest) -> list[int]:
         template = nest.template
@@ -104,24 +94,9 @@ class _Fusion:
             return []
         if any(write.combine != "set" for write in template.writes):
             return []
-        positions = {self._written_at[buffer] for buffer in nest.reads}
-        positions |= {self._used_at[buffer] for buffer in nest.reads if buffer.size > 1}
+        positions = {self._last.written[buffer] for buffer in nest.reads}
+        positions |= {self._last.used[buffer] for buffer in nest.reads if buffer.size > 1}
         return sorted(positions - {-1}, reverse=True)[:_MAX_CANDIDATES]
-
-    def _can_rise(self, nest: LoopNest, position: int) -> bool:
-        """Whether a new nest may move up to a position: no later nest writes what it reads or
-        writes, or reads what it writes."""
-        touched = nest.reads | nest.written
-        return all(self._written_at[buffer] <= position for buffer in touched) and all(
-            self._used_at[buffer] <= position for buffer in nest.written
-        )
-
-    def _can_sink(self, nest: LoopNest, position: int) -> bool:
-        """Whether an earlier nest may move down to the end: no later nest reads or writes what it
-        writes, or writes what it reads."""
-        return all(self._used_at[buffer] <= position for buffer in nest.written) and all(
-            self._written_at[buffer] <= position for buffer in nest.reads
-        )
 
 
 def _column_sum_shape(nest: LoopNest) -> Any:
