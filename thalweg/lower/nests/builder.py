@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -46,8 +46,6 @@ from thalweg.lower.nests.stored import StoredTensors, output_offset
 from thalweg.lower.passes.outline import Subgraphs, Templates
 from thalweg.lower.specialise import NotCompiled, Specialised
 
-Key = TypeVar("Key")
-
 
 class _Mark(NamedTuple):
     """A point to undo to: how much was built, and the pending checks."""
@@ -55,15 +53,6 @@ class _Mark(NamedTuple):
     nests: int
     reductions: int
     buffers: int
-    checks: tuple[PendingCheck, ...]
-
-
-class _Built(NamedTuple):
-    """What was built since a mark."""
-
-    nests: list[LoopNest]
-    reductions: dict[Any, Buffer]
-    buffers: dict[Tensor, Buffer]
     checks: tuple[PendingCheck, ...]
 
 
@@ -227,7 +216,7 @@ class NestBuilder:
         self._build_nests(tensor)
         if self._are_contractions(mark):
             return
-        plain = self._undo(mark)
+        self._undo(mark)
         for operands in _choices(inlined, self._spec.shapes):
             for operand in operands:
                 self._build_tensor(operand)
@@ -237,30 +226,23 @@ class NestBuilder:
             if self._are_contractions(stored):
                 return
             self._undo(mark)
-        self._redo(plain)
+        self._build_nests(tensor)
 
     def _mark(self) -> _Mark:
         sizes = len(self.nests), len(self._reductions), len(self.buffers)
         return _Mark(*sizes, tuple(self._resolver.checks))
 
-    def _undo(self, mark: _Mark) -> _Built:
-        """Remove and return what was built since a mark."""
-        built = _Built(
-            self.nests[mark.nests :],
-            _pop_since(self._reductions, mark.reductions),
-            _pop_since(self.buffers, mark.buffers),
-            tuple(self._resolver.checks),
-        )
+    def _undo(self, mark: _Mark) -> None:
+        """Remove what was built since a mark."""
         del self.nests[mark.nests :]
+        for entries, count in (
+            (self._reductions, mark.reductions),
+            (self.buffers, mark.buffers),
+        ):
+            while len(entries) > count:
+                entries.popitem()
         self._resolver.checks[:] = mark.checks
         self._resolver.clear_memo()
-        return built
-
-    def _redo(self, built: _Built) -> None:
-        self.nests += built.nests
-        self._reductions.update(built.reductions)
-        self.buffers.update(built.buffers)
-        self._resolver.checks[:] = built.checks
 
     def _are_contractions(self, mark: _Mark) -> bool:
         """Whether all reductions of the nests since a mark are contractions."""
@@ -422,12 +404,6 @@ def _choices(
     ordered = sorted(operands, key=lambda tensor: math.prod(shapes[tensor]))
     singles = [(tensor,) for tensor in ordered]
     return singles if len(ordered) < 2 else [*singles, tuple(ordered)]
-
-
-def _pop_since(entries: dict[Key, Buffer], count: int) -> dict[Key, Buffer]:
-    """Remove and return all but the first entries."""
-    popped = [entries.popitem() for _ in range(len(entries) - count)]
-    return dict(reversed(popped))
 
 
 def _contracted(
