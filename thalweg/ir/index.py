@@ -141,6 +141,12 @@ class Affine:
         """Whether all terms are variables."""
         return all(isinstance(term, Variable) for term in self.terms)
 
+    @property
+    def sole_term(self) -> Term | None:
+        """The term that it is, if it is nothing else."""
+        is_term = self.constant == 0 and list(self.terms.values()) == [1]
+        return next(iter(self.terms)) if is_term else None
+
     def factor(self, variable: Variable) -> int:
         """The factor of a variable among the terms; 0 if it is none of them."""
         return self.terms.get(variable, 0)
@@ -484,19 +490,6 @@ def _combined(function: str, left: Affine, right: Affine) -> Affine | None:
             return right if function == "min" else left
         case _:
             return None
-
-
-def upper_border(condition: Expr) -> tuple[Term, int] | None:
-    """(index, limit) if a condition is `index < limit` of one term; else None."""
-    match condition:
-        case Call(function="lt", arguments=(left, Const() as border)) if left.is_index:
-            place = affine(left)
-        case _:
-            return None
-    if place.constant or list(place.terms.values()) != [1]:
-        return None
-    (term,) = place.terms
-    return term, int(border.value)
 
 
 def expressed(value: Affine) -> Expr:

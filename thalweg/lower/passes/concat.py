@@ -19,17 +19,15 @@ from math import prod
 from typing import Any, NamedTuple, TypeVar
 
 from thalweg.ir.expr import Expr, Load, Select
-from thalweg.ir.index import Affine, FloorMod, Term, bounds_of, upper_border
+from thalweg.ir.index import Affine, FloorMod, Term, bounds_of
 from thalweg.ir.kernel import Store
 from thalweg.ir.loop import Variable
 from thalweg.ir.target import Target
 from thalweg.lower.memory.buffers import Buffer, BufferKind, Pieces, nested_buffers
 from thalweg.lower.nests.loop_nest import LoopNest, NestTemplate, Renaming, users_of
+from thalweg.lower.nests.split import Limits, chosen_ranges
 
 Result = TypeVar("Result")
-
-#: The range of values that each index takes.
-Limits = dict[Variable, tuple[int, int]]
 
 
 class Step(NamedTuple):
@@ -112,7 +110,7 @@ def _copied(
         return {}
     (write,) = nest.writes
     results: dict[Buffer, Result] = {}
-    for leaf, limits in _leaves(write.value, {v: (0, v.extent) for v in nest.variables}):
+    for leaf, limits in chosen_ranges(write.value, {v: (0, v.extent) for v in nest.variables}):
         result = find(write, leaf, limits) if isinstance(leaf, Load) else None
         if result is None or not isinstance(leaf, Load) or leaf.buffer in results:
             return {}
@@ -274,42 +272,6 @@ def _reading_from_whole(
     return reader.with_writes(tuple(map(Renaming({}, replacement).store, reader.writes)))
 
 
-# Selects by an index
-
-
-def _leaves(value: Expr, limits: Limits) -> list[tuple[Expr | None, Limits]]:
-    """The values that selects by an index choose from, and the ranges of indices for each."""
-    if not isinstance(value, Select):
-        return [(value, limits)]
-    border = _border(value.condition)
-    if border is None:
-        return [(None, limits)]
-    variable, bound = border
-    low, high = limits.get(variable, (0, 0))
-    if not low < bound < high:
-        return [(None, limits)]
-    below, above = {**limits, variable: (low, bound)}, {**limits, variable: (bound, high)}
-    return [*_leaves(value.chosen, below), *_leaves(value.otherwise, above)]
-
-
-def _border(condition: Expr) -> tuple[Variable, int] | None:
-    """The variable that a condition bounds from above, and the bound."""
-    border = upper_border(condition)
-    if border is None:
-        return None
-    atom, bound = border
-    if isinstance(atom, Variable):
-        return atom, bound
-    if not isinstance(atom, FloorMod) or atom.modulus or not _is_one_variable(atom.number):
-        return None
-    (variable,) = atom.number.terms
-    return (variable, bound * atom.divisor) if isinstance(variable, Variable) else None
-
-
-def _is_one_variable(index: Affine) -> bool:
-    return index.constant == 0 and list(index.terms.values()) == [1]
-
-
 # Offsets
 
 
@@ -365,9 +327,8 @@ def _digits_of(offset: Affine, limits: Limits) -> list[tuple[Variable, int, int,
 
 def _digit(atom: Any) -> tuple[Any, int, int]:
     """A term as a digit of an index: the index, the divisor and the modulus (0: none)."""
-    if isinstance(atom, FloorMod) and _is_one_variable(atom.number):
-        (number,) = atom.number.terms
-        return number, atom.divisor, atom.modulus
+    if isinstance(atom, FloorMod) and atom.number.sole_term is not None:
+        return atom.number.sole_term, atom.divisor, atom.modulus
     return atom, 1, 0
 
 
