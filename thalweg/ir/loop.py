@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import numpy as np
@@ -30,7 +30,6 @@ from thalweg.ir.expr import (
     OperandLoad,
     Reduce,
     Variable,
-    argument,
     as_expr,
     constant,
     select,
@@ -294,7 +293,7 @@ def lowered(
 
 def _element(operand: Operand, at: IndexTuple) -> Expr:
     """An operand as an elementwise op reads it; one of higher rank is not read."""
-    return operand.broadcast(at) if operand.rank <= at.rank else argument(-1, operand.dtype)
+    return (operand if operand.rank <= at.rank else replace(operand, shape=())).broadcast(at)
 
 
 def iterations(variables: Iterable[Variable]) -> int:

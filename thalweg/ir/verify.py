@@ -16,7 +16,6 @@ from thalweg.ir.dynamic import Dynamic
 from thalweg.ir.expr import (
     Accumulated,
     Expr,
-    Input,
     Load,
     OperandLoad,
     Reduce,
@@ -144,8 +143,8 @@ def value_faults(
     if loose:
         yield f"variables that are not bound: {_names(loose)}"
     for part in postorder([value]):
-        if isinstance(part, Input | OperandLoad):
-            yield f"{type(part).__name__} is left of an op's form"
+        if isinstance(part, OperandLoad):
+            yield "OperandLoad is left of an op's form"
         if isinstance(part, Accumulated) and part.dtype != sums:
             yield f"a sum of {part.dtype} is read where there is {sums or 'none'}"
         if isinstance(part, Reduce) and not bound.isdisjoint(part.variables):
