@@ -21,14 +21,7 @@ from thalweg.device.cpu.listing import Call, build_listing, count_words
 from thalweg.device.cpu.loading import kernel_request
 from thalweg.device.program import Listing
 from thalweg.ir.kernel import Loops
-from thalweg.lower.control.program import (
-    BufferView,
-    ControlProgram,
-    Loop,
-    Part,
-    Storage,
-    walk_items,
-)
+from thalweg.lower.control.program import BufferView, ControlProgram, Loop, Part, Storage
 from thalweg.lower.dynamic_shapes import SpecializedKernel
 from thalweg.lower.memory.barriers import work_of
 from thalweg.lower.memory.buffers import Buffer, BufferKind
@@ -83,7 +76,7 @@ def _work(part: Part, target: CpuTarget) -> float:
 def _loop_conditions(program: ControlProgram) -> dict[Part, BufferView]:
     """The small parts that are the whole iteration of a loop, and the loop's condition."""
     conditions: dict[Part, BufferView] = {}
-    for item in walk_items(program.items):
+    for item in program.walk():
         match item:
             case Loop(truth=truth, body=[Part() as part]):
                 launches = part.lowered.launches

@@ -153,16 +153,6 @@ class Conditional:
 Item = Part | Loop | Conditional
 
 
-def walk_items(items: Sequence[Item]) -> Iterator[Item]:
-    """The items of a program and those inside them, in the order of their code."""
-    for item in items:
-        yield item
-        if isinstance(item, Loop):
-            yield from walk_items(item.body)
-        elif isinstance(item, Conditional):
-            yield from walk_items([*item.if_true, *item.if_false])
-
-
 class ControlInterface(NamedTuple):
     """What a call of a control program begins and ends with."""
 
@@ -179,10 +169,21 @@ class ControlProgram:
     items: tuple[Item, ...]
     interface: ControlInterface
 
+    def walk(self) -> Iterator[Item]:
+        """Its items and those inside them, in the order of their code."""
+        pending = [*reversed(self.items)]
+        while pending:
+            item = pending.pop()
+            yield item
+            if isinstance(item, Loop):
+                pending += reversed(item.body)
+            elif isinstance(item, Conditional):
+                pending += reversed([*item.if_true, *item.if_false])
+
     @property
     def parts(self) -> list[Part]:
         """Its lowered regions, in order."""
-        return [item for item in walk_items(self.items) if isinstance(item, Part)]
+        return [item for item in self.walk() if isinstance(item, Part)]
 
     @property
     def launches(self) -> list[Launch]:
@@ -192,7 +193,7 @@ class ControlProgram:
     def views(self) -> list[BufferView]:
         """The views of its parts, and those that decide on loops and conditionals."""
         views: dict[BufferView, None] = {}
-        for item in walk_items(self.items):
+        for item in self.walk():
             views |= dict.fromkeys(item.views.values() if isinstance(item, Part) else [item.truth])
         return list(views)
 
