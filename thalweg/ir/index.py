@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -38,9 +38,6 @@ from thalweg.ir.expr import (
     logical,
 )
 from thalweg.ir.functions.reductions import REDUCTIONS
-
-if TYPE_CHECKING:
-    from thalweg.ir.rewrite import Rewriter
 
 Bounds = tuple[float, float]
 _ANY: Bounds = (-math.inf, math.inf)
@@ -174,17 +171,6 @@ class Affine:
         """The variables in it, those inside quotients and remainders included."""
         inner = [term.number.variables for term in self.terms if isinstance(term, FloorMod)]
         return frozenset(self.strides).union(*inner)
-
-    def rebuild(self, to: Rewriter) -> Affine:
-        """This with the opaque expressions that a rewriter has made."""
-        if not self.parts:
-            return self
-
-        def new(term: Variable | Expr) -> Affine | None:
-            made = to.new(term) if isinstance(term, Expr) else term
-            return affine(made) if isinstance(made, Expr) and made is not term else None
-
-        return self.replaced(new)
 
     def replaced(self, new: Callable[[Variable | Expr], Affine | Variable | Expr | None]) -> Affine:
         """This with variables and opaque expressions replaced where `new` returns a sum or term."""

@@ -81,7 +81,7 @@ class NestBuilder:
             self._resolver.clear_memo()
         checks = self._take_checks()
         if checks:
-            self.nests.append(LoopNest.of((), (), (checks[0].node,), None, checks))
+            self.nests.append(LoopNest(NestTemplate((), ()), (checks[0].node,), checks))
 
     def _take_checks(self) -> tuple[PendingCheck, ...]:
         """The checks that were added since the last call."""
@@ -301,9 +301,9 @@ class NestBuilder:
         self._add_update(node, variables, writes)
 
     def _add_update(self, node: Node, variables: tuple[Variable, ...], writes: list[Store]) -> None:
-        probe = LoopNest.of(variables, tuple(writes), (node,))
+        loads = NestTemplate(variables, tuple(writes)).loads
         write_offsets = {write.offset for write in writes}
-        read = [offset for buffer in probe.written for offset in probe.loads.get(buffer, ())]
+        read = [offset for write in writes for offset in loads.get(write.buffer, ())]
         if write_offsets.issuperset(read):
             self._add(node, variables, writes)
             return
@@ -390,7 +390,8 @@ class NestBuilder:
         scan = as_scan(writes[0].value, variables) if len(writes) == 1 else None
         if scan is not None:
             write, along = replace(writes[0], value=scan[0]), frozenset([scan[1]])
-            self.nests.append(LoopNest.of(variables, (write,), (node,), None, checks, along))
+            template = NestTemplate(variables, (write,), serial=along)
+            self.nests.append(LoopNest(template, (node,), checks))
             return
         hoist = HoistReductions(variables, self._reductions, self._add, self._target)
         hoisted = [replace(write, value=hoist.of(node, write.value)) for write in writes]
@@ -415,7 +416,7 @@ def _contracted(
 ) -> LoopNest:
     """The nest of some writes. If their one reduction is a contraction, it is the nest's
     product."""
-    plain = LoopNest.of(variables, tuple(writes), (node,), None, checks)
+    plain = LoopNest(NestTemplate(variables, tuple(writes)), (node,), checks)
     reductions = outermost([write.value for write in writes])
     if len(reductions) != 1:
         return plain
@@ -428,7 +429,7 @@ def _contracted(
     total = converted(Accumulated(product.dtype), reductions[0].dtype)
     replaced = Replace(lambda part: total if part is reductions[0] else None)
     contracted = tuple(replace(write, value=replaced.of(write.value)) for write in writes)
-    return LoopNest.of(variables, contracted, (node,), product, checks)
+    return LoopNest(NestTemplate(variables, contracted, product), (node,), checks)
 
 
 def _split(

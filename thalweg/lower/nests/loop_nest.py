@@ -19,11 +19,10 @@ from typing import Any, Generic, TypeVar
 from thalweg.graph.node import Node
 from thalweg.ir.expr import Const, Expr, Load, Reduce, Scan
 from thalweg.ir.index import Affine, expressed, number, row_major
-from thalweg.ir.index import affine as as_sum
 from thalweg.ir.index import variable as index_of
 from thalweg.ir.kernel import Contraction, KernelRewriter, Store
 from thalweg.ir.loop import Variable, iterations
-from thalweg.ir.rewrite import walk
+from thalweg.ir.rewrite import Rewriter, walk
 from thalweg.lower.memory.buffers import Buffer, View
 from thalweg.lower.nests.inline_producers import PendingCheck
 
@@ -143,20 +142,6 @@ class LoopNest:
     checks: tuple[PendingCheck, ...] = ()
     aliases: frozenset[Buffer] = frozenset()  # sub-buffers of what it reads, written by other nests
     bindings: tuple[View, ...] | None = None  # of the template's buffers; None: to themselves
-
-    @classmethod
-    def of(
-        cls,
-        variables: tuple[Variable, ...],
-        writes: tuple[Store, ...],
-        nodes: tuple[Node, ...],
-        product: Contraction | None = None,
-        checks: tuple[PendingCheck, ...] = (),
-        serial: frozenset[Variable] = frozenset(),
-        aliases: frozenset[Buffer] = frozenset(),
-    ) -> LoopNest:
-        """A nest with a template of its own."""
-        return cls(NestTemplate(variables, writes, product, serial), nodes, checks, aliases)
 
     def with_writes(self, writes: tuple[Store, ...]) -> LoopNest:
         """This nest with other writes."""
@@ -406,12 +391,42 @@ def _shifted(offsets: list[Affine], shift: int) -> list[Affine]:
     return [offset + number(shift) for offset in offsets] if shift else offsets
 
 
-class Rebinding(KernelRewriter):
+class Renaming(KernelRewriter):
+    """Substitutes loops or affine sums for variables, and expressions for those that `replace`
+    knows. In stores, loops are replaced by loops."""
+
+    def __init__(
+        self,
+        variables: Mapping[Variable, Variable | Affine],
+        replace: Callable[[Expr], Expr | None] = lambda part: None,
+    ) -> None:
+        super().__init__()
+        self._loops = {v: new for v, new in variables.items() if isinstance(new, Variable)}
+        self._sums = {
+            v: index_of(n) if isinstance(n, Variable) else n for v, n in variables.items()
+        }
+        self._replace = replace
+
+    def renamed(self, variable: Variable) -> Variable:
+        return self._loops.get(variable, variable)
+
+    def early(self, node: Expr) -> Expr | None:
+        return self._replace(node)
+
+    def index(self, variable: Variable) -> Expr:
+        new = self._sums.get(variable)
+        return super().index(variable) if new is None else expressed(new)
+
+    def term(self, term: Variable | Expr) -> Affine | Variable | Expr | None:
+        return self._sums.get(term) if isinstance(term, Variable) else Rewriter.term(self, term)
+
+
+class Rebinding(Renaming):
     """Rewrites expressions to the views that buffers are bound to: those of an instance of a
     template, or the arguments of a kernel."""
 
     def __init__(self, views: Mapping[Buffer, tuple[Any, int]]) -> None:
-        super().__init__()
+        super().__init__({})
         self.views = views
 
     def store(self, store: Store) -> Store:
@@ -424,43 +439,10 @@ class Rebinding(KernelRewriter):
         bound, shift = self.views[buffer]
         return bound, offset + number(shift) if shift else offset
 
-    def offset(self, offset: Affine) -> Affine:
-        return offset.rebuild(self)
-
     def load(self, buffer: Buffer, offset: Affine) -> Expr:
         return Load(*self.shifted(buffer, offset))
 
 
-class Renaming(KernelRewriter):
-    """Substitutes affine sums for variables, and expressions for those that `replace` knows."""
-
-    def __init__(
-        self,
-        variables: Mapping[Variable, Affine],
-        replace: Callable[[Expr], Expr | None] = lambda part: None,
-    ) -> None:
-        super().__init__()
-        self._variables = variables
-        self._replace = replace
-
-    def early(self, node: Expr) -> Expr | None:
-        return self._replace(node)
-
-    def index(self, variable: Variable) -> Expr:
-        new = self._variables.get(variable)
-        return super().index(variable) if new is None else expressed(new)
-
-    def offset(self, offset: Affine) -> Affine:
-        return offset.replaced(self._sum)
-
-    def _sum(self, atom: Variable | Expr) -> Affine | None:
-        if isinstance(atom, Variable):
-            return self._variables.get(atom)
-        rewritten = self.new(atom)
-        return None if rewritten is atom else as_sum(rewritten)
-
-
-def renaming(old: Sequence[Variable], new: Sequence[Variable]) -> dict[Variable, Affine]:
-    """The substitution of variables by others, one by one."""
-    pairs = zip(old, new, strict=True)
-    return {before: index_of(after) for before, after in pairs if before is not after}
+def renaming(old: Sequence[Variable], new: Sequence[Variable]) -> dict[Variable, Variable]:
+    """The substitution of loops by others, one by one."""
+    return {before: after for before, after in zip(old, new, strict=True) if before is not after}

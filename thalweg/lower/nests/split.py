@@ -136,7 +136,7 @@ def split_large_selects(nests: Sequence[LoopNest], target: Target) -> list[LoopN
             continue
         pieces = [] if nest.checks else _split_write(nest.writes[0], target.max_expressions)
         result += [
-            LoopNest.of(write.variables, (write,), nest.nodes, aliases=nest.aliases)
+            LoopNest(NestTemplate(write.variables, (write,)), nest.nodes, aliases=nest.aliases)
             for write in pieces
         ] or [nest]
     return result
