@@ -118,12 +118,11 @@ class Operand:
 
     def or_else(self, indices: Sequence[Any], otherwise: Any) -> Expr:
         """The element at these indices, or `otherwise` where they are out of range."""
-        inside: Any = None
-        for index, size in zip(indices, self.shape, strict=True):
-            if isinstance(index, Expr):
-                here = (index >= 0) & (index < size)
-                inside = here if inside is None else inside & here
-        return self[tuple(indices)] if inside is None else select(inside, self[indices], otherwise)
+        pairs = zip(indices, self.shape, strict=True)
+        computed = [(index, size) for index, size in pairs if isinstance(index, Expr)]
+        if not computed:
+            return self[tuple(indices)]
+        return select(within(*zip(*computed, strict=True)), self[indices], otherwise)
 
     def flat(self, index: Any) -> Expr:
         """The element number `index` in row-major order."""
