@@ -421,12 +421,12 @@ class Renaming(KernelRewriter):
         return self._sums.get(term) if isinstance(term, Variable) else Rewriter.term(self, term)
 
 
-class Rebinding(Renaming):
+class Rebinding(KernelRewriter):
     """Rewrites expressions to the views that buffers are bound to: those of an instance of a
     template, or the arguments of a kernel."""
 
     def __init__(self, views: Mapping[Buffer, tuple[Any, int]]) -> None:
-        super().__init__({})
+        super().__init__()
         self.views = views
 
     def store(self, store: Store) -> Store:
@@ -438,6 +438,12 @@ class Rebinding(Renaming):
         """What a buffer is bound to, and an offset in that."""
         bound, shift = self.views[buffer]
         return bound, offset + number(shift) if shift else offset
+
+    def offset(self, offset: Affine) -> Affine:
+        return Rewriter.offset(self, offset)
+
+    def term(self, term: Variable | Expr) -> Affine | Variable | Expr | None:
+        return Rewriter.term(self, term)
 
     def load(self, buffer: Buffer, offset: Affine) -> Expr:
         return Load(*self.shifted(buffer, offset))
