@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain, compress
+from itertools import chain
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
@@ -86,20 +86,9 @@ class NestTemplate:
         return tuple(dict.fromkeys([*(write.buffer for write in self.writes), *self.loads]))
 
     @cached_property
-    def written(self) -> tuple[int, ...]:
-        """The position of each write's buffer in `buffers`."""
-        return tuple([self.buffers.index(write.buffer) for write in self.writes])
-
-    @cached_property
-    def loaded(self) -> tuple[int, ...]:
-        """The positions of the buffers it loads from."""
-        return tuple(map(self.buffers.index, self.loads))
-
-    @cached_property
-    def read(self) -> tuple[int, ...]:
-        """The positions of the buffers it reads, including those that it combines values into."""
-        combines = [write.combine != "set" for write in self.writes]
-        return self.loaded + tuple(compress(self.written, combines))
+    def read(self) -> tuple[Buffer, ...]:
+        """The buffers it reads, including those that it combines values into."""
+        return *self.loads, *(write.buffer for write in self.writes if write.combine != "set")
 
     @cached_property
     def spans(self) -> tuple[Span, ...]:
@@ -152,7 +141,7 @@ class LoopNest:
         self, template: NestTemplate, new_views: Mapping[Buffer, View] = _NOTHING
     ) -> LoopNest:
         """An instance of a rewritten template on this nest's buffers; `more` binds new ones."""
-        views = {**dict(zip(self.template.buffers, self.views, strict=True)), **new_views}
+        views = {**self.bound, **new_views}
         bound = tuple([views[buffer] for buffer in template.buffers])
         is_identity = bound == tuple([(buffer, 0) for buffer in template.buffers])
         bindings = None if is_identity else bound
@@ -162,6 +151,11 @@ class LoopNest:
     def views(self) -> tuple[View, ...]:
         """The view that each buffer of the template is bound to."""
         return self.bindings or tuple([(buffer, 0) for buffer in self.template.buffers])
+
+    @cached_property
+    def bound(self) -> dict[Buffer, View]:
+        """The same by buffer."""
+        return dict(zip(self.template.buffers, self.views, strict=True))
 
     @property
     def variables(self) -> tuple[Variable, ...]:
@@ -195,7 +189,7 @@ class LoopNest:
 
     @cached_property
     def _rebinding(self) -> Rebinding:
-        return Rebinding(dict(zip(self.template.buffers, self.views, strict=True)))
+        return Rebinding(self.bound)
 
     @cached_property
     def writes(self) -> tuple[Store, ...]:
@@ -230,8 +224,8 @@ class LoopNest:
         """The offsets at which each buffer is loaded."""
         loads = self.template.loads
         if self.bindings is not None:
-            bound = zip([self.views[n] for n in self.template.loaded], loads.values(), strict=True)
-            loads = {buffer: _shifted(offsets, shift) for (buffer, shift), offsets in bound}
+            bound = [(*self.bound[buffer], offsets) for buffer, offsets in loads.items()]
+            loads = {buffer: _shifted(offsets, shift) for buffer, shift, offsets in bound}
         if not self.checks:
             return loads
         all_loads, _ = _loads_and_size(self._conditions)
@@ -266,18 +260,19 @@ class LoopNest:
     @property
     def loaded(self) -> list[Buffer]:
         """The buffers it loads from."""
-        return list(self.loads) if self.checks else [self.views[n][0] for n in self.template.loaded]
+        loads = self.template.loads
+        return list(self.loads) if self.checks else [self.bound[buffer][0] for buffer in loads]
 
     @cached_property
     def reads(self) -> frozenset[Buffer]:
         """The buffers it reads, and their sub-buffers."""
-        buffers = [self.views[number][0] for number in self.template.read]
+        buffers = [self.bound[buffer][0] for buffer in self.template.read]
         return frozenset([*buffers, *self.loads] if self.checks else buffers) | self.aliases
 
     @cached_property
     def targets(self) -> tuple[Buffer, ...]:
         """The buffer of each write."""
-        return tuple([self.views[number][0] for number in self.template.written])
+        return tuple([self.bound[write.buffer][0] for write in self.template.writes])
 
     @cached_property
     def written(self) -> frozenset[Buffer]:

@@ -134,8 +134,7 @@ def _layouts(nest: LoopNest, known: dict[NestTemplate, Layouts]) -> Layouts:
         return _copied(nest)
     if template not in known:
         known[template] = _copied(LoopNest(template, nest.nodes))
-    position_of = template.buffers.index
-    return {nest.views[position_of(b)][0]: layout for b, layout in known[template].items()}
+    return {nest.bound[buffer][0]: layout for buffer, layout in known[template].items()}
 
 
 def _copied(nest: LoopNest) -> Layouts:
@@ -216,7 +215,7 @@ def _writing_to_whole(
     if producer is None:
         return None
     layouts = tuple(parts.get(buffer) for buffer in producer.targets)
-    shifts = [producer.views[number][1] for number in producer.template.written]
+    shifts = [producer.bound[write.buffer][1] for write in producer.template.writes]
     if any(layout and shift for layout, shift in zip(layouts, shifts, strict=True)):
         return None
     key = producer.template, layouts
