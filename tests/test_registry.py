@@ -19,8 +19,9 @@ from thalweg.graph import signature
 from thalweg.graph.dtypes import DType, groups
 from thalweg.graph.op import REGISTRY, Op
 from thalweg.graph.signature import Argument
-from thalweg.ir.expr import argument, as_expr
+from thalweg.ir.expr import as_expr
 from thalweg.ir.functions.dtypes import Unsupported
+from thalweg.ir.loop import Operand
 
 OURS = {name: op for name, op in REGISTRY.items() if op.__module__.startswith("thalweg.")}
 
@@ -178,7 +179,7 @@ def test_type_names_are_unique_whatever_their_case() -> None:
 def test_elements_use_functions_that_code_generators_know(name: str) -> None:
     op = made(OURS[name])
     for dtype in (np.float32, np.int32, np.bool_):  # one of which it takes
-        inputs = [argument(position, dtype) for position in range(len(op.parsed.inputs))]
+        inputs = [Operand(n, (), np.dtype(dtype))[()] for n in range(len(op.parsed.inputs))]
         with contextlib.suppress(Unsupported):
             assert as_expr(op.element(*inputs)).dtype is not None
             return

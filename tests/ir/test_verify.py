@@ -13,7 +13,6 @@ from thalweg.graph.node import Node
 from thalweg.ir.expr import (
     Accumulated,
     Index,
-    Input,
     Load,
     OperandLoad,
     Reduce,
@@ -27,7 +26,7 @@ from thalweg.ir.kernel import Access, Argument, Check, Contraction, Kernel, Loop
 from thalweg.ir.loop import Operand
 from thalweg.ir.verify import ENABLED, InvalidKernel, faults, verify
 from thalweg.lower.memory.buffers import Buffer, BufferKind
-from thalweg.lower.nests.loop_nest import LoopNest
+from thalweg.lower.nests.loop_nest import LoopNest, NestTemplate
 from thalweg.lower.nests.verify import faults as nest_faults
 
 FLOAT, INT = np.dtype(np.float32), np.dtype(np.int32)
@@ -109,7 +108,6 @@ SEEDED: dict[str, tuple[Callable[[], Kernel], str]] = {
         lambda: storing(value=OperandLoad(Operand(0, (), FLOAT), ())),
         "OperandLoad is left",
     ),
-    "an op's input": (lambda: storing(value=Input(0, FLOAT)), "Input is left"),
     "a sum of nobody": (lambda: storing(value=Accumulated(FLOAT)), "where there is none"),
     "a sum of another dtype": (
         lambda: _with_total(value=Accumulated(np.float64).cast(FLOAT)),
@@ -165,7 +163,7 @@ def nest(**changes: Any) -> LoopNest:
     place = Affine(0, {I: 5, J: 1})
     write = Store(buffer, (I, J), place, constant(1.0, FLOAT))
     nodes: tuple[Node, ...] = ()
-    return LoopNest.of((I, J), (replace(write, **changes),), nodes)
+    return LoopNest(NestTemplate((I, J), (replace(write, **changes),)), nodes)
 
 
 @pytest.mark.parametrize(

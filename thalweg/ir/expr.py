@@ -156,19 +156,6 @@ class Index(Expr):
         return to.index(self.variable)
 
 
-class Input(Expr):
-    """In an op's `element`: the element of an input at the output's index."""
-
-    __slots__ = ("dtype_name", "position")
-    __match_args__ = ("position", "dtype_name")
-    position: int
-    dtype_name: Any
-
-    def __new__(cls, position: int, dtype_name: Any) -> Input:
-        key = cls, position, dtype_name
-        return find(key) or intern(cls, key, (position, dtype_name), np.dtype(dtype_name))
-
-
 class OperandLoad(Expr):
     """In an op's loop form: an element of an operand. Its indices may be out of range only under a
     `Select` that does not choose it."""
@@ -362,11 +349,6 @@ def constant(value: Any, dtype: Any = None) -> Const:
 def _integer(value: int, dtype: Dtype) -> Const:
     with np.errstate(all="ignore"):
         return Const(np.asarray(value).astype(dtype)[()])
-
-
-def argument(position: int, dtype: Any) -> Input:
-    """The element of input number `position`."""
-    return Input(position, np.dtype(dtype))
 
 
 def as_expr(value: Any) -> Expr:

@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 from thalweg.ir.dynamic import Dynamic, dynamic
 from thalweg.ir.expr import Call, Const, Expr, Index, Load, Reduce, Scan, Variable, Word, constant
 from thalweg.ir.index import Affine, Term, term_expression
-from thalweg.ir.kernel import Access, Argument, Kernel, KernelRewriter, Loops, Store
+from thalweg.ir.kernel import Access, Argument, Kernel, KernelRewriter, Loops
 from thalweg.ir.rewrite import postorder
 from thalweg.platform.caches import memoized
 
@@ -233,9 +233,6 @@ class _ReplaceIntegers(KernelRewriter):
         if variable not in self._variables:
             self._variables[variable] = Variable(next(self._numbers), variable.name)
         return self._variables[variable]
-
-    def store(self, store: Store) -> Store:
-        return replace(super().store(store), distinct=frozenset(self.variables(store.distinct)))
 
     def access(self, access: Access) -> Access:
         value = self.of(access.value)

@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -38,9 +38,6 @@ from thalweg.ir.expr import (
     logical,
 )
 from thalweg.ir.functions.reductions import REDUCTIONS
-
-if TYPE_CHECKING:
-    from thalweg.ir.rewrite import Rewriter
 
 Bounds = tuple[float, float]
 _ANY: Bounds = (-math.inf, math.inf)
@@ -141,6 +138,12 @@ class Affine:
         """Whether all terms are variables."""
         return all(isinstance(term, Variable) for term in self.terms)
 
+    @property
+    def sole_term(self) -> Term | None:
+        """The term that it is, if it is nothing else."""
+        is_term = self.constant == 0 and list(self.terms.values()) == [1]
+        return next(iter(self.terms)) if is_term else None
+
     def factor(self, variable: Variable) -> int:
         """The factor of a variable among the terms; 0 if it is none of them."""
         return self.terms.get(variable, 0)
@@ -168,17 +171,6 @@ class Affine:
         """The variables in it, those inside quotients and remainders included."""
         inner = [term.number.variables for term in self.terms if isinstance(term, FloorMod)]
         return frozenset(self.strides).union(*inner)
-
-    def rebuild(self, to: Rewriter) -> Affine:
-        """This with the opaque expressions that a rewriter has made."""
-        if not self.parts:
-            return self
-
-        def new(term: Variable | Expr) -> Affine | None:
-            made = to.new(term) if isinstance(term, Expr) else term
-            return affine(made) if isinstance(made, Expr) and made is not term else None
-
-        return self.replaced(new)
 
     def replaced(self, new: Callable[[Variable | Expr], Affine | Variable | Expr | None]) -> Affine:
         """This with variables and opaque expressions replaced where `new` returns a sum or term."""
@@ -484,19 +476,6 @@ def _combined(function: str, left: Affine, right: Affine) -> Affine | None:
             return right if function == "min" else left
         case _:
             return None
-
-
-def upper_border(condition: Expr) -> tuple[Term, int] | None:
-    """(index, limit) if a condition is `index < limit` of one term; else None."""
-    match condition:
-        case Call(function="lt", arguments=(left, Const() as border)) if left.is_index:
-            place = affine(left)
-        case _:
-            return None
-    if place.constant or list(place.terms.values()) != [1]:
-        return None
-    (term,) = place.terms
-    return term, int(border.value)
 
 
 def expressed(value: Affine) -> Expr:

@@ -234,9 +234,9 @@ class KernelRewriter(Rewriter):
         return new
 
     def offset(self, offset: Affine) -> Affine:
-        return offset.replaced(self._term)
+        return offset.replaced(self.term)
 
-    def _term(self, term: Variable | Expr) -> Affine | Variable | Expr | None:
+    def term(self, term: Variable | Expr) -> Affine | Variable | Expr | None:
         made = self.renamed(term) if isinstance(term, Variable) else self.new(term)
         if made is None:
             return Affine(0)
@@ -283,6 +283,7 @@ class KernelRewriter(Rewriter):
             offset=self.place(store.offset),
             value=self.of(store.value),
             inside=self.of_optional(store.inside),
+            distinct=frozenset(self.variables(store.distinct)),
         )
 
     def check(self, check: Check) -> Check:

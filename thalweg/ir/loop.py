@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import numpy as np
@@ -30,7 +30,6 @@ from thalweg.ir.expr import (
     OperandLoad,
     Reduce,
     Variable,
-    argument,
     as_expr,
     constant,
     select,
@@ -119,12 +118,11 @@ class Operand:
 
     def or_else(self, indices: Sequence[Any], otherwise: Any) -> Expr:
         """The element at these indices, or `otherwise` where they are out of range."""
-        inside: Any = None
-        for index, size in zip(indices, self.shape, strict=True):
-            if isinstance(index, Expr):
-                here = (index >= 0) & (index < size)
-                inside = here if inside is None else inside & here
-        return self[tuple(indices)] if inside is None else select(inside, self[indices], otherwise)
+        pairs = zip(indices, self.shape, strict=True)
+        computed = [(index, size) for index, size in pairs if isinstance(index, Expr)]
+        if not computed:
+            return self[tuple(indices)]
+        return select(within(*zip(*computed, strict=True)), self[indices], otherwise)
 
     def flat(self, index: Any) -> Expr:
         """The element number `index` in row-major order."""
@@ -294,7 +292,7 @@ def lowered(
 
 def _element(operand: Operand, at: IndexTuple) -> Expr:
     """An operand as an elementwise op reads it; one of higher rank is not read."""
-    return operand.broadcast(at) if operand.rank <= at.rank else argument(-1, operand.dtype)
+    return (operand if operand.rank <= at.rank else replace(operand, shape=())).broadcast(at)
 
 
 def iterations(variables: Iterable[Variable]) -> int:

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from thalweg.ir.expr import Call, Cast, Expr, Index, Load, Reduce, Scan, Select, Variable
 from thalweg.ir.functions.dtypes import Dtype
-from thalweg.ir.index import Affine
+from thalweg.ir.index import Affine, affine
 
 T = TypeVar("T")
 
@@ -149,7 +149,12 @@ class Rewriter:
 
     def offset(self, offset: Affine) -> Affine:
         """An offset, with the expressions in it rewritten."""
-        return offset.rebuild(self)
+        return offset.replaced(self.term) if offset.parts else offset
+
+    def term(self, term: Variable | Expr) -> Affine | Variable | Expr | None:
+        """What replaces a variable or an expression in an offset; None if nothing does."""
+        made = self.new(term) if isinstance(term, Expr) else term
+        return affine(made) if isinstance(made, Expr) and made is not term else None
 
     def load(self, buffer: Any, offset: Affine) -> Expr:
         """An element of a buffer."""

@@ -16,7 +16,6 @@ from thalweg.ir.dynamic import Dynamic
 from thalweg.ir.expr import (
     Accumulated,
     Expr,
-    Input,
     Load,
     OperandLoad,
     Reduce,
@@ -27,7 +26,7 @@ from thalweg.ir.expr import (
 from thalweg.ir.functions.dtypes import BOOL, Dtype
 from thalweg.ir.functions.reductions import REDUCTIONS
 from thalweg.ir.index import Affine, FloorMod
-from thalweg.ir.kernel import Check, Contraction, Kernel, Loops, Store
+from thalweg.ir.kernel import Contraction, Kernel, Loops, Store
 from thalweg.ir.rewrite import free_variables, postorder, walk
 
 ENABLED = os.environ.get("THALWEG_VERIFY") == "1"
@@ -55,10 +54,7 @@ def faults(kernel: Kernel) -> Iterator[str]:
     """The violations in a kernel."""
     if [argument.position for argument in kernel.arguments] != [*range(len(kernel.arguments))]:
         yield "the arguments are not in the order of their positions"
-    if isinstance(kernel, Loops):
-        yield from _loops_faults(kernel)
-    else:
-        yield from _contraction_faults(kernel)
+    yield from body_faults(kernel)
     for store in kernel.stores:
         if store.buffer not in kernel.arguments or not store.buffer.written:
             yield f"argument {store.buffer.position} is stored to and not said to be written"
@@ -70,6 +66,11 @@ def faults(kernel: Kernel) -> Iterator[str]:
             yield f"a quotient or remainder in {offset} is no expression"
 
 
+def body_faults(kernel: Kernel) -> Iterator[str]:
+    """The violations in the loops, stores and factors of a kernel, or of one without arguments."""
+    return _loops_faults(kernel) if isinstance(kernel, Loops) else _contraction_faults(kernel)
+
+
 def _loops_faults(kernel: Loops) -> Iterator[str]:
     variables = kernel.variables
     if not kernel.serial <= set(variables):
@@ -78,9 +79,11 @@ def _loops_faults(kernel: Loops) -> Iterator[str]:
         if work.variables != variables[: len(work.variables)]:
             yield "the variables of a store or check are no prefix of the loops"
     for store in kernel.stores:
-        yield from store_faults(store, None)
+        yield from _store_faults(store, None)
     for check in kernel.checks:
-        yield from check_faults(check)
+        if check.fault < 1:
+            yield f"a check's fault is {check.fault}"
+        yield from _condition_faults(check.condition, frozenset(check.variables), None)
     for scan in kernel.every(Scan):
         if scan.variable not in kernel.serial:
             yield f"a scan goes along {scan.variable.name}, which is not serial"
@@ -104,10 +107,10 @@ def _contraction_faults(kernel: Contraction) -> Iterator[str]:
     for store in kernel.stores:
         if frozenset(store.variables) != outer:
             yield "a store is not over all rows, columns and batches"
-        yield from store_faults(store, np.dtype(kernel.dtype))
+        yield from _store_faults(store, np.dtype(kernel.dtype))
 
 
-def store_faults(store: Store, sums: Dtype | None) -> Iterator[str]:
+def _store_faults(store: Store, sums: Dtype | None) -> Iterator[str]:
     """The violations in a store; `sums` is the dtype of a contraction's sum, if it is of one."""
     buffer, bound = store.buffer, frozenset(store.variables)
     if store.combine not in _COMBINES:
@@ -122,13 +125,6 @@ def store_faults(store: Store, sums: Dtype | None) -> Iterator[str]:
         yield from _offset_faults(buffer, store.offset, "stored to")
     if not _converts(store.value.dtype, np.dtype(buffer.dtype)):
         yield f"{store.value.dtype} is stored as {buffer.dtype} without a cast"
-
-
-def check_faults(check: Check) -> Iterator[str]:
-    """The violations in a check."""
-    if check.fault < 1:
-        yield f"a check's fault is {check.fault}"
-    yield from _condition_faults(check.condition, frozenset(check.variables), None)
 
 
 def _condition_faults(
@@ -147,8 +143,8 @@ def value_faults(
     if loose:
         yield f"variables that are not bound: {_names(loose)}"
     for part in postorder([value]):
-        if isinstance(part, Input | OperandLoad):
-            yield f"{type(part).__name__} is left of an op's form"
+        if isinstance(part, OperandLoad):
+            yield "OperandLoad is left of an op's form"
         if isinstance(part, Accumulated) and part.dtype != sums:
             yield f"a sum of {part.dtype} is read where there is {sums or 'none'}"
         if isinstance(part, Reduce) and not bound.isdisjoint(part.variables):

@@ -16,11 +16,10 @@ more:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from thalweg.graph.node import Tensor
 from thalweg.ir.expr import Call, Cast, Const, Expr, Index, Load, OperandLoad, Reduce, Word
 from thalweg.ir.functions.table import FUNCTIONS
 from thalweg.ir.loop import Intermediate, Operand, Scatter
@@ -129,29 +128,3 @@ def element_cost(value: Expr, target: Target) -> float:
     """The cost of an expression over buffers, each subexpression counted once."""
     load = target.load_cost
     return sum([load if isinstance(part, Load) else _cost(part) for part in walk([value])], 0.0)
-
-
-class Costs:
-    """The cost of tensors' elements, including what is inlined into them."""
-
-    def __init__(self, target: Target) -> None:
-        self._load = target.load_cost
-        self._costs: dict[Tensor, tuple[float, int]] = {}
-        self.stored: set[Tensor] = set()
-
-    def of(self, tensor: Tensor) -> tuple[float, int]:
-        """The cost of reading an element, and the size of the expression that reads it."""
-        if tensor in self.stored or tensor not in self._costs:
-            return self._load, 1
-        return self._costs[tensor]
-
-    def note(
-        self, tensor: Tensor, form: Form, reads: Iterable[tuple[Tensor | None, float]]
-    ) -> None:
-        """Add the cost of a tensor from the costs of its reads; None is a random stream."""
-        cost, expr_size = form.cost, form.expr_size
-        for source, count in reads:
-            read_cost, read_size = (self._load, 1) if source is None else self.of(source)
-            cost += count * read_cost
-            expr_size += read_size
-        self._costs[tensor] = cost, expr_size

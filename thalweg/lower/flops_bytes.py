@@ -58,14 +58,7 @@ def _operations(kernel: Kernel) -> float:
 def _traffic(kernel: Kernel) -> tuple[tuple[int, ...], int]:
     """The bytes of each argument that are accessed, and all that are read and written."""
     count = _Count(_NOTHING)
-    roots: list[Expr | None] = []
-    for store in kernel.stores:
-        roots += store.value, *store.offset.parts, store.inside
-    if isinstance(kernel, Contraction):
-        roots += [kernel.a.value, kernel.b.value]
-    else:
-        roots += [check.condition for check in kernel.checks]
-    count.all(roots)
+    count.all(kernel.roots)
     read, written = Counter(count.touched), Counter[Argument]()
     for store in kernel.stores:
         written[store.buffer] += iterations(store.variables)
@@ -90,11 +83,10 @@ class _Count:
         self._total = 0.0
         self.touched: dict[Argument, int] = {}  # how often elements are loaded
 
-    def all(self, roots: Iterable[Expr | None]) -> float:
+    def all(self, roots: Iterable[Expr]) -> float:
         """The operations of some expressions."""
         for root in roots:
-            if root is not None:
-                self._fold.of(root)
+            self._fold.of(root)
         return self._total
 
     def _expression(

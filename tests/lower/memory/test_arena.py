@@ -31,7 +31,7 @@ from thalweg.lower.lowering import lower
 from thalweg.lower.memory.arena import Arena, Request, arrange, by_size, in_place, rounded
 from thalweg.lower.memory.barriers import SHARED, BarrierPlan, is_small
 from thalweg.lower.memory.buffers import Buffer, BufferKind, Pieces
-from thalweg.lower.nests.loop_nest import LoopNest
+from thalweg.lower.nests.loop_nest import LoopNest, NestTemplate
 from thalweg.lower.specialise import NotCompiled
 from thalweg.runtime.compiled import Executable
 from thalweg.runtime.plan import Step, plan
@@ -233,7 +233,7 @@ def rows_written(rows: tuple[int, ...], length: int) -> tuple[list[LoopNest], Bu
     ones = Store(made, (*outer, along), place, constant(np.float32(1)))
     total = Reduce("sum", (summed,), Load(made, inside))
     shares = Store(after, (*outer, along), place, Load(made, place) / total)
-    both = [LoopNest.of((*outer, along), (store,), ()) for store in (ones, shares)]
+    both = [LoopNest(NestTemplate((*outer, along), (store,)), ()) for store in (ones, shares)]
     return both, made, after
 
 
@@ -252,5 +252,5 @@ def test_a_reduction_to_one_number_writes_no_rows() -> None:
     element = Load(numbers, row_major((along,))) * Load(first, row_major(()))
     stores = [Store(first, (), row_major(()), constant(np.float32(2)))]
     stores.append(Store(second, (), row_major(()), Reduce("sum", (along,), element)))
-    nests = [LoopNest.of((), (store,), ()) for store in stores]
+    nests = [LoopNest(NestTemplate((), (store,)), ()) for store in stores]
     assert in_place(nests, Pieces(), emulated()) == {}

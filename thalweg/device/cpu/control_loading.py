@@ -18,10 +18,10 @@ from thalweg.device.program import Listing
 from thalweg.device.program_template import ABSOLUTE, ARENA, KernelLayout, Layout, Words
 from thalweg.graph.analysis.node_effects import locks_updates
 from thalweg.lower.control.program import (
-    Branch,
     BufferView,
     ControlProgram,
-    Label,
+    Item,
+    Loop,
     Part,
     Storage,
 )
@@ -88,28 +88,39 @@ def _frame(
 def _table(
     program: ControlProgram, listings: _Listings, loaded: Sequence[Loaded], layout: _ViewLayout
 ) -> list[PlacedCall | PlacedJump]:
-    """The calls of the parts, and the branches with the entries that they lead to."""
+    """The calls of the parts, and the jumps of loops and conditionals."""
     numbers = {kernel: number for number, kernel in enumerate(loaded)}
-    placed: list[PlacedCall | Branch] = []
-    entries: dict[Label, int] = {}
-    count = 0
-    for item in program.items:
-        if isinstance(item, Label):
-            entries[item] = count
-        elif isinstance(item, Branch):
-            placed.append(item)
-            count += 1
-        else:  # the calls that an iteration function contains have no code of their own
-            calls = [call for call in listings[item].calls if call.code.functions]
-            placed += [PlacedCall(numbers[c.code], c.words, c.dispatch, False) for c in calls]
-            count += sum(len(call.code.functions) for call in calls)
+    placed: list[PlacedCall | PlacedJump] = []
 
-    def jump(branch: Branch) -> PlacedJump:
-        decides = branch.decides
-        address = (ABSOLUTE, 0) if decides is None else layout.address_of(decides)
-        return PlacedJump(entries[branch.target], *address, branch.if_true)
+    def jump(entry: int, truth: BufferView | None = None, if_true: bool = False) -> PlacedJump:
+        address = (ABSOLUTE, 0) if truth is None else layout.address_of(truth)
+        return PlacedJump(entry, *address, if_true)
 
-    return [jump(item) if isinstance(item, Branch) else item for item in placed]
+    def add(items: Sequence[Item], entry: int) -> int:
+        """Add items from an entry on; returns the entry after them."""
+        for item in items:
+            start = len(placed)
+            if isinstance(item, Part):
+                # The calls that an iteration function contains have no code of their own.
+                calls = [call for call in listings[item].calls if call.code.functions]
+                placed.extend(
+                    [PlacedCall(numbers[c.code], c.words, c.dispatch, False) for c in calls]
+                )
+                entry += sum(len(call.code.functions) for call in calls)
+            elif isinstance(item, Loop):
+                end = add(item.body, entry + 1) + 1
+                placed.insert(start, jump(end, item.truth))
+                placed.append(jump(entry + 1, item.truth, if_true=True))
+                entry = end
+            else:
+                otherwise = add(item.if_true, entry + 1) + 1
+                placed.insert(start, jump(otherwise, item.truth))
+                middle, entry = len(placed), add(item.if_false, otherwise)
+                placed.insert(middle, jump(entry))
+        return entry
+
+    add(program.items, 0)
+    return placed
 
 
 class _ViewLayout(Layout):

@@ -21,7 +21,7 @@ from thalweg.device.cpu.listing import Call, build_listing, count_words
 from thalweg.device.cpu.loading import kernel_request
 from thalweg.device.program import Listing
 from thalweg.ir.kernel import Loops
-from thalweg.lower.control.program import Branch, BufferView, ControlProgram, Part, Storage
+from thalweg.lower.control.program import BufferView, ControlProgram, Loop, Part, Storage
 from thalweg.lower.dynamic_shapes import SpecializedKernel
 from thalweg.lower.memory.barriers import work_of
 from thalweg.lower.memory.buffers import Buffer, BufferKind
@@ -76,16 +76,15 @@ def _work(part: Part, target: CpuTarget) -> float:
 def _loop_conditions(program: ControlProgram) -> dict[Part, BufferView]:
     """The small parts that are the whole iteration of a loop, and the loop's condition."""
     conditions: dict[Part, BufferView] = {}
-    items = program.items
-    for label, part, branch in zip(items, items[1:], items[2:], strict=False):
-        if not isinstance(branch, Branch) or branch.target is not label or not branch.if_true:
-            continue
-        if not isinstance(part, Part) or branch.decides is None:
-            continue
-        launches = part.lowered.launches
-        is_small = len(launches) <= _MAX_ITERATION_KERNELS
-        if is_small and all(isinstance(launch.kernel, Loops) for launch in launches):
-            conditions[part] = branch.decides
+    for item in program.walk():
+        match item:
+            case Loop(truth=truth, body=[Part() as part]):
+                launches = part.lowered.launches
+                is_small = len(launches) <= _MAX_ITERATION_KERNELS
+                if is_small and all(isinstance(launch.kernel, Loops) for launch in launches):
+                    conditions[part] = truth
+            case _:
+                pass
     return conditions
 
 

@@ -27,7 +27,6 @@ from thalweg.device.cuda.pinned import Pinned
 from thalweg.device.cuda.program import DeviceMemory
 from thalweg.graph.analysis.node_effects import locks_updates
 from thalweg.lower.control.program import BufferView, ControlProgram, Storage
-from thalweg.lower.control.structure import structured
 from thalweg.lower.dynamic_shapes import SpecializedKernel
 from thalweg.lower.memory.arena import rounded
 from thalweg.lower.specialise import ControlRegion
@@ -58,7 +57,7 @@ class CudaControlStep(ControlStep["_Invocation"]):
         super().__init__(program.interface, list_capacity)
         self._shared = shared
         self.memory: Memory = self._shared.memory
-        self.structure = structured(program.items)
+        self.items = program.items
         self.parts = placed_parts(program, kernels, cache)
         self._sort_views(program)
         self._arrange()
@@ -275,7 +274,7 @@ class _Invocation:
         known = {view: self.address + step.offsets[view] for view in step.offsets}
         known |= {view: buffer.address for view, buffer in step.constants.items()}
         self._graph = ControlGraph(
-            step.structure,
+            step.items,
             step.parts,
             known,
             self.address + step.fault,

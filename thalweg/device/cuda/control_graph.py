@@ -16,8 +16,7 @@ from thalweg.device.cuda.control_parts import PlacedPart
 from thalweg.device.cuda.driver import Condition, Graph, KernelNode
 from thalweg.device.cuda.listing import CudaCall
 from thalweg.device.cuda.memory import DeviceBuffer, Memory
-from thalweg.lower.control.program import BufferView, Part
-from thalweg.lower.control.structure import Loop, Structure
+from thalweg.lower.control.program import BufferView, Item, Loop, Part
 from thalweg.lower.memory.buffers import Buffer, BufferKind
 
 _Copy = tuple[int, int, int]  # target, source, size
@@ -29,7 +28,7 @@ class ControlGraph:
 
     def __init__(
         self,
-        structure: Sequence[Structure],
+        items: Sequence[Item],
         parts: Mapping[Part, PlacedPart],
         known: Mapping[BufferView, int],
         fault: int,
@@ -38,7 +37,7 @@ class ControlGraph:
         memory: Memory,
     ) -> None:
         """`known` are the addresses of views that never change."""
-        self._structure, self._parts, self._memory = structure, parts, memory
+        self._items, self._parts, self._memory = items, parts, memory
         self._known, self._fault, self._arena, self._stop = known, fault, arena, stop
         self._bound: dict[BufferView, int] = {}
         self._words_of: dict[BufferView, list[tuple[int, int, _Launch]]] = {}
@@ -116,16 +115,14 @@ class ControlGraph:
 
     def _built(self, upload: _Copy, download: _Copy) -> Graph:
         graph = self._memory.context.graph()
-        ends = self._add_all(self._structure, graph, [graph.add_upload(*upload, ())])
+        ends = self._add_all(self._items, graph, [graph.add_upload(*upload, ())])
         graph.add_download(*download, ends)
         graph.finish()
         return graph
 
-    def _add_all(
-        self, structure: Sequence[Structure], graph: Graph, before: list[int]
-    ) -> list[int]:
+    def _add_all(self, items: Sequence[Item], graph: Graph, before: list[int]) -> list[int]:
         """Add what comes one after the other; the last nodes."""
-        for item in structure:
+        for item in items:
             if isinstance(item, Part):
                 before = self._add_part(self._parts[item], graph, before)
             elif isinstance(item, Loop):
@@ -140,7 +137,7 @@ class ControlGraph:
     def _add_conditional(
         self,
         truth: BufferView,
-        body: Sequence[Structure],
+        body: Sequence[Item],
         graph: Graph,
         before: list[int],
         repeats: bool = False,

@@ -136,25 +136,19 @@ class ExpressionParser:
 
     # Offsets
 
-    def _sum(self, node: ast.expr) -> Affine:
+    def _sum(self, node: ast.expr, sign: int = 1) -> Affine:
         match node:
-            case ast.BinOp(left=left, op=ast.Add(), right=right):
-                return total([self._sum(left), self._term(right, 1)])
-            case ast.BinOp(left=left, op=ast.Sub(), right=right):
-                return total([self._sum(left), self._term(right, -1)])
-            case _:
-                return self._term(node, 1)
-
-    def _term(self, node: ast.expr, sign: int) -> Affine:
-        match node:
+            case ast.BinOp(left=left, op=ast.Add() | ast.Sub() as op, right=right):
+                added = sign if isinstance(op, ast.Add) else -sign
+                return total([self._sum(left, sign), self._sum(right, added)])
             case ast.UnaryOp(op=ast.USub(), operand=inner):
-                return self._term(inner, -sign)
+                return self._sum(inner, -sign)
             case ast.Constant(value=str(text)):
                 return Affine(self._signed(text, sign))
             case ast.BinOp(left=ast.Constant(value=str(text)), op=ast.Mult(), right=inner):
                 return Affine(0, {self._atom(inner): self._signed(text, sign)})
             case ast.BinOp(left=ast.UnaryOp(operand=left), op=ast.Mult(), right=inner):
-                return self._term(ast.BinOp(left, ast.Mult(), inner), -sign)
+                return self._sum(ast.BinOp(left, ast.Mult(), inner), -sign)
             case _:
                 return Affine(0, {self._atom(node): sign})
 

@@ -1,8 +1,8 @@
-"""Lowers loops and conditionals to native programs: lowered regions with branches between them.
+"""Lowers loops and conditionals to native programs: lowered regions in nested control flow.
 
 A loop variable is memory that the body updates in place, like a variable. The entry of a loop is
 one region (initial values, and the condition), an iteration is another (the body, new values, and
-the condition): a small loop is one kernel and one branch per iteration. Lists become arrays that
+the condition): a small loop is one kernel and one jump per iteration. Lists become arrays that
 are read and written by rows. A control node that cannot be lowered in this way raises
 `NotCompiled`, and the executor runs it.
 """
@@ -28,16 +28,16 @@ from thalweg.lower.control.inlining import Bound, Inlining, is_changed, list_ori
 from thalweg.lower.control.program import (
     LISTS,
     Binding,
-    Branch,
     BufferView,
     Capacity,
+    Conditional,
     ControlInterface,
     ControlProgram,
     Count,
     Drawing,
     Item,
-    Label,
     ListBuffer,
+    Loop,
     Part,
     Storage,
 )
@@ -70,6 +70,22 @@ def lower_control(
 
 
 @dataclass(frozen=True, eq=False)
+class _Site:
+    """A control node to lower: what its inputs are bound to, the storage of its results, and the
+    outer loop's traces that its outputs belong to."""
+
+    unit: ControlRegion
+    bindings: Sequence[Binding]
+    where: Storage
+    outer_traces: OuterTraces
+
+    @property
+    def node(self) -> Node:
+        """The control node."""
+        return self.unit.node
+
+
+@dataclass(frozen=True, eq=False)
 class _LoopContext:
     """A loop that is being lowered."""
 
@@ -95,7 +111,7 @@ class _Lowering:
         """The program of a control node."""
         if isinstance(unit.node.op, While):
             bindings = self._copied_lists(unit.node.op.body, bindings)
-        outputs = self._lowered(unit, bindings, Storage.RESULT, {})
+        outputs = self._lowered(_Site(unit, bindings, Storage.RESULT, {}))
         views = [bound.view for bound in outputs if isinstance(bound, ListBuffer)]
         if any(view is not None and view.where is Storage.OWN for view in views):
             raise NotCompiled(unit.node, "it gives a list that was made inside")
@@ -104,16 +120,16 @@ class _Lowering:
         interface = ControlInterface(tuple(outputs), counts, lists, drawings)
         return ControlProgram(tuple(self._items), interface)
 
-    def _lowered(
-        self,
-        unit: ControlRegion,
-        bindings: Sequence[Binding],
-        where: Storage,
-        outer_traces: OuterTraces,
-    ) -> list[Binding]:
+    def _lowered(self, site: _Site) -> list[Binding]:
         """Lower a control node to items."""
-        lowered = self._loop if isinstance(unit.node.op, While) else self._branching
-        return lowered(unit, bindings, where, outer_traces)
+        return self._loop(site) if isinstance(site.node.op, While) else self._branching(site)
+
+    def _nested(self, lower: Callable[[], None]) -> list[Item]:
+        """The items that a call adds, which belong inside a loop or conditional."""
+        outer, self._items = self._items, []
+        lower()
+        items, self._items = self._items, outer
+        return items
 
     def _copied_lists(self, body: Body, bindings: Sequence[Binding]) -> list[Binding]:
         """The inputs of a loop; lists that it changes are copied to new arrays of the call."""
@@ -138,45 +154,35 @@ class _Lowering:
 
     # Loops
 
-    def _loop(
-        self,
-        unit: ControlRegion,
-        bindings: Sequence[Binding],
-        where: Storage,
-        outer_traces: OuterTraces,
-    ) -> list[Binding]:
+    def _loop(self, site: _Site) -> list[Binding]:
         """Lower a loop. Where an outer loop keeps its traces, those of all outer iterations are
         concatenated."""
-        node, op = unit.node, cast("While", unit.node.op)
+        node, op = site.node, cast("While", site.node.op)
         count = len(node.outputs)
         first_item = len(self._items)
         outer_resets, self._resets = self._resets, []
         enter = Scratch()
         variables: list[Binding] = []
-        for bound in bindings[:count]:
+        for bound in site.bindings[:count]:
             if isinstance(bound, BufferView):
-                start, bound = bound, BufferView(where, bound.dtype, bound.shape)
+                start, bound = bound, BufferView(site.where, bound.dtype, bound.shape)
                 enter.assign(bound, enter.value(start), node)
             variables.append(bound)
-        traces = self._loop_traces(unit, enter, where, outer_traces)
+        traces = self._loop_traces(site, enter)
         condition = BufferView(Storage.OWN, np.bool_, ())
-        loop = _LoopContext(node, op, variables, bindings[count:], condition, traces)
+        loop = _LoopContext(node, op, variables, site.bindings[count:], condition, traces)
         self._condition(enter, loop)
-        start, end = Label(), Label()
-        self._items += [Branch(end, condition), start]
-        self._iteration(loop)
-        self._items += [Branch(start, condition, if_true=True), end]
-        if outer_traces:
+        self._items.append(Loop(condition, self._nested(lambda: self._iteration(loop))))
+        if site.outer_traces:
             self._resets += outer_resets
         else:
             self._insert_resets(first_item, node)
             self._resets = outer_resets
-        return [self._loop_output(tensor, loop) for tensor in unit.outputs]
+        return [self._loop_output(tensor, loop) for tensor in site.unit.outputs]
 
-    def _loop_traces(
-        self, unit: ControlRegion, enter: Scratch, where: Storage, outer_traces: OuterTraces
-    ) -> LoopTraces:
+    def _loop_traces(self, site: _Site, enter: Scratch) -> LoopTraces:
         """The counters and traces of a loop; assigns the initial values at its entry."""
+        unit, where, outer_traces = site.unit, site.where, site.outer_traces
         traced = [n.op.tensor for n in unit.nodes if isinstance(n.op, LoopTrace)]
         counts = [n for n in unit.nodes if isinstance(n.op, LoopCount)]
         storage = next((outer.where for outer in outer_traces.values()), where)
@@ -206,9 +212,7 @@ class _Lowering:
                 scratch.target(ScatterUpdate(), (scratch.reference(view), zero, zero), node)
             else:
                 scratch.assign(view, zero, node)
-        items, self._items = self._items, []
-        self._emit(scratch, {})
-        self._items = [*items[:position], *self._items, *items[position:]]
+        self._items[position:position] = self._nested(lambda: self._emit(scratch, {}))
 
     def _loop_output(self, tensor: Tensor, loop: _LoopContext) -> Binding:
         outputs, traces = loop.node.outputs, loop.traces
@@ -275,29 +279,29 @@ class _Lowering:
 
     # Conditionals
 
-    def _branching(
-        self,
-        unit: ControlRegion,
-        bindings: Sequence[Binding],
-        where: Storage,
-        outer_traces: OuterTraces,
-    ) -> list[Binding]:
-        node, op = unit.node, cast("Branching", unit.node.op)
-        choice, inputs = bindings[0], bindings[1:]
+    def _branching(self, site: _Site) -> list[Binding]:
+        node, op, choice = site.node, cast("Branching", site.node.op), site.bindings[0]
         assert isinstance(choice, BufferView)
         outputs: dict[Tensor, Binding] = {}
         for position, tensor in enumerate(node.outputs):
             if tensor.dtype.base_dtype is variant:
-                outputs[tensor] = bindings[list_source(node, position)]
-        end = Label()
-        for number, body in reversed([*enumerate(op.branches)]):
-            skip = Label()
-            if number:
-                self._items.append(Branch(skip, self._branch_condition(op, choice, number)))
-            self._branch(unit, body, inputs, outputs, where, outer_traces)
-            self._items += [Branch(end), skip]
-        self._items.append(end)
-        return [outputs[tensor] for tensor in unit.outputs]
+                outputs[tensor] = site.bindings[list_source(node, position)]
+
+        def add_branch(number: int) -> None:
+            self._branch(site, op.branches[number], outputs)
+
+        def add_up_to(number: int) -> None:
+            """The branches up to a number, of which the last is decided on first."""
+            if not number:
+                add_branch(number)
+                return
+            truth = self._branch_condition(op, choice, number)
+            chosen = self._nested(lambda: add_branch(number))
+            others = self._nested(lambda: add_up_to(number - 1))
+            self._items.append(Conditional(truth, chosen, others))
+
+        add_up_to(len(op.branches) - 1)
+        return [outputs[tensor] for tensor in site.unit.outputs]
 
     def _branch_condition(self, op: Branching, choice: BufferView, number: int) -> BufferView:
         """The condition of a branch other than the first."""
@@ -317,22 +321,14 @@ class _Lowering:
         self._emit(scratch, {chosen: truth})
         return truth
 
-    def _branch(
-        self,
-        unit: ControlRegion,
-        body: Body,
-        inputs: Sequence[Binding],
-        outputs: dict[Tensor, Binding],
-        where: Storage,
-        outer_traces: OuterTraces,
-    ) -> None:
-        scratch = Scratch()
+    def _branch(self, site: _Site, body: Body, outputs: dict[Tensor, Binding]) -> None:
+        scratch, unit, where, outer_traces = Scratch(), site.unit, site.where, site.outer_traces
         wanted = dict(zip(unit.node.outputs, body.outputs, strict=True))
         for trace in unit.nodes[1:]:
             tensor = cast("BranchTrace", trace.op).tensor
             if tensor.graph is body.graph:
                 wanted[trace.outputs[0]] = tensor
-        arguments = _arguments(scratch, (), inputs)
+        arguments = _arguments(scratch, (), site.bindings[1:])
         kept = [(t, outer) for t, outer in outer_traces.items() if t in wanted]
         keepers = {list_origin(wanted[t]).op: outer for t, outer in kept}
         results = Inlining(scratch, body, arguments, where, keepers).run([*wanted.values()])
@@ -383,7 +379,7 @@ class _Lowering:
     def _control(self, unit: ControlRegion, scratch: Scratch, where: Storage) -> None:
         bindings = [scratch.lists.get(t) or _view_of(scratch, t) for t in unit.inputs]
         outer_traces = {t: scratch.kept_lists[t] for t in unit.outputs if t in scratch.kept_lists}
-        outputs = self._lowered(unit, bindings, where, outer_traces)
+        outputs = self._lowered(_Site(unit, bindings, where, outer_traces))
         for tensor, bound in zip(unit.outputs, outputs, strict=True):
             if isinstance(bound, ListBuffer):
                 scratch.lists[tensor] = bound
@@ -391,7 +387,8 @@ class _Lowering:
                 scratch.views[tensor] = bound
 
     def _region(self, unit: Region, scratch: Scratch, fetches: Mapping[Tensor, BufferView]) -> None:
-        region = replace(unit, carried=frozenset(scratch.carried) & frozenset(unit.references))
+        carried = [t for t in unit.references if scratch.views[t].where is not Storage.VARIABLE]
+        region = replace(unit, carried=frozenset(carried))
         outside = (*region.inputs, *region.references)
         shapes = {t: scratch.views[t].shape for t in outside}
         lowered = self._lower(region, shapes, self._target)

@@ -1,4 +1,4 @@
-"""Native programs of control nodes: lowered regions, branches, and memory that outlives a region.
+"""Native programs of control nodes: lowered regions in loops and conditionals, and their memory.
 
 The inputs and outputs of a region are bound to views: input arrays, arrays that a call allocates,
 variables, constants, parts of the program's frame.
@@ -7,7 +7,7 @@ variables, constants, parts of the program's frame.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, NamedTuple
@@ -133,20 +133,24 @@ class Part:
     views: Mapping[Buffer, BufferView]
 
 
-class Label:
-    """The target of branches."""
+@dataclass(frozen=True, eq=False)
+class Loop:
+    """Runs while `truth` is true, which is tested before each iteration."""
+
+    truth: BufferView
+    body: Sequence[Item]
 
 
 @dataclass(frozen=True, eq=False)
-class Branch:
-    """A jump to a label: unconditional, or if `decides` is false (or true)."""
+class Conditional:
+    """Runs one of two sequences."""
 
-    target: Label
-    decides: BufferView | None = None
-    if_true: bool = False
+    truth: BufferView
+    if_true: Sequence[Item]
+    if_false: Sequence[Item]
 
 
-Item = Part | Label | Branch
+Item = Part | Loop | Conditional
 
 
 class ControlInterface(NamedTuple):
@@ -165,10 +169,21 @@ class ControlProgram:
     items: tuple[Item, ...]
     interface: ControlInterface
 
+    def walk(self) -> Iterator[Item]:
+        """Its items and those inside them, in the order of their code."""
+        pending = [*reversed(self.items)]
+        while pending:
+            item = pending.pop()
+            yield item
+            if isinstance(item, Loop):
+                pending += reversed(item.body)
+            elif isinstance(item, Conditional):
+                pending += reversed([*item.if_true, *item.if_false])
+
     @property
     def parts(self) -> list[Part]:
-        """The lowered regions among its items."""
-        return [item for item in self.items if isinstance(item, Part)]
+        """Its lowered regions, in order."""
+        return [item for item in self.walk() if isinstance(item, Part)]
 
     @property
     def launches(self) -> list[Launch]:
@@ -176,13 +191,10 @@ class ControlProgram:
         return [launch for part in self.parts for launch in part.lowered.launches]
 
     def views(self) -> list[BufferView]:
-        """The views of its parts, and those that branches read."""
+        """The views of its parts, and those that decide on loops and conditionals."""
         views: dict[BufferView, None] = {}
-        for item in self.items:
-            if isinstance(item, Part):
-                views.update(dict.fromkeys(item.views.values()))
-            elif isinstance(item, Branch) and item.decides is not None:
-                views[item.decides] = None
+        for item in self.walk():
+            views |= dict.fromkeys(item.views.values() if isinstance(item, Part) else [item.truth])
         return list(views)
 
     def written_views(self) -> set[BufferView]:

@@ -37,7 +37,6 @@ class Scratch:
         self.views: dict[Tensor, BufferView] = {}
         self.lists: dict[Tensor, ListBuffer] = {}
         self.inputs: list[Tensor] = []
-        self.carried: set[Tensor] = set()
         self.sources: set[Node] = set()
         self.targets: list[Node] = []
         self.origins: dict[Node, Node] = {}
@@ -63,8 +62,6 @@ class Scratch:
             shape = TensorShape.of(view.shape)
             tensor = self._source(VariableV2(dtype=as_dtype(view.dtype), given_shape=shape))
             self._references[view], self.views[tensor] = tensor, view
-            if view.where is not Storage.VARIABLE:
-                self.carried.add(tensor)
         return self._references[view]
 
     def stand_in(self, rows: ListBuffer) -> Tensor:

@@ -8,15 +8,15 @@ from dataclasses import replace
 from typing import Any
 
 from thalweg.graph.node import Node
-from thalweg.ir.expr import Expr, Load
-from thalweg.ir.index import Affine, number
-from thalweg.ir.kernel import Argument, Check, Kernel, KernelRewriter, Loops, Store
+from thalweg.ir.expr import Expr
+from thalweg.ir.index import Affine
+from thalweg.ir.kernel import Argument, Check, Kernel, Loops
 from thalweg.ir.loop import Variable
 from thalweg.ir.rewrite import free_variables, loads_in
 from thalweg.lower.lowered import Launch
 from thalweg.lower.memory.buffers import Buffer, BufferKind, View
 from thalweg.lower.nests.inline_producers import PendingCheck
-from thalweg.lower.nests.loop_nest import LoopNest, Span, spans_of
+from thalweg.lower.nests.loop_nest import LoopNest, Rebinding, Span, spans_of
 from thalweg.lower.specialise import NotCompiled
 
 _Numbered = tuple[PendingCheck, int]  # a check, and its fault code
@@ -56,7 +56,7 @@ def bufferize(
     return launches, checked_nodes
 
 
-class _Arguments(KernelRewriter):
+class _Arguments(Rebinding):
     """The arguments of one kernel. Rewrites expressions over buffers to ones over arguments."""
 
     def __init__(
@@ -65,51 +65,29 @@ class _Arguments(KernelRewriter):
         written: frozenset[Buffer],
         memory: Mapping[Buffer, Buffer],
     ) -> None:
-        super().__init__()
-        self._memory = memory
-        outputs = {memory.get(buffer, buffer) for buffer in written}
+        roots = {buffer: memory.get(buffer, buffer) for buffer in spans}
+        outputs = {roots[buffer] for buffer in written}
         touched: dict[Buffer, Span] = {}
         for buffer, (low, high) in spans.items():
-            root = memory.get(buffer, buffer)
-            span = touched.get(root, (low, high))
-            touched[root] = min(span[0], low), max(span[1], high)
-        self.buffers = tuple(touched)
-        self._starts: dict[Buffer, int] = {}
-        self._of: dict[Buffer, Argument] = {}
+            span = touched.get(roots[buffer], (low, high))
+            touched[roots[buffer]] = min(span[0], low), max(span[1], high)
+        arguments: dict[Buffer, tuple[Argument, int]] = {}
         for position, (buffer, (low, high)) in enumerate(touched.items()):
-            start = self._starts[buffer] = max(low, 0)
+            start = max(low, 0)
             size = int(min(high + 1, buffer.size)) - start
-            self._of[buffer] = Argument(position, buffer.dtype, size, buffer in outputs)
-
-    @property
-    def all(self) -> tuple[Argument, ...]:
-        """The arguments, in the order of their positions."""
-        return tuple(self._of.values())
-
-    @property
-    def starts(self) -> tuple[int, ...]:
-        """The element of its buffer at which each argument begins."""
-        return tuple(self._starts.values())
+            argument = Argument(position, buffer.dtype, size, buffer in outputs)
+            arguments[buffer] = argument, -start
+        super().__init__({buffer: arguments[root] for buffer, root in roots.items()})
+        self.buffers = tuple(arguments)
+        self.all = tuple([argument for argument, _ in arguments.values()])
+        #: the element of its buffer at which each argument begins
+        self.starts = tuple([-shift for _, shift in arguments.values()])
 
     def layout(self, views: Sequence[View]) -> tuple[tuple[int, int, int], ...]:
         """For each buffer of a template the position, start and size of its argument. Nests of one
         template and layout share a kernel."""
-        layout: list[tuple[int, int, int]] = []
-        for buffer, shift in views:
-            root = self._memory.get(buffer, buffer)
-            argument = self._of[root]
-            layout.append((argument.position, self._starts[root] - shift, argument.size))
-        return tuple(layout)
-
-    def load(self, buffer: Buffer, offset: Affine) -> Expr:
-        root = self._memory.get(buffer, buffer)
-        shifted = Affine(offset.constant - self._starts[root], offset.terms)
-        return Load(self._of[root], shifted)
-
-    def store(self, store: Store) -> Store:
-        rewritten, root = super().store(store), self._memory.get(store.buffer, store.buffer)
-        offset = rewritten.offset + number(-self._starts[root])
-        return replace(rewritten, buffer=self._of[root], offset=offset)
+        bound = [(*self.views[buffer], shift) for buffer, shift in views]
+        return tuple([(a.position, -start - shift, a.size) for a, start, shift in bound])
 
     def offset(self, offset: Affine) -> Affine:
         return offset.with_opaque_divisions().replaced(

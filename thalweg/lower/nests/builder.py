@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -46,8 +46,6 @@ from thalweg.lower.nests.stored import StoredTensors, output_offset
 from thalweg.lower.passes.outline import Subgraphs, Templates
 from thalweg.lower.specialise import NotCompiled, Specialised
 
-Key = TypeVar("Key")
-
 
 class _Mark(NamedTuple):
     """A point to undo to: how much was built, and the pending checks."""
@@ -55,15 +53,6 @@ class _Mark(NamedTuple):
     nests: int
     reductions: int
     buffers: int
-    checks: tuple[PendingCheck, ...]
-
-
-class _Built(NamedTuple):
-    """What was built since a mark."""
-
-    nests: list[LoopNest]
-    reductions: dict[Any, Buffer]
-    buffers: dict[Tensor, Buffer]
     checks: tuple[PendingCheck, ...]
 
 
@@ -92,7 +81,7 @@ class NestBuilder:
             self._resolver.clear_memo()
         checks = self._take_checks()
         if checks:
-            self.nests.append(LoopNest.of((), (), (checks[0].node,), None, checks))
+            self.nests.append(LoopNest(NestTemplate((), ()), (checks[0].node,), checks))
 
     def _take_checks(self) -> tuple[PendingCheck, ...]:
         """The checks that were added since the last call."""
@@ -227,7 +216,7 @@ class NestBuilder:
         self._build_nests(tensor)
         if self._are_contractions(mark):
             return
-        plain = self._undo(mark)
+        self._undo(mark)
         for operands in _choices(inlined, self._spec.shapes):
             for operand in operands:
                 self._build_tensor(operand)
@@ -237,30 +226,23 @@ class NestBuilder:
             if self._are_contractions(stored):
                 return
             self._undo(mark)
-        self._redo(plain)
+        self._build_nests(tensor)
 
     def _mark(self) -> _Mark:
         sizes = len(self.nests), len(self._reductions), len(self.buffers)
         return _Mark(*sizes, tuple(self._resolver.checks))
 
-    def _undo(self, mark: _Mark) -> _Built:
-        """Remove and return what was built since a mark."""
-        built = _Built(
-            self.nests[mark.nests :],
-            _pop_since(self._reductions, mark.reductions),
-            _pop_since(self.buffers, mark.buffers),
-            tuple(self._resolver.checks),
-        )
+    def _undo(self, mark: _Mark) -> None:
+        """Remove what was built since a mark."""
         del self.nests[mark.nests :]
+        for entries, count in (
+            (self._reductions, mark.reductions),
+            (self.buffers, mark.buffers),
+        ):
+            while len(entries) > count:
+                entries.popitem()
         self._resolver.checks[:] = mark.checks
         self._resolver.clear_memo()
-        return built
-
-    def _redo(self, built: _Built) -> None:
-        self.nests += built.nests
-        self._reductions.update(built.reductions)
-        self.buffers.update(built.buffers)
-        self._resolver.checks[:] = built.checks
 
     def _are_contractions(self, mark: _Mark) -> bool:
         """Whether all reductions of the nests since a mark are contractions."""
@@ -319,9 +301,9 @@ class NestBuilder:
         self._add_update(node, variables, writes)
 
     def _add_update(self, node: Node, variables: tuple[Variable, ...], writes: list[Store]) -> None:
-        probe = LoopNest.of(variables, tuple(writes), (node,))
+        loads = NestTemplate(variables, tuple(writes)).loads
         write_offsets = {write.offset for write in writes}
-        read = [offset for buffer in probe.written for offset in probe.loads.get(buffer, ())]
+        read = [offset for write in writes for offset in loads.get(write.buffer, ())]
         if write_offsets.issuperset(read):
             self._add(node, variables, writes)
             return
@@ -408,7 +390,8 @@ class NestBuilder:
         scan = as_scan(writes[0].value, variables) if len(writes) == 1 else None
         if scan is not None:
             write, along = replace(writes[0], value=scan[0]), frozenset([scan[1]])
-            self.nests.append(LoopNest.of(variables, (write,), (node,), None, checks, along))
+            template = NestTemplate(variables, (write,), serial=along)
+            self.nests.append(LoopNest(template, (node,), checks))
             return
         hoist = HoistReductions(variables, self._reductions, self._add, self._target)
         hoisted = [replace(write, value=hoist.of(node, write.value)) for write in writes]
@@ -424,12 +407,6 @@ def _choices(
     return singles if len(ordered) < 2 else [*singles, tuple(ordered)]
 
 
-def _pop_since(entries: dict[Key, Buffer], count: int) -> dict[Key, Buffer]:
-    """Remove and return all but the first entries."""
-    popped = [entries.popitem() for _ in range(len(entries) - count)]
-    return dict(reversed(popped))
-
-
 def _contracted(
     variables: tuple[Variable, ...],
     writes: Sequence[Store],
@@ -439,7 +416,7 @@ def _contracted(
 ) -> LoopNest:
     """The nest of some writes. If their one reduction is a contraction, it is the nest's
     product."""
-    plain = LoopNest.of(variables, tuple(writes), (node,), None, checks)
+    plain = LoopNest(NestTemplate(variables, tuple(writes)), (node,), checks)
     reductions = outermost([write.value for write in writes])
     if len(reductions) != 1:
         return plain
@@ -452,7 +429,7 @@ def _contracted(
     total = converted(Accumulated(product.dtype), reductions[0].dtype)
     replaced = Replace(lambda part: total if part is reductions[0] else None)
     contracted = tuple(replace(write, value=replaced.of(write.value)) for write in writes)
-    return LoopNest.of(variables, contracted, (node,), product, checks)
+    return LoopNest(NestTemplate(variables, contracted, product), (node,), checks)
 
 
 def _split(

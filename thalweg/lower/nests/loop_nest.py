@@ -12,21 +12,21 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain, compress
+from itertools import chain
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from thalweg.graph.node import Node
 from thalweg.ir.expr import Const, Expr, Load, Reduce, Scan
 from thalweg.ir.index import Affine, expressed, number, row_major
-from thalweg.ir.index import affine as as_sum
 from thalweg.ir.index import variable as index_of
 from thalweg.ir.kernel import Contraction, KernelRewriter, Store
 from thalweg.ir.loop import Variable, iterations
-from thalweg.ir.rewrite import walk
+from thalweg.ir.rewrite import Rewriter, walk
 from thalweg.lower.memory.buffers import Buffer, View
 from thalweg.lower.nests.inline_producers import PendingCheck
 
+Time = TypeVar("Time", int, tuple[int, int])
 Positions = defaultdict[Buffer, list[int]]  # of the nests that access each buffer, ascending
 _NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
@@ -86,20 +86,9 @@ class NestTemplate:
         return tuple(dict.fromkeys([*(write.buffer for write in self.writes), *self.loads]))
 
     @cached_property
-    def written(self) -> tuple[int, ...]:
-        """The position of each write's buffer in `buffers`."""
-        return tuple([self.buffers.index(write.buffer) for write in self.writes])
-
-    @cached_property
-    def loaded(self) -> tuple[int, ...]:
-        """The positions of the buffers it loads from."""
-        return tuple(map(self.buffers.index, self.loads))
-
-    @cached_property
-    def read(self) -> tuple[int, ...]:
-        """The positions of the buffers it reads, including those that it combines values into."""
-        combines = [write.combine != "set" for write in self.writes]
-        return self.loaded + tuple(compress(self.written, combines))
+    def read(self) -> tuple[Buffer, ...]:
+        """The buffers it reads, including those that it combines values into."""
+        return *self.loads, *(write.buffer for write in self.writes if write.combine != "set")
 
     @cached_property
     def spans(self) -> tuple[Span, ...]:
@@ -143,20 +132,6 @@ class LoopNest:
     aliases: frozenset[Buffer] = frozenset()  # sub-buffers of what it reads, written by other nests
     bindings: tuple[View, ...] | None = None  # of the template's buffers; None: to themselves
 
-    @classmethod
-    def of(
-        cls,
-        variables: tuple[Variable, ...],
-        writes: tuple[Store, ...],
-        nodes: tuple[Node, ...],
-        product: Contraction | None = None,
-        checks: tuple[PendingCheck, ...] = (),
-        serial: frozenset[Variable] = frozenset(),
-        aliases: frozenset[Buffer] = frozenset(),
-    ) -> LoopNest:
-        """A nest with a template of its own."""
-        return cls(NestTemplate(variables, writes, product, serial), nodes, checks, aliases)
-
     def with_writes(self, writes: tuple[Store, ...]) -> LoopNest:
         """This nest with other writes."""
         template = NestTemplate(self.variables, writes, self.product, self.serial)
@@ -166,7 +141,7 @@ class LoopNest:
         self, template: NestTemplate, new_views: Mapping[Buffer, View] = _NOTHING
     ) -> LoopNest:
         """An instance of a rewritten template on this nest's buffers; `more` binds new ones."""
-        views = {**dict(zip(self.template.buffers, self.views, strict=True)), **new_views}
+        views = {**self.bound, **new_views}
         bound = tuple([views[buffer] for buffer in template.buffers])
         is_identity = bound == tuple([(buffer, 0) for buffer in template.buffers])
         bindings = None if is_identity else bound
@@ -176,6 +151,11 @@ class LoopNest:
     def views(self) -> tuple[View, ...]:
         """The view that each buffer of the template is bound to."""
         return self.bindings or tuple([(buffer, 0) for buffer in self.template.buffers])
+
+    @cached_property
+    def bound(self) -> dict[Buffer, View]:
+        """The same by buffer."""
+        return dict(zip(self.template.buffers, self.views, strict=True))
 
     @property
     def variables(self) -> tuple[Variable, ...]:
@@ -209,7 +189,7 @@ class LoopNest:
 
     @cached_property
     def _rebinding(self) -> Rebinding:
-        return Rebinding(dict(zip(self.template.buffers, self.views, strict=True)))
+        return Rebinding(self.bound)
 
     @cached_property
     def writes(self) -> tuple[Store, ...]:
@@ -244,8 +224,8 @@ class LoopNest:
         """The offsets at which each buffer is loaded."""
         loads = self.template.loads
         if self.bindings is not None:
-            bound = zip([self.views[n] for n in self.template.loaded], loads.values(), strict=True)
-            loads = {buffer: _shifted(offsets, shift) for (buffer, shift), offsets in bound}
+            bound = [(*self.bound[buffer], offsets) for buffer, offsets in loads.items()]
+            loads = {buffer: _shifted(offsets, shift) for buffer, shift, offsets in bound}
         if not self.checks:
             return loads
         all_loads, _ = _loads_and_size(self._conditions)
@@ -280,18 +260,19 @@ class LoopNest:
     @property
     def loaded(self) -> list[Buffer]:
         """The buffers it loads from."""
-        return list(self.loads) if self.checks else [self.views[n][0] for n in self.template.loaded]
+        loads = self.template.loads
+        return list(self.loads) if self.checks else [self.bound[buffer][0] for buffer in loads]
 
     @cached_property
     def reads(self) -> frozenset[Buffer]:
         """The buffers it reads, and their sub-buffers."""
-        buffers = [self.views[number][0] for number in self.template.read]
+        buffers = [self.bound[buffer][0] for buffer in self.template.read]
         return frozenset([*buffers, *self.loads] if self.checks else buffers) | self.aliases
 
     @cached_property
     def targets(self) -> tuple[Buffer, ...]:
         """The buffer of each write."""
-        return tuple([self.views[number][0] for number in self.template.written])
+        return tuple([self.bound[write.buffer][0] for write in self.template.writes])
 
     @cached_property
     def written(self) -> frozenset[Buffer]:
@@ -334,6 +315,32 @@ def users_of(nests: Sequence[LoopNest]) -> tuple[Positions, Positions]:
         for buffer in nest.reads:
             readers[buffer].append(position)
     return writers, readers
+
+
+class LastAccesses(Generic[Time]):
+    """When each buffer was last accessed, and last written, by the nests noted so far."""
+
+    def __init__(self, never: Time) -> None:
+        self.used: dict[Buffer, Time] = defaultdict(lambda: never)
+        self.written: dict[Buffer, Time] = defaultdict(lambda: never)
+        self._never = never
+
+    def note(self, nest: LoopNest, time: Time) -> None:
+        """Note the accesses of a nest that runs at a time."""
+        for last, buffers in (
+            (self.used, nest.reads | nest.written),
+            (self.written, nest.written),
+        ):
+            for buffer in buffers:
+                if last[buffer] < time:
+                    last[buffer] = time
+
+    def before(self, nest: LoopNest) -> Time:
+        """The time of the last nest that must precede a nest: it wrote what that one accesses, or
+        read what that one writes."""
+        times = [self.written[buffer] for buffer in nest.reads]
+        times += [self.used[buffer] for buffer in nest.written]
+        return max(times, default=self._never)
 
 
 def contiguous_variable(nest: LoopNest) -> Variable | None:
@@ -379,60 +386,64 @@ def _shifted(offsets: list[Affine], shift: int) -> list[Affine]:
     return [offset + number(shift) for offset in offsets] if shift else offsets
 
 
-class Rebinding(KernelRewriter):
-    """Rewrites parts of a template to the buffers of an instance."""
+class Renaming(KernelRewriter):
+    """Substitutes loops or affine sums for variables, and expressions for those that `replace`
+    knows. In stores, loops are replaced by loops."""
 
-    def __init__(self, views: Mapping[Buffer, View]) -> None:
+    def __init__(
+        self,
+        variables: Mapping[Variable, Variable | Affine],
+        replace: Callable[[Expr], Expr | None] = lambda part: None,
+    ) -> None:
         super().__init__()
-        self._views = views
+        self._loops = {v: new for v, new in variables.items() if isinstance(new, Variable)}
+        self._sums = {
+            v: index_of(n) if isinstance(n, Variable) else n for v, n in variables.items()
+        }
+        self._replace = replace
+
+    def renamed(self, variable: Variable) -> Variable:
+        return self._loops.get(variable, variable)
+
+    def early(self, node: Expr) -> Expr | None:
+        return self._replace(node)
+
+    def index(self, variable: Variable) -> Expr:
+        new = self._sums.get(variable)
+        return super().index(variable) if new is None else expressed(new)
+
+    def term(self, term: Variable | Expr) -> Affine | Variable | Expr | None:
+        return self._sums.get(term) if isinstance(term, Variable) else Rewriter.term(self, term)
+
+
+class Rebinding(KernelRewriter):
+    """Rewrites expressions to the views that buffers are bound to: those of an instance of a
+    template, or the arguments of a kernel."""
+
+    def __init__(self, views: Mapping[Buffer, tuple[Any, int]]) -> None:
+        super().__init__()
+        self.views = views
 
     def store(self, store: Store) -> Store:
         rewritten = super().store(store)
         buffer, offset = self.shifted(store.buffer, rewritten.offset)
         return replace(rewritten, buffer=buffer, offset=offset)
 
-    def shifted(self, buffer: Buffer, offset: Affine) -> tuple[Buffer, Affine]:
-        """The bound buffer, and an offset in it."""
-        bound, shift = self._views[buffer]
+    def shifted(self, buffer: Buffer, offset: Affine) -> tuple[Any, Affine]:
+        """What a buffer is bound to, and an offset in that."""
+        bound, shift = self.views[buffer]
         return bound, offset + number(shift) if shift else offset
 
     def offset(self, offset: Affine) -> Affine:
-        return offset.rebuild(self)
+        return Rewriter.offset(self, offset)
+
+    def term(self, term: Variable | Expr) -> Affine | Variable | Expr | None:
+        return Rewriter.term(self, term)
 
     def load(self, buffer: Buffer, offset: Affine) -> Expr:
         return Load(*self.shifted(buffer, offset))
 
 
-class Renaming(KernelRewriter):
-    """Substitutes affine sums for variables, and expressions for those that `replace` knows."""
-
-    def __init__(
-        self,
-        variables: Mapping[Variable, Affine],
-        replace: Callable[[Expr], Expr | None] = lambda part: None,
-    ) -> None:
-        super().__init__()
-        self._variables = variables
-        self._replace = replace
-
-    def early(self, node: Expr) -> Expr | None:
-        return self._replace(node)
-
-    def index(self, variable: Variable) -> Expr:
-        new = self._variables.get(variable)
-        return super().index(variable) if new is None else expressed(new)
-
-    def offset(self, offset: Affine) -> Affine:
-        return offset.replaced(self._sum)
-
-    def _sum(self, atom: Variable | Expr) -> Affine | None:
-        if isinstance(atom, Variable):
-            return self._variables.get(atom)
-        rewritten = self.new(atom)
-        return None if rewritten is atom else as_sum(rewritten)
-
-
-def renaming(old: Sequence[Variable], new: Sequence[Variable]) -> dict[Variable, Affine]:
-    """The substitution of variables by others, one by one."""
-    pairs = zip(old, new, strict=True)
-    return {before: index_of(after) for before, after in pairs if before is not after}
+def renaming(old: Sequence[Variable], new: Sequence[Variable]) -> dict[Variable, Variable]:
+    """The substitution of loops by others, one by one."""
+    return {before: after for before, after in zip(old, new, strict=True) if before is not after}

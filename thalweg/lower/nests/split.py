@@ -8,12 +8,12 @@ time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 
 from thalweg.ir.expr import Bitcast, Call, Cast, Const, Expr, Index, Load, Select, select
-from thalweg.ir.index import number, upper_border
+from thalweg.ir.index import FloorMod, affine, number
 from thalweg.ir.index import variable as index_of
 from thalweg.ir.kernel import Store
 from thalweg.ir.loop import Variable
@@ -22,6 +22,8 @@ from thalweg.ir.target import Target
 from thalweg.lower.memory.buffers import Buffer, View
 from thalweg.lower.nests.loop_nest import LoopNest, NestTemplate, Renaming, stored
 
+#: The range of values that each index takes.
+Limits = dict[Variable, tuple[int, int]]
 _Range = tuple[Expr, int, int]  # a value, and the range of the index that chooses it
 
 # Large values
@@ -134,46 +136,55 @@ def split_large_selects(nests: Sequence[LoopNest], target: Target) -> list[LoopN
             continue
         pieces = [] if nest.checks else _split_write(nest.writes[0], target.max_expressions)
         result += [
-            LoopNest.of(write.variables, (write,), nest.nodes, aliases=nest.aliases)
+            LoopNest(NestTemplate(write.variables, (write,)), nest.nodes, aliases=nest.aliases)
             for write in pieces
         ] or [nest]
     return result
 
 
 def _split_write(write: Store, max_size: int) -> list[Store]:
-    along = _border(write.value)
-    if along is None or along[0] not in write.variables:
+    border = _border(write.value, {v: (0, v.extent) for v in write.variables})
+    if border is None:
         return []
-    groups = _groups(_ranges(write.value, along[0]), max_size)
-    return [_restricted(write, along[0], group) for group in groups]
+    along, _ = border
+    leaves = chosen_ranges(write.value, {along: (0, along.extent)})
+    groups = _groups(((part, *limits[along]) for part, limits in leaves), max_size)
+    return [_restricted(write, along, group) for group in groups]
 
 
-def _ranges(value: Expr, variable: Variable) -> Iterator[_Range]:
-    """The values that nested selects by an index choose from, and their ranges in order."""
-    pending = [(value, 0, variable.extent)]
+def chosen_ranges(value: Expr, limits: Limits) -> Iterator[tuple[Expr, Limits]]:
+    """The values that nested selects by some indices choose from, in order, and the ranges of these
+    indices for each."""
+    pending = [(value, limits)]
     while pending:
-        part, low, high = pending.pop()
-        border = _border(part)
-        if (
-            not isinstance(part, Select)
-            or border is None
-            or border[0] is not variable
-            or not low < border[1] < high
-        ):
-            yield part, low, high
-        else:
-            pending += [(part.otherwise, border[1], high), (part.chosen, low, border[1])]
+        part, limits = pending.pop()
+        border = _border(part, limits)
+        if border is None or not isinstance(part, Select):
+            yield part, limits
+            continue
+        variable, bound = border
+        low, high = limits[variable]
+        pending.append((part.otherwise, {**limits, variable: (bound, high)}))
+        pending.append((part.chosen, {**limits, variable: (low, bound)}))
 
 
-def _border(value: Expr) -> tuple[Variable, int] | None:
-    """The variable and the bound of a select by `variable < bound`."""
-    border = upper_border(value.condition) if isinstance(value, Select) else None
-    if border is None or not isinstance(border[0], Variable):
+def _border(part: Expr, limits: Limits) -> tuple[Variable, int] | None:
+    """The index of a select by `index < bound`, or by `index // divisor < bound`, and the bound of
+    the index, if that is inside its range."""
+    match part:
+        case Select(condition=Call(function="lt", arguments=(left, Const(value=limit)))):
+            term, bound = affine(left).sole_term if left.is_index else None, int(limit)
+        case _:
+            return None
+    if isinstance(term, FloorMod) and not term.modulus:
+        term, bound = term.number.sole_term, bound * term.divisor
+    if not isinstance(term, Variable) or term not in limits:
         return None
-    return border[0], border[1]
+    low, high = limits[term]
+    return (term, bound) if low < bound < high else None
 
 
-def _groups(ranges: Iterator[_Range], max_size: int) -> Iterator[list[_Range]]:
+def _groups(ranges: Iterable[_Range], max_size: int) -> Iterator[list[_Range]]:
     """Consecutive ranges in groups that fit a kernel each."""
     group: list[_Range] = []
     size = 0

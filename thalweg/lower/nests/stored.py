@@ -21,7 +21,7 @@ from thalweg.ir.index import Affine, affine, flat
 from thalweg.ir.loop import IndexTuple, Intermediate, Operand
 from thalweg.ir.rewrite import walk
 from thalweg.ir.target import Target
-from thalweg.lower.cost import Costs, Form, analyse, worth_inlining
+from thalweg.lower.cost import Form, analyse, worth_inlining
 from thalweg.lower.fingerprint import NodeClasses
 from thalweg.lower.nests.inline_producers import Operands, results_of
 from thalweg.lower.nests.match_contraction import summed_product, uncast
@@ -58,7 +58,7 @@ class StoredTensors:
         self._classes, self._operands = classes, operands
         self._roots = spec.region.roots
         self._outputs = frozenset(spec.region.outputs)
-        self._costs = Costs(target)
+        self._costs: dict[Tensor, tuple[float, int]] = {}  # of what is not stored, as `_cost` says
         self._summaries: dict[Tensor, OutputSummary] = {}
         self._by_class: dict[tuple[int, int], OutputSummary] = {}  # by class of node, and output
         self._reads: dict[Tensor, float] = defaultdict(float)
@@ -70,7 +70,7 @@ class StoredTensors:
         self._variables_read: dict[Tensor, frozenset[Tensor]] = {}
         self._widened: set[Tensor] = set()  # narrow floats that their readers widen
         self._moves: dict[Tensor, int] = {}  # of inlined tensors: reshapes and transposes in a row
-        self.tensors = self._costs.stored
+        self.tensors: set[Tensor] = set()
         self.views: dict[Tensor, tuple[Tensor, int]] = {}  # of which tensor, from which element on
         self.sums: set[Tensor] = set()  # outputs whose loop form is a sum of products
 
@@ -140,7 +140,9 @@ class StoredTensors:
     def _decide(self, position: int, tensor: Tensor, summary: OutputSummary) -> None:
         reads = summary.reads(tensor.op)
         sources = [source for source, _ in reads if source is not None]
-        self._costs.note(tensor, summary.form, reads)
+        costs = [(count, *self._cost(source)) for source, count in reads]
+        cost = sum([count * cost for count, cost, _ in costs], summary.form.cost)
+        self._costs[tensor] = cost, sum([size for _, _, size in costs], summary.form.expr_size)
         variables = self._variables_of(sources)
         moves = max([self._moves.get(source, 0) for source in sources], default=0)
         moves += summary.form.moves_only and summary.view is None
@@ -153,6 +155,13 @@ class StoredTensors:
             self.tensors.add(tensor)
         else:
             self._variables_read[tensor] = variables
+
+    def _cost(self, tensor: Tensor | None) -> tuple[float, int]:
+        """The cost of reading an element of a tensor or random stream, with all that is inlined
+        into it, and the size of the expression that reads it."""
+        if tensor is None or tensor in self.tensors or tensor not in self._costs:
+            return self._target.load_cost, 1
+        return self._costs[tensor]
 
     def _variables_of(self, sources: Iterable[Tensor]) -> frozenset[Tensor]:
         """The variables that a tensor of these sources reads, directly or through inlined ones."""
@@ -175,7 +184,7 @@ class StoredTensors:
             return True
         if moves and tensor in self._windowed:
             return True  # transposed once, not in every window
-        cost, expr_size = self._costs.of(tensor)
+        cost, expr_size = self._cost(tensor)
         if expr_size > self._target.max_expressions:
             return True
         return not worth_inlining(self._size(tensor), cost, self._reads[tensor], self._target)

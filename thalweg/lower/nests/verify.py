@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Set
+from dataclasses import replace
 from weakref import WeakSet
 
-import numpy as np
-
 from thalweg.ir import verify
-from thalweg.ir.rewrite import free_variables
+from thalweg.ir.kernel import Loops
 from thalweg.lower.lowered import Launch
 from thalweg.lower.memory.buffers import Buffer, BufferKind, Pieces
 from thalweg.lower.nests.loop_nest import LoopNest
@@ -47,20 +46,11 @@ def verify_launches(launches: Sequence[Launch]) -> None:
 
 
 def faults(nest: LoopNest) -> Iterator[str]:
-    """The invariants that a nest breaks."""
-    product, loops = nest.product, nest.variables
-    if not nest.serial <= set(loops):
-        yield "a serial variable is no loop"
-    sums = None if product is None else np.dtype(product.dtype)
-    for write in nest.writes:
-        if product is None and write.variables != loops[: len(write.variables)]:
-            yield "the variables of a write are no prefix of the loops"
-        yield from verify.store_faults(write, sums)
-    if product is not None:
-        bound = frozenset((*loops, *product.reduced))
-        for factor in (product.a, product.b):
-            if not free_variables(factor.value) <= bound:
-                yield "a factor depends on variables that are not bound"
+    """The invariants that a nest breaks: those of a kernel that has no arguments yet."""
+    writes, product = nest.writes, nest.product
+    if product is None:
+        return verify.body_faults(Loops((), nest.variables, writes, (), nest.serial))
+    return verify.body_faults(replace(product, stores=writes))
 
 
 def _unwritten(nest: LoopNest, written: Set[Buffer]) -> Iterator[str]:

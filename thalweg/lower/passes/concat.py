@@ -12,24 +12,19 @@ contiguous ones; on other targets there must be none.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from math import prod
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from thalweg.ir.expr import Expr, Load, Select
-from thalweg.ir.index import Affine, FloorMod, Term, bounds_of, upper_border
+from thalweg.ir.index import Affine, FloorMod, Term, bounds_of
 from thalweg.ir.kernel import Store
 from thalweg.ir.loop import Variable
 from thalweg.ir.target import Target
 from thalweg.lower.memory.buffers import Buffer, BufferKind, Pieces, nested_buffers
 from thalweg.lower.nests.loop_nest import LoopNest, NestTemplate, Renaming, users_of
-
-Result = TypeVar("Result")
-
-#: The range of values that each index takes.
-Limits = dict[Variable, tuple[int, int]]
+from thalweg.lower.nests.split import Limits, chosen_ranges
 
 
 class Step(NamedTuple):
@@ -41,6 +36,48 @@ class Step(NamedTuple):
     outer: int
 
 
+@dataclass(frozen=True)
+class Layout:
+    """The layout of a tensor inside a whole: its loops with their strides, the outermost first, and
+    its first element."""
+
+    steps: tuple[Step, ...]
+    start: int
+
+    @property
+    def run(self) -> int:
+        """The number of contiguous elements."""
+        last = self.steps[-1] if self.steps else Step(1, 1, 1)
+        return last.count if last.outer == 1 else 1
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether the tensor lies in the whole as it is."""
+        return all(step.inner == step.outer for step in self.steps)
+
+    def place(self, offset: Affine) -> Affine | None:
+        """An offset in the tensor as one in the whole; None where that is no affine sum."""
+        start, constant, highest = self.start, offset.constant, list[float]()
+        for step in self.steps:
+            value, constant = divmod(constant, step.inner)
+            start += value * step.outer
+            highest.append(value)
+        terms: dict[Term, int] = {}
+        for atom, factor in offset.terms.items():
+            low, high = bounds_of(atom)
+            level = next((n for n, s in enumerate(self.steps) if factor % s.inner == 0), None)
+            if level is None or factor < 0 or low < 0:
+                return None
+            times = factor // self.steps[level].inner
+            terms[atom] = times * self.steps[level].outer
+            highest[level] += times * high
+        fits = all(value < step.count for value, step in zip(highest, self.steps, strict=True))
+        return Affine(start, terms) if fits and offset.constant >= 0 else None
+
+
+Layouts = dict[Buffer, Layout]  # of the parts of a whole
+
+
 def alias_concat(nests: Sequence[LoopNest], pieces: Pieces) -> list[LoopNest]:
     """The nests without concatenating copies; adds the parts to `pieces`."""
     writers: dict[Buffer, list[Store]] = defaultdict(list)
@@ -49,11 +86,13 @@ def alias_concat(nests: Sequence[LoopNest], pieces: Pieces) -> list[LoopNest]:
             writers[buffer].append(write)
     removed: set[int] = set()
     aliases: dict[Buffer, frozenset[Buffer]] = {}
-    starts_by_template: dict[NestTemplate, dict[Buffer, int]] = {}
+    known: dict[NestTemplate, Layouts] = {}
     for position, nest in enumerate(nests):
-        starts = _by_template(nest, starts_by_template, partial(_copied, find=_start))
-        whole = nest.targets[0] if nest.targets else None
-        if whole is None or not starts or not pieces.keys().isdisjoint([whole, *starts]):
+        layouts = _layouts(nest, known)
+        if not layouts or not all(layout.is_contiguous for layout in layouts.values()):
+            continue
+        (whole,), starts = nest.targets, {part: layout.start for part, layout in layouts.items()}
+        if not pieces.keys().isdisjoint([whole, *starts]):
             continue
         if all(_is_written_once(writers[buffer]) for buffer in (whole, *starts)):
             if not aliases.keys().isdisjoint(starts):
@@ -85,76 +124,36 @@ def _with_aliases(nest: LoopNest, aliases: Mapping[Buffer, frozenset[Buffer]]) -
     return replace(nest, aliases=nest.aliases.union(*aliased)) if aliased else nest
 
 
-def _by_template(
-    nest: LoopNest,
-    by_template: dict[NestTemplate, dict[Buffer, Result]],
-    find: Callable[[LoopNest], dict[Buffer, Result]],
-) -> dict[Buffer, Result]:
-    """The result of `find` for a nest, cached by its template where all its views start at 0."""
-    if nest.checks or nest.aliases or any(shift for _, shift in nest.views):
-        return find(nest)
+def _layouts(nest: LoopNest, known: dict[NestTemplate, Layouts]) -> Layouts:
+    """The layout of each part that a nest copies into a whole; empty if it does anything else.
+    Cached by template where all views start at 0."""
     template = nest.template
-    if template not in by_template:
-        by_template[template] = find(LoopNest(template, nest.nodes))
-    by_buffer, position_of = by_template[template], template.buffers.index
-    return {nest.views[position_of(buffer)][0]: result for buffer, result in by_buffer.items()}
-
-
-def _copied(
-    nest: LoopNest, find: Callable[[Store, Load, Limits], Result | None]
-) -> dict[Buffer, Result]:
-    """The results of `find` for the parts that a nest copies into a whole; empty if the nest does
-    anything else, or if `find` returns None for a part."""
-    template = nest.template
-    if len(template.writes) != 1 or not isinstance(template.writes[0].value, Select):
+    if nest.checks or nest.aliases:
         return {}
-    if len(template.loads) < 2 or nest.serial or template.product or nest.checks or nest.aliases:
+    if any(shift for _, shift in nest.views):
+        return _copied(nest)
+    if template not in known:
+        known[template] = _copied(LoopNest(template, nest.nodes))
+    return {nest.bound[buffer][0]: layout for buffer, layout in known[template].items()}
+
+
+def _copied(nest: LoopNest) -> Layouts:
+    template = nest.template
+    if not _is_written_once(template.writes) or not isinstance(template.values[0], Select):
+        return {}
+    if len(template.loads) < 2 or nest.serial or template.product:
         return {}
     (write,) = nest.writes
-    results: dict[Buffer, Result] = {}
-    for leaf, limits in _leaves(write.value, {v: (0, v.extent) for v in nest.variables}):
-        result = find(write, leaf, limits) if isinstance(leaf, Load) else None
-        if result is None or not isinstance(leaf, Load) or leaf.buffer in results:
+    layouts: Layouts = {}
+    for leaf, limits in chosen_ranges(write.value, {v: (0, v.extent) for v in nest.variables}):
+        layout = _layout(write, leaf, limits) if isinstance(leaf, Load) else None
+        if layout is None or not isinstance(leaf, Load) or leaf.buffer in layouts:
             return {}
-        results[leaf.buffer] = result
-    return results
+        layouts[leaf.buffer] = layout
+    return layouts
 
 
 # Interleaved tensors
-
-
-@dataclass(frozen=True)
-class Layout:
-    """The layout of a tensor inside a whole: its loops with their strides, the outermost first, and
-    its first element."""
-
-    steps: tuple[Step, ...]
-    start: int
-
-    @property
-    def run(self) -> int:
-        """The number of contiguous elements."""
-        last = self.steps[-1] if self.steps else Step(1, 1, 1)
-        return last.count if last.outer == 1 else 1
-
-    def place(self, offset: Affine) -> Affine | None:
-        """An offset in the tensor as one in the whole; None where that is no affine sum."""
-        start, constant, highest = self.start, offset.constant, list[float]()
-        for step in self.steps:
-            value, constant = divmod(constant, step.inner)
-            start += value * step.outer
-            highest.append(value)
-        terms: dict[Term, int] = {}
-        for atom, factor in offset.terms.items():
-            low, high = bounds_of(atom)
-            level = next((n for n, s in enumerate(self.steps) if factor % s.inner == 0), None)
-            if level is None or factor < 0 or low < 0:
-                return None
-            times = factor // self.steps[level].inner
-            terms[atom] = times * self.steps[level].outer
-            highest[level] += times * high
-        fits = all(value < step.count for value, step in zip(highest, self.steps, strict=True))
-        return Affine(start, terms) if fits and offset.constant >= 0 else None
 
 
 def concat_in_place(nests: Sequence[LoopNest], pieces: Pieces, target: Target) -> list[LoopNest]:
@@ -162,10 +161,10 @@ def concat_in_place(nests: Sequence[LoopNest], pieces: Pieces, target: Target) -
     fixed = nested_buffers(pieces)
     writers, readers = users_of(nests)
     result: list[LoopNest | None] = list(nests)
-    layouts_by_template: dict[NestTemplate, dict[Buffer, Layout]] = {}
+    known: dict[NestTemplate, Layouts] = {}
     templates: dict[Any, tuple[NestTemplate, Buffer] | None] = {}
     for position, copy in enumerate(nests):
-        parts = _by_template(copy, layouts_by_template, _layouts)
+        parts = _layouts(copy, known)
         if not parts or not fixed.isdisjoint(parts):
             continue
         (whole,) = copy.targets
@@ -182,7 +181,7 @@ def concat_in_place(nests: Sequence[LoopNest], pieces: Pieces, target: Target) -
             for number in producers
         }
         for number in others:
-            is_copy = bool(_by_template(nests[number], layouts_by_template, _layouts))
+            is_copy = bool(_layouts(nests[number], known))
             reader = None if is_copy else changed.get(number, result[number])
             changed[number] = _reading_from_whole(reader, parts, whole)
         if None not in changed.values():
@@ -190,11 +189,6 @@ def concat_in_place(nests: Sequence[LoopNest], pieces: Pieces, target: Target) -
             for number, nest in changed.items():
                 result[number] = nest
     return [nest for nest in result if nest is not None]
-
-
-def _layouts(copy: LoopNest) -> dict[Buffer, Layout]:
-    """The layout of each part that a nest copies; empty if it does anything else."""
-    return _copied(copy, _layout) if _is_written_once(copy.template.writes) else {}
 
 
 def _layout(write: Store, leaf: Load, limits: Limits) -> Layout | None:
@@ -221,7 +215,7 @@ def _writing_to_whole(
     if producer is None:
         return None
     layouts = tuple(parts.get(buffer) for buffer in producer.targets)
-    shifts = [producer.views[number][1] for number in producer.template.written]
+    shifts = [producer.bound[write.buffer][1] for write in producer.template.writes]
     if any(layout and shift for layout, shift in zip(layouts, shifts, strict=True)):
         return None
     key = producer.template, layouts
@@ -274,51 +268,7 @@ def _reading_from_whole(
     return reader.with_writes(tuple(map(Renaming({}, replacement).store, reader.writes)))
 
 
-# Selects by an index
-
-
-def _leaves(value: Expr, limits: Limits) -> list[tuple[Expr | None, Limits]]:
-    """The values that selects by an index choose from, and the ranges of indices for each."""
-    if not isinstance(value, Select):
-        return [(value, limits)]
-    border = _border(value.condition)
-    if border is None:
-        return [(None, limits)]
-    variable, bound = border
-    low, high = limits.get(variable, (0, 0))
-    if not low < bound < high:
-        return [(None, limits)]
-    below, above = {**limits, variable: (low, bound)}, {**limits, variable: (bound, high)}
-    return [*_leaves(value.chosen, below), *_leaves(value.otherwise, above)]
-
-
-def _border(condition: Expr) -> tuple[Variable, int] | None:
-    """The variable that a condition bounds from above, and the bound."""
-    border = upper_border(condition)
-    if border is None:
-        return None
-    atom, bound = border
-    if isinstance(atom, Variable):
-        return atom, bound
-    if not isinstance(atom, FloorMod) or atom.modulus or not _is_one_variable(atom.number):
-        return None
-    (variable,) = atom.number.terms
-    return (variable, bound * atom.divisor) if isinstance(variable, Variable) else None
-
-
-def _is_one_variable(index: Affine) -> bool:
-    return index.constant == 0 and list(index.terms.values()) == [1]
-
-
 # Offsets
-
-
-def _start(write: Store, leaf: Load, limits: Limits) -> int | None:
-    """The element of the whole at which a part begins, if the copy of it is contiguous."""
-    steps = steps_of(write, leaf, limits)
-    if steps is None or any(step.inner != step.outer for step in steps):
-        return None
-    return first_offset(write.offset, limits)
 
 
 def steps_of(write: Store, leaf: Load, limits: Limits) -> list[Step] | None:
@@ -365,9 +315,8 @@ def _digits_of(offset: Affine, limits: Limits) -> list[tuple[Variable, int, int,
 
 def _digit(atom: Any) -> tuple[Any, int, int]:
     """A term as a digit of an index: the index, the divisor and the modulus (0: none)."""
-    if isinstance(atom, FloorMod) and _is_one_variable(atom.number):
-        (number,) = atom.number.terms
-        return number, atom.divisor, atom.modulus
+    if isinstance(atom, FloorMod) and atom.number.sole_term is not None:
+        return atom.number.sole_term, atom.divisor, atom.modulus
     return atom, 1, 0
 
 

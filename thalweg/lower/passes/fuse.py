@@ -13,7 +13,7 @@ once. The stores of the first nest that are read later remain, once for each row
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import compress
@@ -31,12 +31,15 @@ from thalweg.ir.target import Target
 from thalweg.lower.memory.buffers import Buffer, BufferKind, View
 from thalweg.lower.nests.loop_nest import (
     BoundTemplate,
+    LastAccesses,
     LoopNest,
     NestTemplate,
     Renaming,
     renaming,
 )
 from thalweg.lower.nests.reductions import is_contiguous, outermost
+
+Substitution = Mapping[Variable, Variable | Affine]
 
 _MAX_CANDIDATES = 8
 _MIN_ROW = 64  # elements that are reduced for each row, and that are written for it
@@ -56,8 +59,7 @@ class _Fusion:
 
     def __init__(self, target: Target) -> None:
         self.nests: list[LoopNest | None] = []
-        self._written_at: dict[Buffer, int] = defaultdict(lambda: -1)
-        self._used_at: dict[Buffer, int] = defaultdict(lambda: -1)
+        self._last = LastAccesses(-1)
         self._fused = _FusedTemplates(target)
         self._pairs = target.pairs_sums
         self._single: dict[Any, int] = {}  # positions of column sums without a partner, by shape
@@ -72,11 +74,11 @@ class _Fusion:
             fused = self._fused.of(target, nest)
             if fused is None:
                 continue
-            if self._can_rise(nest, position):
+            if self._last.before(nest) <= position:
                 self.nests[position] = fused
-                self._note(nest, position)
+                self._last.note(nest, position)
                 return
-            if self._can_sink(target, position):
+            if self._last.before(target) <= position:  # nothing after it depends on it
                 self.nests[position] = None
                 self._append(fused)
                 return
@@ -85,18 +87,8 @@ class _Fusion:
         self._append(nest)
 
     def _append(self, nest: LoopNest) -> None:
-        self._note(nest, len(self.nests))
+        self._last.note(nest, len(self.nests))
         self.nests.append(nest)
-
-    def _note(self, nest: LoopNest, position: int) -> None:
-        """Note the accesses of a nest at a position."""
-        used, written = self._used_at, self._written_at
-        for buffer in nest.reads | nest.written:
-            if used[buffer] < position:
-                used[buffer] = position
-        for buffer in nest.written:
-            if written[buffer] < position:
-                written[buffer] = position
 
     def _candidates(self, nest: LoopNest) -> list[int]:
         template = nest.template
@@ -104,24 +96,9 @@ class _Fusion:
             return []
         if any(write.combine != "set" for write in template.writes):
             return []
-        positions = {self._written_at[buffer] for buffer in nest.reads}
-        positions |= {self._used_at[buffer] for buffer in nest.reads if buffer.size > 1}
+        positions = {self._last.written[buffer] for buffer in nest.reads}
+        positions |= {self._last.used[buffer] for buffer in nest.reads if buffer.size > 1}
         return sorted(positions - {-1}, reverse=True)[:_MAX_CANDIDATES]
-
-    def _can_rise(self, nest: LoopNest, position: int) -> bool:
-        """Whether a new nest may move up to a position: no later nest writes what it reads or
-        writes, or reads what it writes."""
-        touched = nest.reads | nest.written
-        return all(self._written_at[buffer] <= position for buffer in touched) and all(
-            self._used_at[buffer] <= position for buffer in nest.written
-        )
-
-    def _can_sink(self, nest: LoopNest, position: int) -> bool:
-        """Whether an earlier nest may move down to the end: no later nest reads or writes what it
-        writes, or writes what it reads."""
-        return all(self._used_at[buffer] <= position for buffer in nest.written) and all(
-            self._written_at[buffer] <= position for buffer in nest.reads
-        )
 
 
 def _column_sum_shape(nest: LoopNest) -> Any:
@@ -179,6 +156,12 @@ def _joined_nodes(first: LoopNest, second: LoopNest) -> tuple[Node, ...]:
     return first.nodes + tuple([node for node in second.nodes if node not in first.nodes])
 
 
+def _joined(template: NestTemplate, first: LoopNest, second: LoopNest) -> LoopNest:
+    """The nest of a template that does what both nests do."""
+    checks, aliases = first.checks + second.checks, first.aliases | second.aliases
+    return LoopNest(template, _joined_nodes(first, second), checks, aliases)
+
+
 def _fused(first: LoopNest, second: LoopNest, target: Target) -> LoopNest | None:
     """Both nests fused, or None where that is illegal or unprofitable."""
     if first.serial or second.serial or first.template.is_sealed:
@@ -207,7 +190,7 @@ def _fused(first: LoopNest, second: LoopNest, target: Target) -> LoopNest | None
     return _merge(first, second, stores, indices)
 
 
-def _matched_loops(second: LoopNest, first: LoopNest) -> dict[Variable, Affine] | None:
+def _matched_loops(second: LoopNest, first: LoopNest) -> Substitution | None:
     """The variables of the second nest in terms of those of the first: of equal loops, or of loops
     that collapse to equal ones, if every offset stays affine. None where there is no such match."""
     if first.domain == second.domain:
@@ -294,7 +277,7 @@ def _merge(
     first: LoopNest,
     second: LoopNest,
     stores: dict[Buffer, list[Store]],
-    indices: dict[Variable, Affine],
+    indices: Substitution,
 ) -> LoopNest:
     def stored_value(part: Expr) -> Expr | None:
         if not isinstance(part, Load) or part.buffer not in stores:
@@ -302,34 +285,13 @@ def _merge(
         return stores[part.buffer][-1].value
 
     renamed = Renaming(indices, stored_value)
-    is_same = first.domain == second.domain
     writes = list(first.writes)
     for write in second.writes:
-        writes = [w for w in writes if w.buffer is not write.buffer]
-        if is_same:
-            moved = _renamed(write, renamed, second.variables, first.variables)
-        else:
-            moved = renamed.store(write)
+        moved = renamed.store(write)
+        if first.domain != second.domain:
             moved = replace(moved, variables=first.variables, distinct=frozenset())
-        writes.append(moved)
-    return LoopNest.of(
-        first.variables,
-        tuple(writes),
-        _joined_nodes(first, second),
-        first.product,
-        first.checks + second.checks,
-        aliases=first.aliases | second.aliases,
-    )
-
-
-def _renamed(
-    write: Store, renamed: Renaming, old: Sequence[Variable], new: Sequence[Variable]
-) -> Store:
-    """A write with its variables renamed."""
-    new_variables = dict(zip(old, new, strict=True))
-    variables = tuple([new_variables[v] for v in write.variables])
-    distinct = frozenset([new_variables[v] for v in write.distinct])
-    return replace(renamed.store(write), variables=variables, distinct=distinct)
+        writes = [*(w for w in writes if w.buffer is not write.buffer), moved]
+    return _joined(NestTemplate(first.variables, tuple(writes), first.product), first, second)
 
 
 def _without_dead(nests: list[LoopNest]) -> list[LoopNest]:
@@ -446,7 +408,7 @@ def _has_only_row_reductions(nest: LoopNest, rows: Sequence[Variable]) -> bool:
 def _writes_over(nest: LoopNest, rows: tuple[Variable, ...]) -> list[Store]:
     """The writes of a nest over other variables."""
     renamed = Renaming(renaming(nest.variables, rows))
-    return [_renamed(write, renamed, nest.variables, rows) for write in nest.writes]
+    return [renamed.store(write) for write in nest.writes]
 
 
 def _fused_rows(first: LoopNest, second: LoopNest) -> LoopNest:
@@ -458,5 +420,4 @@ def _fused_rows(first: LoopNest, second: LoopNest) -> LoopNest:
 
     replaced = Renaming({}, stored_value)
     all_writes = (*writes, *map(replaced.store, second.writes))
-    checks = first.checks + second.checks
-    return LoopNest.of(second.variables, all_writes, _joined_nodes(first, second), checks=checks)
+    return _joined(NestTemplate(second.variables, all_writes), first, second)

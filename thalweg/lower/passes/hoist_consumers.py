@@ -7,14 +7,13 @@ and their memory is freed early.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 
 from thalweg.ir.loop import iterations
 from thalweg.ir.rewrite import loads_in
 from thalweg.ir.target import Target
 from thalweg.lower.memory.buffers import Buffer, temporary_bytes
-from thalweg.lower.nests.loop_nest import LoopNest
+from thalweg.lower.nests.loop_nest import LastAccesses, LoopNest
 
 _SortKey = tuple[int, int]  # the nest that a nest follows, and its rank among those hoisted there
 _START: _SortKey = (-1, 0)
@@ -32,8 +31,7 @@ class _Scheduler:
 
     def __init__(self, nests: Sequence[LoopNest], target: Target) -> None:
         self._target = target
-        self._written: dict[Buffer, _SortKey] = defaultdict(lambda: _START)
-        self._used: dict[Buffer, _SortKey] = defaultdict(lambda: _START)
+        self._last = LastAccesses(_START)
         self._checked = _START
         self._check_positions = _check_positions(nests, target)
         self._last_check = max(self._check_positions, default=-1)
@@ -42,11 +40,9 @@ class _Scheduler:
         """The sort key of the next nest."""
         key = position, 0
         if self._may_move(position, nest):
-            key = self._earliest(nest)[0], position + 1
-        for buffer in nest.reads | nest.written:
-            self._used[buffer] = max(self._used[buffer], key)
-        for buffer in nest.written:
-            self._written[buffer] = max(self._written[buffer], key)
+            checked = self._checked if _updates_variables(nest) else _START
+            key = max(self._last.before(nest), checked)[0], position + 1
+        self._last.note(nest, key)
         if position in self._check_positions:
             self._checked = max(self._checked, key)
         return key
@@ -57,13 +53,6 @@ class _Scheduler:
         written, read = temporary_bytes(nest.written), temporary_bytes(nest.reads)
         min_bytes, shrinkage = self._target.min_hoisted_bytes, self._target.hoisted_shrinkage
         return _is_scalar(nest) or (read >= min_bytes and written * shrinkage <= read)
-
-    def _earliest(self, nest: LoopNest) -> _SortKey:
-        """The last sort key of the nests that it depends on."""
-        keys = [self._written[buffer] for buffer in nest.reads]
-        keys += [self._used[buffer] for buffer in nest.written]
-        keys += [self._checked] if _updates_variables(nest) else []
-        return max(keys, default=_START)
 
 
 def _check_positions(nests: Sequence[LoopNest], target: Target) -> set[int]:

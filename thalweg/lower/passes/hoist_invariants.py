@@ -21,6 +21,7 @@ from thalweg.ir.rewrite import Replace, free_variables, loads_in, walk
 from thalweg.lower.memory.buffers import Buffer
 from thalweg.lower.nests.loop_nest import (
     LoopNest,
+    NestTemplate,
     Renaming,
     contiguous_variable,
     renaming,
@@ -101,5 +102,5 @@ def _stored(
         loops = tuple([Variable.fresh(v.extent) for v in level])
         write, _ = stored(Renaming(renaming(level, loops)).of(part), loops, nest.nodes[0])
         buffers[key] = write.buffer
-        hoisted.append(LoopNest.of(loops, (write,), nest.nodes))
+        hoisted.append(LoopNest(NestTemplate(loops, (write,)), nest.nodes))
     return Load(buffers[key], row_major(level))

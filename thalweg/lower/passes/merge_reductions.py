@@ -156,12 +156,11 @@ def _merged(
     sums = Accumulated(product.dtype)
     value = sums if remaining is None else sums + Renaming(onto).of(remaining)
     rename = Renaming(onto, lambda part: value if part is chain else None)
-    write = total.writes[0]
-    merged_write = replace(rename.store(write), variables=first.variables)
+    writes = (rename.store(total.writes[0]),)
     nodes = tuple(dict.fromkeys(n for nest in (*products, total) for n in nest.nodes))
     checks = tuple(n for nest in (*products, total) for n in nest.checks)
     aliases = frozenset(f.load.buffer for c in contractions for f in (c.a, c.b))
-    return LoopNest.of(first.variables, (merged_write,), nodes, product, checks, aliases=aliases)
+    return LoopNest(NestTemplate(first.variables, writes, product), nodes, checks, aliases)
 
 
 def _merged_factor(factors: Sequence[Access], steps: Variable, pieces: Pieces) -> Access | None:

@@ -88,7 +88,7 @@ def _copy(user: LoopNest, matrix: _Matrix, copy: Buffer) -> LoopNest:
     value = Load(matrix.buffer, offset)
     loops = inner, column
     write = Store(copy, loops, Affine(0, {inner: matrix.columns, column: 1}), value)
-    return LoopNest.of(loops, (write,), user.nodes[:1])
+    return LoopNest(NestTemplate(loops, (write,)), user.nodes[:1])
 
 
 def _reading_copy(

@@ -43,7 +43,7 @@ from thalweg.ir.index import variable as index_of
 from thalweg.ir.kernel import Store
 from thalweg.ir.loop import Variable, iterations
 from thalweg.ir.target import Target
-from thalweg.lower.nests.loop_nest import LoopNest, Renaming, contiguous_variable
+from thalweg.lower.nests.loop_nest import LoopNest, NestTemplate, Renaming, contiguous_variable
 from thalweg.platform.dtype_traits import compute_dtype
 
 Tile = dict[Variable, int]  # the number of elements along each variable
@@ -75,7 +75,8 @@ def _tiled(nest: LoopNest, target: Target) -> LoopNest:
         for position in itertools.product(*(range(side) for side in tile.values()))
         for write in _writes_at(whole, loops, tile, dict(zip(tile, position, strict=True)))
     ]
-    return LoopNest.of(writes[0].variables, tuple(writes), nest.nodes, aliases=nest.aliases)
+    template = NestTemplate(writes[0].variables, tuple(writes))
+    return LoopNest(template, nest.nodes, aliases=nest.aliases)
 
 
 def _is_plain(nest: LoopNest) -> bool:

@@ -19,8 +19,9 @@ from thalweg.graph.node import Node, Tensor, reached
 from thalweg.graph.op import Op
 from thalweg.graph.rewriter import Rewriter
 from thalweg.graph.subgraph import Body
-from thalweg.ir.expr import Call, argument, as_expr
+from thalweg.ir.expr import Call, as_expr
 from thalweg.ir.functions.table import FUNCTIONS
+from thalweg.ir.loop import Operand
 from thalweg.ir.rewrite import walk
 from thalweg.optimize.pure import is_free
 from thalweg.optimize.step_graph import StepGraph
@@ -56,7 +57,7 @@ def _calls_function(node: Node) -> bool:
     """Whether an element calls a function that costs more than a read."""
     if not node.op.has("element"):
         return False
-    inputs = [argument(n, _number_dtype(tensor)) for n, tensor in enumerate(node.inputs)]
+    inputs = [Operand(n, (), _number_dtype(t))[()] for n, t in enumerate(node.inputs)]
     parts = walk([as_expr(node.op.element(*inputs))])
     return any(
         isinstance(part, Call) and FUNCTIONS[part.function].cost >= _MIN_COST for part in parts
