@@ -92,12 +92,6 @@ class Device(ABC):
     ) -> AnyProgram:
         """The program of a template from the program cache, with its loaded kernels."""
 
-    @abstractmethod
-    def list_launches(
-        self, lowered: Lowered, kernels: Sequence[SpecializedKernel], template: Any, loaded: Any
-    ) -> Any:
-        """The `Listing` of a program from the program cache, for printing its plan."""
-
     @property
     def runs_control(self) -> bool:
         """Whether it runs conditionals and loops natively."""

@@ -89,7 +89,8 @@ class DeviceProgram(ABC, Generic[InvocationT, CallT]):
         self.registers_use = bool(self.written) or any(size > 1 for size in sizes)
 
     @cached_property
-    def _listing(self) -> Listing[CallT]:
+    def listing(self) -> Listing[CallT]:
+        """What it was compiled from."""
         return self._make_listing()
 
     @property
@@ -100,17 +101,17 @@ class DeviceProgram(ABC, Generic[InvocationT, CallT]):
     @property
     def lowered(self) -> Lowered:
         """The lowered region."""
-        return self._listing.lowered
+        return self.listing.lowered
 
     @property
     def calls(self) -> Sequence[CallT]:
         """The launches with their code."""
-        return self._listing.calls
+        return self.listing.calls
 
     @property
     def arena(self) -> Arena:
         """The memory plan of the temporaries."""
-        return self._listing.arena
+        return self.listing.arena
 
     @abstractmethod
     def __call__(

@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from thalweg.device import tuning
 from thalweg.device.device import Device
 from thalweg.device.program import AnyProgram
 from thalweg.graph.node import Node, Tensor
 from thalweg.ir.target import Target
-from thalweg.lower.dynamic_shapes import Form, Varying, adapted
+from thalweg.lower.dynamic_shapes import Form, adapted
 from thalweg.lower.specialise import NotCompiled, Region
 from thalweg.ops.core.buffer import Buffer, HostBuffer
 from thalweg.ops.core.context import VariableCell
@@ -30,7 +29,7 @@ from thalweg.platform.caches import Bounded
 from thalweg.platform.collector import gc_paused
 from thalweg.platform.depth import deep_calls
 from thalweg.platform.forks import freed_after_fork
-from thalweg.runtime.program_cache import CachedProgram, ProgramCache
+from thalweg.runtime.program_cache import ProgramCache
 
 if TYPE_CHECKING:
     from thalweg.lower.lowered import Lowered
@@ -123,10 +122,7 @@ class Executable:
         self._fallbacks: dict[Node, Run] = {}  # by the node that cannot be compiled
         self._runs_without_program = Bounded[Shapes, int]("runs without a program", _MAX_SIGHTED)
         self._is_small = True  # until a program is large
-        self._varying = Varying()
         self._cache = ProgramCache(region, device)
-        #: Forms of restored programs that `_varying` has not been given yet.
-        self._not_restored: list[Callable[[], Form]] = []
         self._lock = freed_after_fork(threading.Lock())
         #: Whether every run is shorter than the interpreter's switch interval.
         self.holds_gil = False
@@ -250,34 +246,29 @@ class Executable:
     def _restore(self, shapes: Mapping[Tensor, Any]) -> AnyProgram | None:
         """The program that an earlier process stored; None if there is none."""
         with gc_paused():
-            cached = None if tuning.TUNES else self._cache.find(list(shapes.values()))
+            cached = self._cache.find(list(shapes.values()))
         if cached is None:
             return None
-        self._not_restored.append(cached.form)
-        listing = partial(_listing, self.region, shapes, self.device, cached)
+        listing = partial(_listing, self.region, shapes, self.device, cached.form)
         return self.device.restore(cached.template, cached.loaded, self.region, listing)
 
     def _lower_and_load(self, shapes: Mapping[Tensor, Any]) -> AnyProgram:
-        for form in self._not_restored:
-            self._varying.restore(form())
-        self._not_restored.clear()
         try:
             with gc_paused():
                 lowered = lower(self.region, shapes, self.device.target)
         except NotCompiled as failure:
             self._cache.store_failure(failure)
             raise
-        form = self._varying.see(lowered.launches)
-        program = self.device.load(lowered, adapted(lowered.launches, form))
-        self._cache.store(program.template, form)
+        program = self.device.load(lowered, self._cache.specialized(lowered.launches))
+        self._cache.store(program.template)
         return program
 
 
 def _listing(
-    region: Region, shapes: Mapping[Tensor, Any], device: Device, cached: CachedProgram
+    region: Region, shapes: Mapping[Tensor, Any], device: Device, form: Callable[[], Form]
 ) -> Any:
-    """The listing of a restored program. It needs the lowering, so the region is lowered now."""
+    """The listing of a restored program. It needs the lowering, so the region is lowered now; its
+    kernels are loaded already."""
     with gc_paused(), deep_calls():
         lowered = lower(region, shapes, device.target)
-        launches = adapted(lowered.launches, cached.form())
-        return device.list_launches(lowered, launches, cached.template, cached.loaded)
+        return device.load(lowered, adapted(lowered.launches, form())).listing

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import importlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from thalweg.device import tuning
 from thalweg.device.control import AnyControlStep, CapacityExceeded
 from thalweg.device.control_inputs import (
     FIRST_CAPACITY,
@@ -24,7 +23,6 @@ from thalweg.device.control_inputs import (
 )
 from thalweg.device.device import Device
 from thalweg.lower.control.program import LISTS, Binding, Capacity
-from thalweg.lower.dynamic_shapes import Form, Varying, adapted
 from thalweg.lower.specialise import ControlRegion, NotCompiled
 from thalweg.platform.caches import Bounded
 from thalweg.platform.collector import gc_paused
@@ -50,10 +48,7 @@ class NativeControl:
         self._programs = Bounded[Any, AnyControlStep | None](
             "programs of a loop or conditional", _MAX_PROGRAMS
         )
-        self._varying = Varying()
         self._cache = ProgramCache(unit, device)
-        #: Forms of restored programs that `_varying` has not been given yet.
-        self._not_restored: list[Callable[[], Form]] = []
         self._capacity = Capacity(FIRST_CAPACITY, FIRST_CAPACITY)
         self.reason = ""  # why the last call was not native, if it was not
         self._lock = freed_after_fork(threading.Lock())
@@ -98,25 +93,18 @@ class NativeControl:
 
     def _restore(self, inputs: Sequence[Binding], capacity: Capacity) -> AnyControlStep | None:
         """The program that an earlier process stored; None if there is none."""
-        if not RESTORES or tuning.TUNES:
+        if not RESTORES:
             return None
         cached = self._cache.find([(repr(capacity),), *[(buffer_text(each),) for each in inputs]])
-        if cached is None:
-            return None
-        self._not_restored.append(cached.form)
-        return self._device.restore_control(cached.template, cached.loaded)
+        return cached and self._device.restore_control(cached.template, cached.loaded)
 
     def _lower_and_load(self, inputs: Sequence[Binding], capacity: Capacity) -> AnyControlStep:
-        for form in self._not_restored:
-            self._varying.restore(form())
-        self._not_restored.clear()
         builder = importlib.import_module("thalweg.lower.control.builder")  # imported on demand
         program = builder.lower_control(
             self._unit, inputs, capacity, self._device.target, self._lower
         )
-        form = self._varying.see(program.launches)
-        kernels = adapted(program.launches, form)
+        kernels = self._cache.specialized(program.launches)
         step = self._device.load_control(self._unit, program, kernels, capacity.of(LISTS))
         if step.template is not None:
-            self._cache.store(step.template, form)
+            self._cache.store(step.template)
         return step

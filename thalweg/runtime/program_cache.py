@@ -13,7 +13,7 @@ import importlib
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from hashlib import blake2b
 from typing import Any
 
@@ -24,12 +24,13 @@ from thalweg.codegen.cache import shared_disk
 from thalweg.codegen.contraction.tune import winners
 from thalweg.codegen.sources import own_digest
 from thalweg.codegen.winograd import ENABLED
+from thalweg.device import tuning
 from thalweg.device.device import Device
 from thalweg.graph.node import Node, Tensor
 from thalweg.ir.target import Target
-from thalweg.lower.dynamic_shapes import Form
+from thalweg.lower.dynamic_shapes import Form, SpecializedKernel, Varying, adapted
 from thalweg.lower.fingerprint import control_fingerprint, control_nodes, fingerprint
-from thalweg.lower.lowered import Lowered
+from thalweg.lower.lowered import Launch, Lowered
 from thalweg.lower.specialise import ControlRegion, NotCompiled, Region, Shape
 from thalweg.runtime.program_format import UNREADABLE, Unwritable, decode, encode
 
@@ -55,11 +56,18 @@ class ProgramCache:
     def __init__(self, unit: Region | ControlRegion, device: Device) -> None:
         self._unit, self._device = unit, device
         self._first: Shapes | None = None
-        self._varying: set[tuple[int, int]] = set()  # (input, dimension)
+        self._varying_sizes: set[tuple[int, int]] = set()  # (input, dimension)
         self._name: str | None = None  # of the last lookup
+        self._varying = Varying()
+        #: Forms of restored programs that `_varying` has not been given yet.
+        self._not_restored: list[Callable[[], Form]] = []
+        self._form: Form | None = None  # of the last lowering
 
     def find(self, shapes: Shapes) -> CachedProgram | None:
-        """Look up the program for these shapes; raises NotCompiled if it is known to have none."""
+        """Look up the program for these shapes; raises NotCompiled if it is known to have none.
+        Programs are not restored while tuning: it measures those that are compiled."""
+        if tuning.TUNES:
+            return None
         self._note(shapes)
         self._name = self._name_of(shapes)
         match read_entry(self._name, self._region):
@@ -68,13 +76,24 @@ class ProgramCache:
             case template, bytes(form):
                 loaded = self._device.find_kernels(template.kernels)
                 if loaded is not None:
-                    return CachedProgram(template, loaded, lambda: decode(form, self._region))
+                    self._not_restored.append(partial(decode, form, self._region))
+                    return CachedProgram(template, loaded, self._not_restored[-1])
             case _:
                 pass
         return None
 
-    def store(self, template: Any, form: Form) -> None:
-        """Store the program that the last lookup missed; its form is decoded only on demand."""
+    def specialized(self, launches: Sequence[Launch]) -> list[SpecializedKernel]:
+        """The kernels of a new lowering; integers that differ from earlier ones are read at run
+        time."""
+        for form in self._not_restored:
+            self._varying.restore(form())
+        self._not_restored.clear()
+        self._form = self._varying.see(launches)
+        return adapted(launches, self._form)
+
+    def store(self, template: Any) -> None:
+        """Store the program of the last lowering; its form is decoded only on demand."""
+        form = self._form
         write_entry(self._name, self._region, lambda: (template, encode(form, self._region)))
 
     def store_failure(self, failure: NotCompiled) -> None:
@@ -86,13 +105,13 @@ class ProgramCache:
         first = self._first = self._first or shapes
         for position, (old, new) in enumerate(zip(first, shapes, strict=True)):
             if len(old) != len(new):
-                self._varying.add((position, -1))
+                self._varying_sizes.add((position, -1))
             if old != new:
                 pairs = enumerate(zip(old, new, strict=False))
-                self._varying |= {(position, axis) for axis, (a, b) in pairs if a != b}
+                self._varying_sizes |= {(position, axis) for axis, (a, b) in pairs if a != b}
 
     def _name_of(self, shapes: Shapes) -> str | None:
-        shapes_text = f"{shapes} {sorted(self._varying)}"
+        shapes_text = f"{shapes} {sorted(self._varying_sizes)}"
         return entry_name(self._fingerprint, f"{winners().state} {self._device.key} {shapes_text}")
 
     @cached_property

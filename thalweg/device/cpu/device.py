@@ -96,18 +96,6 @@ class CpuDevice(Device):
         """A program from its template and its loaded kernels."""
         return Program(template, kernels, region, listing, self.pool)
 
-    def list_launches(
-        self,
-        lowered: Lowered,
-        kernels: Sequence[SpecializedKernel],
-        template: TableTemplate,
-        loaded: Sequence[Loaded],
-    ) -> Listing[Call]:
-        """The listing of a program from the program cache."""
-        compiler = importlib.import_module("thalweg.device.cpu.listing")  # imported when needed
-        code = [loaded[call.kernel] for call in template.calls]
-        return compiler.build_listing(lowered, kernels, code, self.target, prepacks=True)
-
     def load_control(
         self,
         unit: ControlRegion,

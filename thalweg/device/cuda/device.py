@@ -19,7 +19,7 @@ from thalweg.device.cuda.discovery import found_driver
 from thalweg.device.cuda.driver import Context, Driver, Properties
 from thalweg.device.cuda.graph_template import GraphTemplate
 from thalweg.device.cuda.kernels import Kernels, LoadedKernel
-from thalweg.device.cuda.listing import CudaListing, listed
+from thalweg.device.cuda.listing import CudaListing
 from thalweg.device.cuda.loading import load_kernels, make_template
 from thalweg.device.cuda.memory import DeviceBuffer, Memory, Pool
 from thalweg.device.cuda.program import CudaProgram, DeviceMemory
@@ -158,17 +158,6 @@ class CudaDevice(Device):
     ) -> CudaProgram:
         """A program from its template and its loaded kernels."""
         return CudaProgram(template, kernels, region, listing, self.shared)
-
-    def list_launches(
-        self,
-        lowered: Lowered,
-        kernels: Sequence[SpecializedKernel],
-        template: GraphTemplate,
-        loaded: Sequence[LoadedKernel],
-    ) -> CudaListing:
-        """What a program was made of."""
-        found = [loaded[launch.kernel] for launch in template.launches]
-        return listed(lowered, kernels, found, self.target)
 
     @property
     def runs_control(self) -> bool:
