@@ -12,7 +12,7 @@ import thalweg as tf
 from thalweg.codegen.llvm.compile import optimised
 from thalweg.codegen.loops.kernel import Iteration
 from thalweg.codegen.machine import host
-from thalweg.device.cpu import control_parts
+from thalweg.device.cpu import control_loading
 from thalweg.device.cuda.discovery import found_driver
 
 
@@ -29,13 +29,13 @@ def _on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def iterations(monkeypatch: pytest.MonkeyPatch) -> list[Iteration]:
     """Those that are made meanwhile, which run three times at most in one call."""
     result: list[Iteration] = []
-    request = control_parts.iteration_request
+    request = control_loading.iteration_request
 
     def noted(iteration, target):
         result.append(replace(iteration, max_iterations=3))
         return request(result[-1], target)
 
-    monkeypatch.setattr(control_parts, "iteration_request", noted)
+    monkeypatch.setattr(control_loading, "iteration_request", noted)
     return result
 
 
@@ -152,13 +152,13 @@ def test_steps_of_any_size_end_where_they_should(step, start) -> None:
 
 def test_a_loop_that_only_counts_is_no_loop_in_machine_code(monkeypatch) -> None:
     requests = []
-    request = control_parts.iteration_request
+    request = control_loading.iteration_request
 
     def noted(*arguments):
         requests.append(request(*arguments))
         return requests[-1]
 
-    monkeypatch.setattr(control_parts, "iteration_request", noted)
+    monkeypatch.setattr(control_loading, "iteration_request", noted)
     assert _after(np.int32, 3, lambda i: i < 1_000_000, lambda i: i + 1) == 1_000_000
     (module,) = [one.make() for one in requests]
     text = optimised(module.text, host(), module.passes)

@@ -79,27 +79,25 @@ class Stream(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class ProgramTemplate:
-    """The program of a region for one set of shapes; subclasses add how a device runs its calls."""
+class Template:
+    """What the programs of regions and of control nodes have in common."""
 
     kernels: tuple[KernelLayout, ...]  # of distinct names
     words: NDArray[np.int64]
     bases: NDArray[np.int64]  # the base of each word
     constants: Sequence[Array]
+    exclusive: Sequence[int]  # the variables that updates with locking write
+    arena: int  # its size in bytes
+
+
+@dataclass(frozen=True, eq=False)
+class ProgramTemplate(Template):
+    """The program of a region for one set of shapes; subclasses add how a device runs its calls."""
+
     streams: Sequence[Stream]
     inputs: Sequence[tuple[int, Words]]
     references: Sequence[Reference]
     outputs: Sequence[Output]
-    exclusive: Sequence[int]  # the references that updates with locking write
-    arena: int  # its size in bytes
-
-
-def base_addresses(
-    fault: int, arena: int, streams: int, constants: Sequence[Array]
-) -> NDArray[np.int64]:
-    """The address of each base."""
-    addresses = [0, fault, arena, streams, *(constant.ctypes.data for constant in constants)]
-    return np.array(addresses, np.int64)
 
 
 class Layout:
@@ -113,10 +111,18 @@ class Layout:
         self.bases: list[int] = []
         self.words_of: dict[Buffer, list[tuple[int, int]]] = {}  # the words that point to a buffer
 
-    @property
-    def constants(self) -> list[Array]:
-        """The arrays of the constants, in the order of their bases."""
-        return [np.require(buffer.source, requirements=["C", "A"]) for buffer in self._constants]
+    def template(
+        self, kernels: Mapping[str, Any], exclusive: Sequence[int], arena: int
+    ) -> Template:
+        """The words of all calls that were added, and their loaded kernels by name."""
+        return Template(
+            tuple(KernelLayout.of(name, kernel) for name, kernel in kernels.items()),
+            np.array(self.words or [0], np.int64),
+            np.array(self.bases or [0], np.int64),
+            [np.require(buffer.source, requirements=["C", "A"]) for buffer in self._constants],
+            exclusive,
+            arena,
+        )
 
     def add(self, launch: Launch, scratch: int, sizes: Sequence[int]) -> None:
         """Append the words of a call: the fault word, its buffers, its scratch, its run-time
@@ -160,16 +166,11 @@ def template_of(
         layout.add(call.launch, call.scratch, call.specialized.words)
     interface, region = _Interface(lowered, layout.words_of), lowered.spec.region
     return ProgramTemplate(
-        tuple(KernelLayout.of(name, kernel) for name, kernel in kernels.items()),
-        np.array(layout.words or [0], np.int64),
-        np.array(layout.bases or [0], np.int64),
-        layout.constants,
-        interface.streams(),
-        interface.inputs(),
-        [interface.reference(tensor) for tensor in region.references],
-        [interface.output(tensor) for tensor in region.outputs],
-        interface.exclusive(),
-        listing.arena.size,
+        **vars(layout.template(kernels, interface.exclusive(), listing.arena.size)),
+        streams=interface.streams(),
+        inputs=interface.inputs(),
+        references=[interface.reference(tensor) for tensor in region.references],
+        outputs=[interface.output(tensor) for tensor in region.outputs],
     )
 
 

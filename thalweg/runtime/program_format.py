@@ -33,7 +33,7 @@ UNREADABLE = (
 )
 
 _PACKAGE = __name__.partition(".")[0]
-_TEMPLATES = "program_template", "cpu.table_template", "cpu.control_template", "cuda.graph_template"
+_TEMPLATES = "program_template", "cpu.table_template", "cuda.graph_template"
 _MODULES = ("ir", "lower", "codegen.cuda.launch", *(f"device.{name}" for name in _TEMPLATES))
 _PACKAGES = tuple(f"{_PACKAGE}.{name}." for name in _MODULES)
 

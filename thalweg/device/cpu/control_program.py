@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,12 +19,10 @@ from thalweg.codegen.cache import Loaded
 from thalweg.control.lists import ListValue
 from thalweg.device.control import CapacityExceeded, ControlStep
 from thalweg.device.control_inputs import list_levels
-from thalweg.device.cpu.control_template import ControlTemplate, PlacedJump
-from thalweg.device.cpu.invocation import address_of
+from thalweg.device.cpu.invocation import BoundWords, address_of
 from thalweg.device.cpu.pool import Entry, Jump, Pool, StepTable
-from thalweg.device.program_template import base_addresses
+from thalweg.device.cpu.table_template import ControlTemplate, PlacedJump
 from thalweg.lower.control.program import BufferView, Storage
-from thalweg.lower.memory.arena import rounded
 from thalweg.ops.core.buffer import Buffer as OwnedBuffer
 from thalweg.ops.core.buffer import HostBuffer
 from thalweg.ops.core.context import VariableCell
@@ -153,25 +151,20 @@ class CpuControlStep(ControlStep["_Invocation"]):
         return results
 
 
-class _Invocation:
+class _Invocation(BoundWords):
     """The memory and the step table of one call in flight."""
 
     def __init__(self, step: CpuControlStep) -> None:
         template = step.template
-        memory = np.zeros(template.frame + 2 * template.alignment, np.uint8)
-        self.fault = np.zeros(8, np.int64)
-        frame = rounded(memory.ctypes.data, template.alignment)
-        bases = base_addresses(self.fault.ctypes.data, frame, 0, template.constants)
-        words = bases[template.bases] + template.words
-        self.words: Any = memoryview(cast("Any", words))
-        self._owned = (memory, step, words)  # what the words point to lives as long as they do
-        self.use: Use[VariableCell] = Use((), template.changed, template.exclusive)
+        use = Use[VariableCell]((), template.changed, template.exclusive)
+        super().__init__(template, step.pool, use)
+        self.memory[...] = 0
         table: list[Entry | Jump] = []
         for item in template.table:
             if isinstance(item, PlacedJump):
-                address = int(bases[item.base]) + item.offset
+                address = int(self.bases[item.base]) + item.offset
                 table.append(Jump(item.target, address, item.if_true))
             else:
                 functions = step.loaded[item.kernel].functions
-                table += item.dispatch.entries(functions, words.ctypes.data + 8 * item.word)
+                table += item.dispatch.entries(functions, self.first_word + 8 * item.word)
         self.table = StepTable(step.pool, table, self.fault.ctypes.data, template.threads)

@@ -19,7 +19,7 @@ from thalweg.codegen.cache import Loaded, find_all
 from thalweg.codegen.machine import CpuTarget
 from thalweg.device.cpu.pool import Pool, default_pool, default_threads
 from thalweg.device.cpu.program import Program
-from thalweg.device.cpu.table_template import TableTemplate
+from thalweg.device.cpu.table_template import ControlTemplate, TableTemplate
 from thalweg.device.device import Device
 from thalweg.device.program import Listing
 from thalweg.lower.specialise import ControlRegion, Region
@@ -28,7 +28,6 @@ from thalweg.platform.caches import memoized
 
 if TYPE_CHECKING:
     from thalweg.device.cpu.control_program import CpuControlStep
-    from thalweg.device.cpu.control_template import ControlTemplate
     from thalweg.device.cpu.listing import Call
     from thalweg.lower.control.program import ControlProgram
     from thalweg.lower.dynamic_shapes import SpecializedKernel

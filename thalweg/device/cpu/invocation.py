@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from thalweg.device.cpu.early_outputs import Deliver, EarlyOutput
 from thalweg.device.cpu.pool import Event, Pool, Signal, StepTable, TableEntry
 from thalweg.device.cpu.table_template import TableTemplate
-from thalweg.device.program_template import STREAM_BYTES, base_addresses
+from thalweg.device.program_template import STREAM_BYTES, Template
 from thalweg.lower.memory.arena import rounded
 from thalweg.ops.core.context import VariableCell
 from thalweg.ops.state.variable_uses import Use
@@ -46,8 +46,35 @@ address_of: Callable[[Array], int] = (
 )
 
 
-class Invocation:
-    """A program template with memory: argument words, arena, fault word, step tables."""
+class BoundWords:
+    """The argument words of a template with the memory that they point to: arena, fault word,
+    positions in random streams."""
+
+    def __init__(
+        self, template: Template, pool: Pool, use: Use[VariableCell], streams: int = 0
+    ) -> None:
+        alignment = pool.target.alignment
+        self.memory = np.empty(template.arena + 2 * alignment, np.uint8)
+        arena = rounded(self.memory.ctypes.data, alignment)
+        self.fault = np.zeros(8, np.int64)
+        self.streams = np.zeros((max(streams, 1), STREAM_BYTES // 4), np.uint32)
+        bases = [0, self.fault.ctypes.data, arena, self.streams.ctypes.data]
+        bases += [constant.ctypes.data for constant in template.constants]
+        self.bases = np.array(bases, np.int64)  # the address of each base of the words
+        words = self.bases[template.bases] + template.words
+        self.words: Any = memoryview(cast("Any", words))
+        self.first_word = words.ctypes.data  # its address
+        self._template = template  # its constants live as long as the words
+        self.use = use
+
+    def bind(self, targets: Collection[tuple[int, int]], address: int) -> None:
+        """Store `address + shift` in the argument word of each target (word, shift)."""
+        for word, shift in targets:
+            self.words[word] = address + shift
+
+
+class Invocation(BoundWords):
+    """The template of a region with memory and step tables."""
 
     def __init__(
         self,
@@ -56,25 +83,15 @@ class Invocation:
         pool: Pool,
         use: Use[VariableCell],
     ) -> None:
-        alignment = pool.target.alignment
-        memory = np.empty(template.arena + 2 * alignment, np.uint8)
-        arena = rounded(memory.ctypes.data, alignment)
-        self.fault = np.zeros(8, np.int64)
-        self.streams = np.zeros((max(len(template.streams), 1), STREAM_BYTES // 4), np.uint32)
-        fault = self.fault.ctypes.data
-        bases = base_addresses(fault, arena, self.streams.ctypes.data, template.constants)
-        words = bases[template.bases] + template.words
-        self.words: Any = memoryview(cast("Any", words))
-        self._owned = (memory, template, words)  # what the words point to lives as long as they do
+        super().__init__(template, pool, use, len(template.streams))
         self.addresses = [0] * len(template.references)  # of variables, as bound to the words
         self.scalars = self._bind_scalars(template)
-        self.use = use
         self.deliver: Deliver | None = None  # takes the early outputs of the next call
         self.early: list[EarlyOutput] = []
         #: of the variables that packed factors depend on: in this call, and when last packed
         self.versions: Sequence[int] = ()
         self.packed_versions: Sequence[int] | None = None
-        options = fault, template.threads, template.holds_gil
+        options = self.fault.ctypes.data, template.threads, template.holds_gil
         self.table = StepTable(pool, self._entries(template, functions, pool), *options)
         self._table_without_packing = self.table
         if any(call.is_prepacked for call in template.calls):
@@ -102,7 +119,6 @@ class Invocation:
         entries: list[TableEntry] = []
         delivers = sum(call.dispatch.work for call in template.calls) >= _MIN_WORK_DELIVERED
         computed: list[int] = []  # early outputs that are not signalled yet
-        start = self._owned[2].ctypes.data
         for number, (kernel, word, dispatch, is_prepacked) in enumerate(template.calls):
             if computed and not dispatch.no_pause:
                 entries += self._signals(computed, pool)
@@ -110,7 +126,7 @@ class Invocation:
             phases = functions[kernel]
             if is_prepacked and not packs:
                 phases, dispatch = phases[1:], dispatch._replace(barrier=True)
-            entries += dispatch.entries(phases, start + 8 * word)
+            entries += dispatch.entries(phases, self.first_word + 8 * word)
             if delivers:
                 outputs = enumerate(template.outputs)
                 computed += [n for n, output in outputs if output.producer == number]
@@ -131,11 +147,6 @@ class Invocation:
             scalars.append((number, scalar))
             self.bind(targets, scalar.ctypes.data)
         return scalars
-
-    def bind(self, targets: Collection[tuple[int, int]], address: int) -> None:
-        """Store `address + shift` in the argument word of each target (word, shift)."""
-        for word, shift in targets:
-            self.words[word] = address + shift
 
 
 def _entries_without_packing(

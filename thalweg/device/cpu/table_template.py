@@ -1,13 +1,18 @@
-"""Templates of programs that a pool runs: argument words, and the calls of the step table."""
+"""Templates of programs that a pool runs: argument words, and the calls of the step table; for
+control nodes also jumps, and views that stand for the memory that outlives a part.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from thalweg.device.cpu.pool import Entry
-from thalweg.device.program_template import ProgramTemplate
+from thalweg.device.program_template import ProgramTemplate, Template, Words
+
+if TYPE_CHECKING:
+    from thalweg.lower.control.program import BufferView, ControlInterface
 
 
 class Dispatch(NamedTuple):
@@ -44,3 +49,25 @@ class TableTemplate(ProgramTemplate):
     threads: int
     holds_gil: bool  # a call is shorter than the interpreter's switch interval
     packed_references: Sequence[int]  # the references that packed factors depend on
+
+
+class PlacedJump(NamedTuple):
+    """A jump, if the byte at an offset from a base is true or false; always if its address is 0."""
+
+    target: int  # an entry of the step table
+    base: int
+    offset: int
+    if_true: bool
+
+
+@dataclass(frozen=True, eq=False)
+class ControlTemplate(Template):
+    """The program of a control node for one set of shapes. Its arena also holds loop variables."""
+
+    table: Sequence[PlacedCall | PlacedJump]
+    interface: ControlInterface
+    views: Mapping[BufferView, Words]  # with the words that point to them
+    changed: Sequence[int]  # the variables that it writes, numbered in the order of their views
+    checks: bool  # whether native code may give up
+    threads: int
+    list_capacity: int
