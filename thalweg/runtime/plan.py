@@ -26,12 +26,12 @@ from thalweg.optimize.options import DEFAULT, OptimizerSwitches
 from thalweg.optimize.pipeline import PassReport, optimize
 from thalweg.partition.cut import Partition, partition
 from thalweg.place.placer import Placement, Placer, is_replicated, with_inner
-from thalweg.runtime.compiled import Backend, Executable, RemoteDevice, Run
+from thalweg.runtime.compiled import Backend, RemoteDevice, Run
 from thalweg.runtime.dataflow.control_region import DataflowStep, control_call
 from thalweg.runtime.dataflow.run import Dataflow
 from thalweg.runtime.dataflow.tokens import of_instructions
 from thalweg.runtime.dataflow.unfold import has_primitives, is_constant
-from thalweg.runtime.kernels import Call, Instruction, call_of, dereferenced
+from thalweg.runtime.kernels import Call, Instruction, call_of
 from thalweg.runtime.restoring import Restoring, reordered, restorings
 from thalweg.runtime.sending import with_sends
 
@@ -304,8 +304,10 @@ def schedule(
     placement: Placement,
     backend: Backend,
     order: Order | None = None,
+    fed: Collection[Tensor] | None = None,
 ) -> Plan:
-    """Assign a slot to each tensor and an instruction to each unit."""
+    """Assign a slot to each tensor and an instruction to each unit. `fed`: the feeds that are
+    values (default: all); the others are references, which are read when used."""
     slots: dict[Tensor, int] = {tensor: index for index, tensor in enumerate(feeds)}
     starts: list[int] = []
     count = len(feeds)
@@ -314,7 +316,7 @@ def schedule(
         for position, tensor in enumerate(unit.outputs):
             slots.setdefault(tensor, count + position)
         count += len(unit.outputs)
-    fed = set(feeds)
+    fed = set(feeds if fed is None else fed)
     frees = _last_uses(units, slots, {slots[tensor] for tensor in fetches})
     instructions: list[Instruction] = []
     for unit, start, dead in zip(units, starts, frees, strict=True):
@@ -372,7 +374,7 @@ def region_plan(region: Region, on_host: Node | None, device: Device) -> Plan:
         units = regions(region.nodes, region.outputs, region.inputs, order, alike)
     feeds = [*region.inputs, *_outer_references(region)]
     backend = Backend(device, _fallback, has_accelerator=not device.is_host)
-    return schedule(units, region.outputs, feeds, {}, backend)
+    return schedule(units, region.outputs, feeds, {}, backend, fed=region.inputs)
 
 
 def _same_op_and_line(nodes: Iterable[Node], node: Node) -> set[Node]:
@@ -391,18 +393,11 @@ def _fallback(region: Region, on_host: Node | None, device: Device) -> Run:
     fallback_plan = region_plan(region, on_host, device)
     outer = _outer_references(region)
     places = [region.references.index(region.roots[tensor]) for tensor in outer]
-    # Outer references are cells, not fed values: they are read when used.
-    instructions = tuple(
-        instruction
-        if isinstance(instruction.call, Executable)
-        else instruction._replace(references=dereferenced(instruction.node, region.inputs))
-        for instruction in fallback_plan.instructions
-    )
 
     def run(context: Any, arrays: Sequence[Any], cells: Sequence[Any]) -> list[Any]:
         slots: list[Any] = [None] * fallback_plan.slot_count
         slots[: len(fallback_plan.feeds)] = [*arrays, *(cells[place] for place in places)]
-        context.run(instructions, slots)
+        context.run(fallback_plan.instructions, slots)
         return [slots[slot] for slot in fallback_plan.fetches]
 
     return run

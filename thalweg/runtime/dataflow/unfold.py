@@ -39,6 +39,9 @@ from thalweg.runtime.dataflow.tokens import (
 )
 from thalweg.runtime.kernels import Call, dereferenced
 
+#: Adds a vertex by which a tensor enters a loop.
+_Enter = Callable[[Tensor], Source]
+
 #: Vertex kinds of control primitives, by op name.
 PRIMITIVES = {
     "Switch": VertexKind.SWITCH,
@@ -331,16 +334,16 @@ class Unfolder(ABC):
     def _loop(self, unit: ControlRegion, section: Section, controls: Sequence[int]) -> None:
         node, op = unit.node, cast("While", unit.node.op)
         loop = Loop(node.name, op.parallel_iterations, is_sequential(node))
-        count = len(node.outputs)
-        enters = [
-            self.add(
-                section, VertexKind.ENTER, (section.values[t],), controls, node=node, loop=loop
-            )
-            for t in node.inputs[:count]
-        ]
+
+        def enter(tensor: Tensor, is_constant: bool = False) -> Source:
+            attributes = {"node": node, "loop": loop, "is_constant": is_constant}
+            source = section.values[tensor]
+            return self.add(section, VertexKind.ENTER, (source,), controls, **attributes)
+
+        enters = [enter(tensor) for tensor in node.inputs[: len(node.outputs)]]
         merges = [self.add(Section(), VertexKind.MERGE, (each,), node=node) for each in enters]
         traced = [traced_tensor(t) for t in unit.nodes[1:] if isinstance(t.op, LoopTrace)]
-        invariants = self._invariants(node, traced, section, controls, loop)
+        invariants = self._invariants(node, traced, section, partial(enter, is_constant=True))
         condition = Section(
             lambda: merges[0].vertex, _by_argument(op.condition, merges, invariants)
         )
@@ -354,9 +357,9 @@ class Unfolder(ABC):
         values = _by_argument(op.body, inside, invariants)
         body = Section(lambda: self._body_pivot(truth, condition), values)
         self.body(op.body, [*op.body.outputs, *traced], body)
-        for merge, enter, tensor in zip(merges, enters, op.body.outputs, strict=True):
+        for merge, entered, tensor in zip(merges, enters, op.body.outputs, strict=True):
             back = self.add(body, VertexKind.NEXT_ITERATION, (body.values[tensor],), node=node)
-            self.connect(merge.vertex, (enter, back))
+            self.connect(merge.vertex, (entered, back))
         for tensor, switch in zip(node.outputs, switches, strict=True):
             section.values[tensor] = self.add(condition, VertexKind.EXIT, (switch,), node=node)
         self.loop_traces(unit, section, body, truth, loop)
@@ -375,30 +378,20 @@ class Unfolder(ABC):
         return self.add(condition, VertexKind.PASS, (Source(switch.vertex, 1),)).vertex
 
     def _invariants(
-        self,
-        node: Node,
-        traced: Sequence[Tensor],
-        section: Section,
-        controls: Sequence[int],
-        loop: Loop,
+        self, node: Node, traced: Sequence[Tensor], section: Section, enter: _Enter
     ) -> dict[int, Input]:
         """The loop-invariant inputs, by argument index."""
         op, count = cast("While", node.op), len(node.outputs)
         used = self._used(op.condition, op.condition.outputs)
         used |= self._used(op.body, [*op.body.outputs, *traced])
         sources: dict[int, Input] = {}
-        entered: dict[Tensor, Source] = {}
+        entered: dict[Tensor, Input] = {}
         for index, tensor in enumerate(node.inputs[count:], count):
             if used.isdisjoint((op.condition.arguments[index], op.body.arguments[index])):
                 continue
-            sources[index] = source = section.values[tensor]
-            if isinstance(source, Known):
-                continue
             if tensor not in entered:
-                attributes = {"node": node, "loop": loop, "is_constant": True}
-                entered[tensor] = self.add(
-                    section, VertexKind.ENTER, (source,), controls, **attributes
-                )
+                source = section.values[tensor]
+                entered[tensor] = source if isinstance(source, Known) else enter(tensor)
             sources[index] = entered[tensor]
         return sources
 
