@@ -18,8 +18,7 @@ from thalweg.graph.node import Node
 from thalweg.graph.op import REGISTRY
 from thalweg.graph.subgraph import needed
 from thalweg.optimize.passes import fold_constants
-from thalweg.runtime import plan
-from thalweg.runtime.dataflow import control_region
+from thalweg.runtime import native_control, plan
 from thalweg.testing import gradient_checker
 
 #: Ops whose gradient no differences can check, and why.
@@ -114,7 +113,7 @@ def watch() -> None:
     """Record from now on what is planned and differentiated in this process."""
     plan._call = _noting_runs(plan._call)
     fold_constants.tried_outputs_of = _noting_folds(fold_constants.tried_outputs_of)
-    control_region.cached_lower = _noting_parts(control_region.cached_lower)
+    native_control.cached_lower = _noting_parts(native_control.cached_lower)
     gradients.gradient_function = _noting_gradients(gradients.gradient_function)
     gradient_checker._gradient = _checking(gradient_checker._gradient)
 

@@ -10,6 +10,7 @@ import pytest
 import thalweg as tf
 from thalweg.ops.random.philox import Philox
 from thalweg.ops.random.random import SkipRandom
+from thalweg.runtime import native_control
 from thalweg.runtime.dataflow import control_region
 
 
@@ -65,13 +66,13 @@ def test_native_loops_draw_what_the_executor_draws(monkeypatch: pytest.MonkeyPat
 
 def test_a_stream_moves_on_by_what_an_iteration_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
-    lower = control_region.cached_lower
+    lower = native_control.cached_lower
 
     def noted(region: Any, *rest: Any) -> Any:
         made.extend(node.op for node in region.nodes if isinstance(node.op, SkipRandom))
         return lower(region, *rest)
 
-    monkeypatch.setattr(control_region, "cached_lower", noted)
+    monkeypatch.setattr(native_control, "cached_lower", noted)
     draws(monkeypatch, True)
     in_loop, *in_branches = [op.blocks for op in made]
     assert [2 * in_loop] * 2 == [3 * blocks for blocks in in_branches]  # of three, two, two numbers

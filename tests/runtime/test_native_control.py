@@ -382,7 +382,7 @@ def native(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str
     monkeypatch.setattr(native_control, "RESTORES", True)
 
     def name(values: Any = (), capacity: Any = None, device: Any = None) -> str:
-        control = NativeControl(unit, device or CpuDevice(), program_cache.cached_lower)
+        control = NativeControl(unit, device or CpuDevice())
         buffers: Any = [input_buffer(number, value) for number, value in enumerate(values)]
         control._restore(buffers, capacity or Capacity(64, 64))
         assert control._cache._name is not None

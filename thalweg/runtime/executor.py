@@ -112,8 +112,9 @@ class StartablePartitions:
     def __init__(self, partitions: Sequence[PartitionPlan], resources: Resources) -> None:
         self._partitions, self._resources = partitions, resources
         self._has_fetches = any(part.partition.fetches for part in partitions)
-        dataflows = [part.plan.dataflow for part in partitions]
-        self._straight = dataflows[0].straight if len(partitions) == 1 else None
+        dataflow = partitions[0].plan.dataflow
+        is_single = len(partitions) == 1
+        self._straight = StraightGraph.of(dataflow.graph, dataflow.wiring) if is_single else None
         self._node = partitions[0].node
         self._own = resources.on(partitions[0].device.name)
 
@@ -132,7 +133,7 @@ class StartablePartitions:
         cancellation: Cancellation,
         rendezvous: Rendezvous,
         submit_short: Submit,
-        submit_long: Callable[[Callable[[], None]], None],
+        submit_long: Submit,
         done: Done,
         rest: StraightGraph | None = None,
     ) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 import threading
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from thalweg.device.control import AnyControlStep, CapacityExceeded
 from thalweg.device.control_inputs import (
@@ -28,10 +28,7 @@ from thalweg.platform.caches import Bounded
 from thalweg.platform.collector import gc_paused
 from thalweg.platform.depth import deep_calls
 from thalweg.platform.forks import freed_after_fork
-from thalweg.runtime.program_cache import ProgramCache
-
-if TYPE_CHECKING:
-    from thalweg.lower.control.builder import Lower
+from thalweg.runtime.program_cache import ProgramCache, cached_lower
 
 #: The package's own tests set this to False: they test the lowering of control nodes, and patch
 #: parts of it that no key contains.
@@ -43,8 +40,8 @@ _MAX_PROGRAMS = 64  # per control node, one for each set of shapes
 class NativeControl:
     """A loop or conditional of a step: native programs by input shapes."""
 
-    def __init__(self, unit: ControlRegion, device: Device, lower: Lower) -> None:
-        self._unit, self._device, self._lower = unit, device, lower
+    def __init__(self, unit: ControlRegion, device: Device) -> None:
+        self._unit, self._device = unit, device
         self._programs = Bounded[Any, AnyControlStep | None](
             "programs of a loop or conditional", _MAX_PROGRAMS
         )
@@ -100,9 +97,8 @@ class NativeControl:
 
     def _lower_and_load(self, inputs: Sequence[Binding], capacity: Capacity) -> AnyControlStep:
         builder = importlib.import_module("thalweg.lower.control.builder")  # imported on demand
-        program = builder.lower_control(
-            self._unit, inputs, capacity, self._device.target, self._lower
-        )
+        target = self._device.target
+        program = builder.lower_control(self._unit, inputs, capacity, target, cached_lower)
         kernels = self._cache.specialized(program.launches)
         step = self._device.load_control(self._unit, program, kernels, capacity.of(LISTS))
         if step.template is not None:

@@ -8,7 +8,7 @@ variable changes. After an error, each variable has its old or its new value, ne
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,37 +64,29 @@ def restorings(
     for node in nodes:
         for tensor in node.inputs:
             readers.setdefault(tensor, []).append(node)
+
+    def only_assigns(node: Node, restore: Node) -> bool:
+        if not isinstance(node.op, Assign) or node.outputs[0] in readers:
+            return False
+        variable, value = node.inputs
+        return (
+            value.op is restore
+            and set(order[node]) - {restore} == {variable.op}
+            and isinstance(variable.op.op, VariableV2)
+            and visible.isdisjoint((variable, node.outputs[0]))
+            # The unit takes the restore node's position: its variables must precede it.
+            and positions[variable.op] < positions[restore]
+        )
+
     units: list[Restoring] = []
     for node in restores:
         consumers = [readers.get(tensor, []) for tensor in node.outputs]
         assigns = tuple(reader for consumer in consumers for reader in consumer)
-        is_single = all(len(consumer) == 1 for consumer in consumers) and visible.isdisjoint(
-            node.outputs
-        )
-        # The unit takes the restore node's position: its variables must precede it.
-        is_single &= all(positions[assign.inputs[0].op] < positions[node] for assign in assigns)
-        if is_single and all(_only_assigns(a, node, order, visible, readers) for a in assigns):
+        is_single = all(len(consumer) == 1 for consumer in consumers)
+        is_hidden = is_single and visible.isdisjoint(node.outputs)
+        if is_hidden and all(only_assigns(assign, node) for assign in assigns):
             units.append(Restoring(node, assigns))
     return units
-
-
-def _only_assigns(
-    node: Node,
-    restore: Node,
-    order: Order,
-    visible: set[Tensor],
-    readers: Mapping[Tensor, Any],
-) -> bool:
-    if not isinstance(node.op, Assign) or node.outputs[0] in readers:
-        return False
-    variable, value = node.inputs
-    before = set(order[node]) - {restore}
-    return (
-        value.op is restore
-        and before == {variable.op}
-        and isinstance(variable.op.op, VariableV2)
-        and visible.isdisjoint((variable, node.outputs[0]))
-    )
 
 
 def reordered(order: Order, joined: Sequence[Restoring]) -> dict[Node, set[Node]]:

@@ -28,7 +28,6 @@ from thalweg.runtime.dataflow.run import Dataflow
 from thalweg.runtime.dataflow.tokens import TokenGraph, VertexKind
 from thalweg.runtime.dataflow.unfold import Section, Unfolder, has_primitives, values_in
 from thalweg.runtime.kernels import Call, call_of, local_cells
-from thalweg.runtime.program_cache import cached_lower
 
 if TYPE_CHECKING:
     from thalweg.runtime.native_control import NativeControl
@@ -89,7 +88,7 @@ class ControlCall:
 
 def _native(unit: ControlRegion, device: Device) -> NativeControl:
     module = importlib.import_module("thalweg.runtime.native_control")  # few processes need it
-    return module.NativeControl(unit, device, cached_lower)
+    return module.NativeControl(unit, device)
 
 
 def control_call(unit: ControlRegion, fed: Collection[Tensor], backend: Backend) -> Call:

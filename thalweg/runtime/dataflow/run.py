@@ -22,7 +22,7 @@ from thalweg.partition.transfers import Transfer
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.compiled import Executable
 from thalweg.runtime.dataflow.scheduler import Deferred, Done, Scheduler
-from thalweg.runtime.dataflow.straight import StraightGraph, are_large
+from thalweg.runtime.dataflow.straight import are_large
 from thalweg.runtime.dataflow.tokens import Source, TokenGraph, VertexKind
 from thalweg.runtime.dataflow.wiring import EMPTY, Edges, FrameWiring, WiredVertex, Wiring
 from thalweg.runtime.kernels import Call, Context, outputs_of, raise_at
@@ -34,7 +34,6 @@ class Dataflow:
     def __init__(self, graph: TokenGraph) -> None:
         self.graph = graph
         self.wiring = Wiring(graph)
-        self.straight = StraightGraph.of(graph, self.wiring)
 
     def __call__(self, context: Context, *feeds: Any) -> list[Any]:
         """Run as the kernel of a whole step; returns the fetched values."""

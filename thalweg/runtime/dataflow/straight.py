@@ -25,6 +25,7 @@ from thalweg.ops.state.state import VariableV2
 from thalweg.partition.rendezvous import Key
 from thalweg.partition.transfers import Receiving, Sending, Transfer, send
 from thalweg.runtime.compiled import Executable
+from thalweg.runtime.dataflow.scheduler import Submit
 from thalweg.runtime.dataflow.tokens import TokenGraph, VertexKind
 from thalweg.runtime.dataflow.wiring import WiredVertex, Wiring
 from thalweg.runtime.kernels import Call, Context, outputs_of, raise_at, starter_of
@@ -32,7 +33,6 @@ from thalweg.runtime.resources import Objects
 
 #: (fetched values of the graph, as a list of one list; error)
 Ended = Callable[[list[list[Any]], BaseException | None], None]
-Submit = Callable[[Callable[[], None]], None]
 _SEQUENCES = (list, tuple)
 _LASTING = (Const, VariableV2, QueueHandle, AccumulatorHandle)
 _MAX_SHORT_BYTES = 1 << 20  # inputs of an inexpensive call that is short
