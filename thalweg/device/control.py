@@ -8,7 +8,7 @@ program with more.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
 
@@ -54,14 +54,23 @@ InvocationT = TypeVar("InvocationT", bound=Invocation)
 class ControlStep(ABC, Generic[InvocationT]):
     """A control node, compiled for one set of shapes. Converts between values and its memory."""
 
-    variables: Sequence[BufferView]
     changed: Sequence[int]  # the indices of the variables that it writes
 
     #: What the program cache stores of it; None if it cannot be stored.
     template: Any = None
 
-    def __init__(self, interface: ControlInterface, list_capacity: int) -> None:
+    def __init__(
+        self, interface: ControlInterface, list_capacity: int, views: Iterable[BufferView]
+    ) -> None:
+        """`views`: the memory that its parts share."""
         self.interface, self._list_capacity = interface, list_capacity
+        outputs = [view for view in interface.outputs if isinstance(view, BufferView)]
+        self.views = list(dict.fromkeys([*views, *outputs]))
+        self.inputs = [view for view in self.views if view.where is Storage.INPUT]
+        self.variables = [view for view in self.views if view.where is Storage.VARIABLE]
+        self.results = [view for view in self.views if view.where is Storage.RESULT]
+        # Iteration counters start at zero, and so do the starts of lists that are never written.
+        self.zeroed = {view for view in self.results if not view.shape} | self.list_starts()
 
     # Calls
 
@@ -220,6 +229,21 @@ class ControlStep(ABC, Generic[InvocationT]):
         else:
             rows = results[output.view]
         return ListValue.of_stacked(rows, dtype=output.dtype)
+
+
+def input_rows(value: ListValue, view: BufferView, is_host: bool) -> Any:
+    """The rows of a list, or the starts of its lists, that a view is bound to; None if they do not
+    fit. Without `is_host`, rows in the memory of a device stay there."""
+    value = list_levels(value)[view.depth]
+    if not value.accumulates and not value.written.all():
+        return None
+    nested = value.as_nested()
+    rows: Any = None if is_host else value.on_device
+    if nested is not None:
+        rows = nested.starts
+    elif rows is None:
+        rows = value.as_stacked()
+    return rows if rows is not None and rows.shape == view.shape else None
 
 
 def _first_rows(rows: Any, count: int) -> Any:

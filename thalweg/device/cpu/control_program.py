@@ -17,12 +17,11 @@ from numpy.typing import NDArray
 from thalweg import errors
 from thalweg.codegen.cache import Loaded
 from thalweg.control.lists import ListValue
-from thalweg.device.control import CapacityExceeded, ControlStep
-from thalweg.device.control_inputs import list_levels
+from thalweg.device.control import CapacityExceeded, ControlStep, input_rows
 from thalweg.device.cpu.invocation import BoundWords, address_of
 from thalweg.device.cpu.pool import Entry, Jump, Pool, StepTable
 from thalweg.device.cpu.table_template import ControlTemplate, PlacedJump
-from thalweg.lower.control.program import BufferView, Storage
+from thalweg.lower.control.program import BufferView
 from thalweg.ops.core.buffer import Buffer as OwnedBuffer
 from thalweg.ops.core.buffer import HostBuffer
 from thalweg.ops.core.context import VariableCell
@@ -37,18 +36,10 @@ class CpuControlStep(ControlStep["_Invocation"]):
     template: ControlTemplate
 
     def __init__(self, template: ControlTemplate, loaded: Sequence[Loaded], pool: Pool) -> None:
-        super().__init__(template.interface, template.list_capacity)
+        super().__init__(template.interface, template.list_capacity, template.views)
         self.template, self.loaded, self.pool = template, loaded, pool
-        self._idle: deque[_Invocation] = deque()
-        self._views = views = template.views
-        self._inputs = [view for view in views if view.where is Storage.INPUT]
-        self.variables = [view for view in views if view.where is Storage.VARIABLE]
         self.changed = template.changed
-        outputs = [view for view in self.interface.outputs if isinstance(view, BufferView)]
-        results = dict.fromkeys(v for v in (*views, *outputs) if v.where is Storage.RESULT)
-        self._results = list(results)
-        # Iteration counters start at zero, and so do the starts of lists that are never written.
-        self._zeroed = {view for view in results if not view.shape} | self.list_starts()
+        self._idle: deque[_Invocation] = deque()
 
     # Calls
 
@@ -105,15 +96,11 @@ class CpuControlStep(ControlStep["_Invocation"]):
         """Bind the inputs; the arrays, which must live until the call ends. None if one does not
         fit the program."""
         arrays: list[Any] = []
-        for view in self._inputs:
+        for view in self.inputs:
             value: Any = values[view.source]
             if isinstance(value, ListValue):
-                value = list_levels(value)[view.depth]
-                if not value.accumulates and not value.written.all():
-                    return None
-                nested = value.as_nested()
-                value = value.as_stacked() if nested is None else nested.starts
-                if value is None or value.shape != view.shape:
+                value = input_rows(value, view, is_host=True)
+                if value is None:
                     return None
             array = np.require(value, view.dtype, ["C", "A"])
             arrays.append(array)
@@ -131,7 +118,7 @@ class CpuControlStep(ControlStep["_Invocation"]):
 
     def _bind(self, invocation: _Invocation, view: BufferView, array: Array) -> None:
         address = address_of(array)
-        for word, shift in self._views.get(view, ()):
+        for word, shift in self.template.views.get(view, ()):
             invocation.words[word] = address + shift
 
     def _bind_results(
@@ -140,12 +127,12 @@ class CpuControlStep(ControlStep["_Invocation"]):
         """Allocate and bind the memory of loop variables, lists and traces."""
         results: dict[BufferView, Array] = {}
         initial = self.initial_values(values, context)
-        for view in self._results:
+        for view in self.results:
             make_initial = initial.get(view)
             if make_initial is not None:
                 results[view] = make_initial()
             else:
-                allocate = np.zeros if view in self._zeroed else np.empty
+                allocate = np.zeros if view in self.zeroed else np.empty
                 results[view] = allocate(view.shape, view.dtype)
             self._bind(invocation, view, results[view])
         return results

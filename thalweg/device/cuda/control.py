@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.control.lists import ListValue
-from thalweg.device.control import CapacityExceeded, ControlStep, Results
-from thalweg.device.control_inputs import list_levels
+from thalweg.device.control import CapacityExceeded, ControlStep, Results, input_rows
 from thalweg.device.cuda.control_graph import ControlGraph
 from thalweg.device.cuda.control_parts import placed_parts
 from thalweg.device.cuda.kernels import Kernels
@@ -54,7 +53,7 @@ class CudaControlStep(ControlStep["_Invocation"]):
         kernels: Sequence[SpecializedKernel],
         list_capacity: int,
     ) -> None:
-        super().__init__(program.interface, list_capacity)
+        super().__init__(program.interface, list_capacity, program.views())
         self._shared = shared
         self.memory: Memory = self._shared.memory
         self.items = program.items
@@ -71,18 +70,12 @@ class CudaControlStep(ControlStep["_Invocation"]):
         self._idle: deque[_Invocation] = deque()
 
     def _sort_views(self, program: ControlProgram) -> None:
-        """Which memory comes from where."""
-        outputs = [one for one in self.interface.outputs if isinstance(one, BufferView)]
-        self.views = list(dict.fromkeys([*program.views(), *outputs]))
-        self.inputs = [view for view in self.views if view.where is Storage.INPUT]
-        self.variables = [view for view in self.views if view.where is Storage.VARIABLE]
-        results = [view for view in self.views if view.where is Storage.RESULT]
-        counters = self.counters()
+        """Which results come with the counters, and which variables are written."""
+        results, counters = self.results, self.counters()
         self.small = [view for view in results if view.bytes <= _MAX_SMALL or view in counters]
         self.large = [view for view in results if view not in set(self.small)]
         written = program.written_views()
         self.changed = [n for n, view in enumerate(self.variables) if view in written]
-        self.begun = {view for view in results if not view.shape} | self.list_starts()
 
     def _arrange(self) -> None:
         """Where memory of the invocation lies: small inputs, the fault word, small results; the
@@ -167,7 +160,7 @@ class CudaControlStep(ControlStep["_Invocation"]):
         for view in self.inputs:
             value: Any = values[view.source]
             if isinstance(value, ListValue):
-                value = _rows_of(list_levels(value)[view.depth], view)
+                value = input_rows(value, view, is_host=False)
                 if value is None:
                     return False
             self._bind_input(invocation, view, value)
@@ -209,7 +202,7 @@ class CudaControlStep(ControlStep["_Invocation"]):
             start = starts.get(view)
             if start is not None:
                 invocation.upload_buffer(view)[...] = start()
-            elif view in self.begun:
+            elif view in self.zeroed:
                 invocation.upload_buffer(view)[...] = 0
         result: dict[BufferView, DeviceBuffer] = {}
         for view in self.large:
@@ -239,19 +232,6 @@ class CudaControlStep(ControlStep["_Invocation"]):
             context.clear(result.address + size, result.nbytes - size, stream)
         context.wait(stream)
         return result
-
-
-def _rows_of(value: ListValue, view: BufferView) -> Any:
-    """The entries of a list as one array, where they are as expected."""
-    if not value.accumulates and not value.written.all():
-        return None
-    nested = value.as_nested()
-    rows: Any = value.on_device
-    if nested is not None:
-        rows = nested.starts
-    elif rows is None:
-        rows = value.as_stacked()
-    return rows if rows is not None and rows.shape == view.shape else None
 
 
 class _Invocation:
