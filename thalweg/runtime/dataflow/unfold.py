@@ -41,6 +41,8 @@ from thalweg.runtime.kernels import Call, dereferenced
 
 #: Adds a vertex by which a tensor enters a loop.
 _Enter = Callable[[Tensor], Source]
+#: Adds a switch, which sends a value (default: the branch index) to the chosen branch.
+_Switch = Callable[..., Source]
 
 #: Vertex kinds of control primitives, by op name.
 PRIMITIVES = {
@@ -255,7 +257,17 @@ class Unfolder(ABC):
         node, op = unit.node, cast("Branching", unit.node.op)
         source, choice = section.values[node.inputs[0]], self.choice(node, len(op.branches))
         chosen = self.add(section, VertexKind.CALL, (source,), controls, node=node, call=choice)
-        switched: dict[Tensor, Source] = {}
+
+        switches: dict[Source, Source] = {}
+
+        def switch(source: Source = chosen) -> Source:
+            if source not in switches:
+                inputs, count = (source, chosen), len(op.branches)
+                switches[source] = self.add(
+                    section, VertexKind.SWITCH, inputs, outputs=count, node=node
+                )
+            return switches[source]
+
         traces = [
             [t for t in unit.nodes[1:] if traced_tensor(t).graph is body.graph]
             for body in op.branches
@@ -263,7 +275,7 @@ class Unfolder(ABC):
         sections: list[Section] = []
         for number, body in enumerate(op.branches):
             wanted = [*body.outputs, *map(traced_tensor, traces[number])]
-            sections.append(self._branch(node, number, body, chosen, switched, section, wanted))
+            sections.append(self._branch(node, number, section, wanted, switch))
         for number, branch_traces in enumerate(traces):
             for trace in branch_traces:
                 section.values[trace.outputs[0]] = self.branch_trace(trace, number, sections)
@@ -282,23 +294,13 @@ class Unfolder(ABC):
         return Call(choose, False, references, node, (node,))
 
     def _branch(
-        self,
-        node: Node,
-        number: int,
-        body: Body,
-        chosen: Source,
-        switched: dict[Tensor, Source],
-        section: Section,
-        wanted: Sequence[Tensor],
+        self, node: Node, number: int, section: Section, wanted: Sequence[Tensor], switch: _Switch
     ) -> Section:
         """Unfold one branch; returns its section."""
-        count = len(cast("Branching", node.op).branches)
+        body = cast("Branching", node.op).branches[number]
 
         def pivot() -> int:
-            switch = self.add(
-                section, VertexKind.SWITCH, (chosen, chosen), outputs=count, node=node
-            )
-            return self.add(section, VertexKind.PASS, (Source(switch.vertex, number),)).vertex
+            return self.add(section, VertexKind.PASS, (Source(switch().vertex, number),)).vertex
 
         branch = Section(pivot)
         used_tensors = self._used(body, wanted)
@@ -306,14 +308,8 @@ class Unfolder(ABC):
             source = section.values[outer]
             if argument not in used_tensors:
                 continue
-            if isinstance(source, Known):
-                branch.values[argument] = source
-                continue
-            if outer not in switched:
-                switched[outer] = self.add(
-                    section, VertexKind.SWITCH, (source, chosen), outputs=count, node=node
-                )
-            branch.values[argument] = Source(switched[outer].vertex, number)
+            is_known = isinstance(source, Known)
+            branch.values[argument] = source if is_known else Source(switch(source).vertex, number)
         self.body(body, wanted, branch)
         return branch
 
