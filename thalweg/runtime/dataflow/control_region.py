@@ -8,15 +8,13 @@ its own device's state; vertices on a device of another process are called remot
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from thalweg.control.loops import While
 from thalweg.control.traces import BranchTrace
-from thalweg.device.device import Device
 from thalweg.graph.analysis.order import Order
 from thalweg.graph.node import Node, Tensor
 from thalweg.lower.regions import Unit, regions, with_traces
@@ -28,9 +26,7 @@ from thalweg.runtime.dataflow.run import Dataflow
 from thalweg.runtime.dataflow.tokens import TokenGraph, VertexKind
 from thalweg.runtime.dataflow.unfold import Section, Unfolder, has_primitives, values_in
 from thalweg.runtime.kernels import Call, call_of, local_cells
-
-if TYPE_CHECKING:
-    from thalweg.runtime.native_control import NativeControl
+from thalweg.runtime.native_control import NativeControl
 
 #: If False, the dataflow executor runs all control nodes; results are the same.
 NATIVE = True
@@ -46,7 +42,7 @@ class ControlCall:
         self._spans = devices is not None and spans(unit.nodes[0], devices)
         self._backend = backend if self._spans else replace(backend, devices=None)
         is_native = backend.compiled and not self._spans and backend.device.runs_control
-        self.native = _native(unit, backend.device) if is_native else None
+        self.native = NativeControl(unit, backend.device) if is_native else None
         self.was_native: bool | None = None  # how the last run was executed; None before the first
 
     @cached_property
@@ -84,11 +80,6 @@ class ControlCall:
                 return results
         self.was_native = False
         return self.dataflow.run(inputs, context)
-
-
-def _native(unit: ControlRegion, device: Device) -> NativeControl:
-    module = importlib.import_module("thalweg.runtime.native_control")  # few processes need it
-    return module.NativeControl(unit, device)
 
 
 def control_call(unit: ControlRegion, fed: Collection[Tensor], backend: Backend) -> Call:
