@@ -57,7 +57,7 @@ Then follow messages, in both directions; the first one of the connecting side i
     8       …      the frame
     …       …      the data
 
-With keys, the frame and the data, if any, are two records, each encrypted with AES-256-GCM; a tag
+With keys, the frame and the data, if any, are two records, each encrypted with AES-128-GCM; a tag
 of 16 bytes, not counted in the lengths, follows each ciphertext. The nonce is 12 bytes, the number
 of the record in its direction, counted from 1. The 8 bytes of the two lengths are the associated
 data of both records. A record that fails authentication ends the connection.

@@ -1,7 +1,8 @@
 """Sealing: authenticated encryption (AEAD) of bulk connections.
 
-The cipher is AES-256-GCM, for which processors have instructions; ZeroMQ's cipher has none and is
-slower than a network. Each direction of a connection has a key of its own, used for this connection
+The cipher is AES-128-GCM, for which processors have instructions; ZeroMQ's cipher has none and is
+slower than a network. Its keys are exchanged under Curve25519, which is as strong: longer ones would
+only take longer. Each direction of a connection has a key of its own, used for this connection
 only. The nonce is a counter of records: no nonce is used twice, and a record that is dropped,
 replayed or out of order fails authentication.
 """
@@ -16,7 +17,7 @@ from typing import Any, NamedTuple
 from thalweg.cluster.wire import WireError
 
 TAG = 16  # bytes of the authentication tag, which follows the ciphertext
-_KEY = 32  # bytes
+_KEY = 16  # bytes
 _NONCE = Struct("<QI")
 
 
