@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from thalweg.cluster.addresses import free_ports
 
 HERE = Path(__file__).parent
 PEERS_PYTHON = HERE.parents[1] / ".bench-venv" / "bin" / "python"
@@ -111,8 +112,4 @@ def ask(tasks: Sequence[TaskProcess], do: str, **request: Any) -> list[dict[str,
 
 def addresses(count: int) -> list[str]:
     """Ports that are free now."""
-    sockets = [socket.create_server((LOOPBACK, 0)) for _ in range(count)]
-    addresses = [f"{LOOPBACK}:{each.getsockname()[1]}" for each in sockets]
-    for each in sockets:
-        each.close()
-    return addresses
+    return [f"{LOOPBACK}:{port}" for port in free_ports(count)]

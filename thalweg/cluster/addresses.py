@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import secrets
 import socket
+from contextlib import ExitStack
+from pathlib import Path
 
 from thalweg import errors
+
+_FIRST_PORT = 10_240  # many services have theirs below
+_EPHEMERAL_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 def numeric(address: str) -> str:
@@ -35,12 +41,31 @@ def parsed(address: str) -> tuple[str, int]:
 
 
 def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
-    """Ports of this machine that are free at the moment; they are not reserved."""
-    sockets = [socket.socket() for _ in range(count)]
+    """Ports of this machine that are free at the moment; they are not reserved.
+
+    Where possible they are not among those that the system chooses for outgoing connections: such
+    a connection could take one before its server listens.
+    """
+    below = range(_FIRST_PORT, max(_first_ephemeral_port(), _FIRST_PORT))
+    wanted = secrets.SystemRandom().sample(below, min(len(below), 100 + 10 * count))
+    ports: list[int] = []
+    with ExitStack() as sockets:
+        for port in [*wanted, *[0] * count]:
+            listener = sockets.enter_context(socket.socket())
+            try:
+                listener.bind((host, port))
+            except OSError:
+                if port == 0:
+                    raise
+                continue
+            ports.append(listener.getsockname()[1])
+            if len(ports) == count:
+                break
+    return ports
+
+
+def _first_ephemeral_port() -> int:
     try:
-        for listener in sockets:
-            listener.bind((host, 0))
-        return [listener.getsockname()[1] for listener in sockets]
-    finally:
-        for listener in sockets:
-            listener.close()
+        return int(_EPHEMERAL_PORTS.read_text().split()[0])
+    except OSError:  # no Linux
+        return _FIRST_PORT

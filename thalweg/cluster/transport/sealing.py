@@ -1,7 +1,7 @@
 """Sealing: authenticated encryption (AEAD) of bulk connections.
 
 The cipher is AES-128-GCM, for which processors have instructions; ZeroMQ's cipher has none and is
-slower than a network. Its keys are exchanged under Curve25519, which is as strong: longer ones would
+slower than a network. Keys are exchanged under Curve25519, which is as strong: longer ones would
 only take longer. Each direction of a connection has a key of its own, used for this connection
 only. The nonce is a counter of records: no nonce is used twice, and a record that is dropped,
 replayed or out of order fails authentication.
