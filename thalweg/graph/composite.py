@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from thalweg.graph import context
@@ -20,10 +19,36 @@ if TYPE_CHECKING:
     from thalweg.graph.likes import SparseLike, TensorLike
 
 
-class _Composite:
-    """A value of several tensors, the elements of which are `values`."""
+@public("IndexedSlices")
+class IndexedSlices:
+    """Rows of a larger tensor that is zero elsewhere, such as the gradient of a gather.
 
-    values: Tensor
+    Args:
+        values: the rows.
+        indices: the index of each row; rows of the same index are summed.
+        dense_shape: the shape of the larger tensor, if it is known.
+
+    Example:
+        >>> w = tf.Variable(tf.ones([1000, 2]))
+        >>> (gradient,) = tf.gradients(tf.gather(w, [3, 7]), [w])
+        >>> type(gradient).__name__, gradient.values.shape.as_list()
+        ('IndexedSlices', [2, 2])
+    """
+
+    def __init__(self, values: Tensor, indices: Tensor, dense_shape: Tensor | None = None) -> None:
+        self.values = values
+        self.indices = indices
+        self.dense_shape = dense_shape
+
+    @property
+    def name(self) -> str:
+        """The name of the values."""
+        return self.values.name
+
+    @property
+    def device(self) -> str:
+        """The device of the values."""
+        return self.values.device
 
     @property
     def op(self) -> Node:
@@ -39,38 +64,6 @@ class _Composite:
     def graph(self) -> Graph:
         """The graph of the values."""
         return self.values.graph
-
-
-@public("IndexedSlices")
-@dataclass(eq=False, repr=False)
-class IndexedSlices(_Composite):
-    """Rows of a larger tensor that is zero elsewhere, such as the gradient of a gather.
-
-    Args:
-        values: the rows.
-        indices: the index of each row; rows of the same index are summed.
-        dense_shape: the shape of the larger tensor, if it is known.
-
-    Example:
-        >>> w = tf.Variable(tf.ones([1000, 2]))
-        >>> (gradient,) = tf.gradients(tf.gather(w, [3, 7]), [w])
-        >>> type(gradient).__name__, gradient.values.shape.as_list()
-        ('IndexedSlices', [2, 2])
-    """
-
-    values: Tensor
-    indices: Tensor
-    dense_shape: Tensor | None = None
-
-    @property
-    def name(self) -> str:
-        """The name of the values."""
-        return self.values.name
-
-    @property
-    def device(self) -> str:
-        """The device of the values."""
-        return self.values.device
 
     def components(self) -> list[Tensor]:
         """The tensors of this value."""
@@ -97,14 +90,14 @@ class IndexedSlicesValue(NamedTuple):
     dense_shape: Any
 
 
-@dataclass(frozen=True, eq=False)
 class ListEntry:
     """A contribution to the gradient of the list `like`: `write(total, *inputs)` adds it to the
     list of gradients `total` in place."""
 
-    like: Tensor
-    write: Op
-    inputs: tuple[Tensor, ...]
+    def __init__(self, like: Tensor, write: Op, inputs: tuple[Tensor, ...]) -> None:
+        self.like = like
+        self.write = write
+        self.inputs = inputs
 
     def added_to(self, total: Tensor) -> Tensor:
         """Add this entry to a list of gradients."""
@@ -132,7 +125,7 @@ class SparseTensorValue(NamedTuple):
 
 
 @public("SparseTensor")
-class SparseTensor(_Composite):
+class SparseTensor:
     """A tensor in coordinate form: dense[indices[i]] = values[i], and zero elsewhere.
 
     Args:
@@ -148,12 +141,12 @@ class SparseTensor(_Composite):
     """
 
     def __init__(self, indices: TensorLike, values: TensorLike, dense_shape: TensorLike) -> None:
-        self.indices = convert_to_tensor(indices, int64, name="SparseTensor/indices")
-        self.values = convert_to_tensor(values, name="SparseTensor/values")
-        self.dense_shape = convert_to_tensor(dense_shape, int64, name="SparseTensor/dense_shape")
-        indices_shape = self.indices.shape.with_rank(2)
-        values_shape = self.values.shape.with_rank(1)
-        shape_shape = self.dense_shape.shape.with_rank(1)
+        self._indices = convert_to_tensor(indices, int64, name="SparseTensor/indices")
+        self._values = convert_to_tensor(values, name="SparseTensor/values")
+        self._dense_shape = convert_to_tensor(dense_shape, int64, name="SparseTensor/dense_shape")
+        indices_shape = self._indices.shape.with_rank(2)
+        values_shape = self._values.shape.with_rank(1)
+        shape_shape = self._dense_shape.shape.with_rank(1)
         indices_shape[0].merge_with(values_shape[0])
         indices_shape[1].merge_with(shape_shape[0])
 
@@ -167,17 +160,47 @@ class SparseTensor(_Composite):
         return cls(*sparse_tensor_value)
 
     @property
+    def indices(self) -> Tensor:
+        """int64 [n, rank]: the coordinates of the values."""
+        return self._indices
+
+    @property
+    def values(self) -> Tensor:
+        """[n]: the values."""
+        return self._values
+
+    @property
+    def dense_shape(self) -> Tensor:
+        """int64 [rank]: the shape of the dense form."""
+        return self._dense_shape
+
+    @property
     def shape(self) -> TensorShape:
         """The static shape of the dense form."""
         return self.get_shape()
 
     def get_shape(self) -> TensorShape:
         """The static shape of the dense form."""
-        return operators["known_shape"](self.dense_shape)
+        return operators["known_shape"](self._dense_shape)
+
+    @property
+    def dtype(self) -> DType:
+        """The dtype of the values."""
+        return self._values.dtype
+
+    @property
+    def op(self) -> Node:
+        """The node that makes the values."""
+        return self._values.op
+
+    @property
+    def graph(self) -> Graph:
+        """The graph of the values."""
+        return self._values.graph
 
     def components(self) -> list[Tensor]:
         """The tensors of this value."""
-        return [self.indices, self.values, self.dense_shape]
+        return [self._indices, self._values, self._dense_shape]
 
     def eval(
         self, feed_dict: Mapping[Any, Any] | None = None, session: context.Runner | None = None
@@ -195,10 +218,10 @@ class SparseTensor(_Composite):
         return operators["sparse_mul"](self, other)
 
     def __repr__(self) -> str:
-        return described(self, self.values.name, shape=self.shape, dtype=self.dtype.name)
+        return described(self, self._values.name, shape=self.shape, dtype=self.dtype.name)
 
     def __str__(self) -> str:
         return (
-            f"SparseTensor(indices={self.indices}, values={self.values}, "
-            f"dense_shape={self.dense_shape})"
+            f"SparseTensor(indices={self._indices}, values={self._values}, "
+            f"dense_shape={self._dense_shape})"
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 from thalweg.graph.convert import register_tensor_conversion_function
@@ -18,15 +17,10 @@ from thalweg.variables.save_slice import SaveSliceInfo
 from thalweg.variables.variable import Variable
 
 
-@dataclass(frozen=True, eq=False)
 class PartitionInfo:
     """The position of a part in the whole variable, for initializers that depend on it."""
 
-    full_shape: Sequence[int]
-    var_offset: Sequence[int]
-
-    def __post_init__(self) -> None:
-        full_shape, var_offset = self.full_shape, self.var_offset
+    def __init__(self, full_shape: Sequence[int], var_offset: Sequence[int]) -> None:
         _check_sequence("full_shape", full_shape)
         _check_sequence("var_offset", var_offset)
         if len(var_offset) != len(full_shape):
@@ -40,31 +34,43 @@ class PartitionInfo:
                     f"Expected 0 <= offset < shape but found offset={offset}, shape={size} for "
                     f"var_offset={var_offset}, full_shape={full_shape}"
                 )
+        self._full_shape = full_shape
+        self._var_offset = var_offset
+
+    @property
+    def full_shape(self) -> Sequence[int]:
+        """The shape of the whole variable."""
+        return self._full_shape
+
+    @property
+    def var_offset(self) -> Sequence[int]:
+        """The offset of this part."""
+        return self._var_offset
 
     def single_offset(self, shape: Sequence[int]) -> int:
         """The offset of a part of this shape along the axis that is split."""
         axis = self.single_slice_dim(shape)
-        return 0 if axis is None else self.var_offset[axis]
+        return 0 if axis is None else self._var_offset[axis]
 
     def single_slice_dim(self, shape: Sequence[int]) -> int | None:
         """The axis that is split, if a part has this shape."""
         _check_sequence("shape", shape)
-        if len(shape) != len(self.full_shape):
+        if len(shape) != len(self._full_shape):
             raise ValueError(
                 f"Expected equal length, but received shape={shape} of length {len(shape)} while "
-                f"self.full_shape={self.full_shape} is of length {len(self.full_shape)}."
+                f"self.full_shape={self._full_shape} is of length {len(self._full_shape)}."
             )
         for axis, size in enumerate(shape):
-            if self.var_offset[axis] + size > self.full_shape[axis]:
+            if self._var_offset[axis] + size > self._full_shape[axis]:
                 raise ValueError(
-                    f"With self.var_offset={self.var_offset}, a partition of shape={shape} would "
-                    f"exceed self.full_shape={self.full_shape} in dimension {axis}."
+                    f"With self.var_offset={self._var_offset}, a partition of shape={shape} would "
+                    f"exceed self.full_shape={self._full_shape} in dimension {axis}."
                 )
-        split = [a for a, size in enumerate(shape) if size != self.full_shape[a]]
+        split = [a for a, size in enumerate(shape) if size != self._full_shape[a]]
         if len(split) > 1:
             raise ValueError(
                 f"Cannot use single_slice_dim() with shape={shape} and self.full_shape="
-                f"{self.full_shape} since slice dim could be either dimension {split[1]} or "
+                f"{self._full_shape} since slice dim could be either dimension {split[1]} or "
                 f"{split[0]}."
             )
         return split[0] if split else None
@@ -128,22 +134,37 @@ class PartitionedVariable:
         _check_parts(variable_list, partitions)
         if len(shape) != len(partitions):
             raise ValueError(f"len(shape) != len(partitions): {shape} vs. {partitions}")
-        self.shape = TensorShape(shape)
+        self._shape = TensorShape(shape)
         for variable in variable_list:
             whole = cast("SaveSliceInfo", variable.save_slice_info).full_shape
-            if whole != self.shape.as_list():
+            if whole != self._shape.as_list():
                 raise ValueError(
-                    f"All variables' full shapes must match shape: {self.shape}; but full shapes "
+                    f"All variables' full shapes must match shape: {self._shape}; but full shapes "
                     f"were: {whole}"
                 )
         self._parts = sorted(variable_list, key=_offset)
-        self.name = name
-        self.dtype = dtype
-        self.partitions = list(partitions)  # the number of parts along each axis
+        self._name = name
+        self._dtype = dtype
+        self._partitions = list(partitions)
+
+    @property
+    def name(self) -> str:
+        """The name of the whole."""
+        return self._name
+
+    @property
+    def dtype(self) -> DType:
+        """The dtype of the parts."""
+        return self._dtype
+
+    @property
+    def shape(self) -> TensorShape:
+        """The shape of the whole."""
+        return self._shape
 
     def get_shape(self) -> TensorShape:
         """The shape of the whole."""
-        return self.shape
+        return self._shape
 
     @property
     def graph(self) -> Graph:
@@ -155,6 +176,11 @@ class PartitionedVariable:
         """`file:line` of the user's code that created the parts."""
         return self._parts[0].op.origin
 
+    @property
+    def partitions(self) -> list[int]:
+        """The number of parts along each axis."""
+        return self._partitions
+
     def as_tensor(self) -> Tensor:
         """The concatenated parts."""
         with self.graph.control_dependencies(None):
@@ -164,12 +190,12 @@ class PartitionedVariable:
         graph = self.graph
         if len(self._parts) == 1:
             with graph.name_scope(None):
-                return basic.identity(self._parts[0], name=self.name)
+                return basic.identity(self._parts[0], name=self._name)
         axes = self._partition_axes()
-        with graph.name_scope(f"{self.name}/ConcatPartitions/"):
+        with graph.name_scope(f"{self._name}/ConcatPartitions/"):
             whole = joining.concat(self._parts, axes[0])
         with graph.name_scope(None):
-            return basic.identity(whole, name=self.name)
+            return basic.identity(whole, name=self._name)
 
     def assign(self, value: Any, use_locking: bool = False, name: str | None = None) -> list[Any]:
         """Assign to the parts: `value` is a tensor of the whole shape, or one for each part."""
@@ -187,13 +213,13 @@ class PartitionedVariable:
         return splitting.split(value, sizes, axis)
 
     def _partition_axes(self) -> list[int]:
-        return [axis for axis, count in enumerate(self.partitions) if count > 1] or [0]
+        return [axis for axis, count in enumerate(self._partitions) if count > 1] or [0]
 
     def _get_variable_list(self) -> list[Variable]:
         return self._parts
 
     def _get_partitions(self) -> list[int]:
-        return self.partitions
+        return self._partitions
 
     def __iter__(self) -> Iterator[Variable]:
         return iter(self._parts)

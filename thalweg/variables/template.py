@@ -62,8 +62,8 @@ class Template:
     ) -> None:
         if name is None:  # pyright: ignore[reportUnnecessaryComparison] - user input
             raise ValueError("name cannot be None.")
-        self.func = func
-        self.name = name
+        self._function = func
+        self._name = name
         self._unique_name = unique_name
         self._custom_getter = custom_getter
         self._origin = _stack()[:-2]
@@ -72,6 +72,16 @@ class Template:
         if create_scope_now:  # without a name scope: each call opens its own
             with self._new_scope(auxiliary_name_scope=False) as self._scope:
                 pass
+
+    @property
+    def name(self) -> str:
+        """The name of the template."""
+        return self._name
+
+    @property
+    def func(self) -> Callable[..., Any]:
+        """The wrapped function."""
+        return self._function
 
     @property
     def variable_scope(self) -> VariableScope | None:
@@ -100,7 +110,7 @@ class Template:
     def _new_scope(self, auxiliary_name_scope: bool = True) -> variable_scope:
         return variable_scope(
             self._unique_name,
-            self.name,
+            self._name,
             custom_getter=self._custom_getter,
             auxiliary_name_scope=auxiliary_name_scope,
         )
@@ -116,7 +126,7 @@ class Template:
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any], first: bool) -> Any:
         trainable, all_before = len(trainable_variables()), len(global_variables())
         try:
-            result = self.func(*args, **kwargs)
+            result = self._function(*args, **kwargs)
             if not first:
                 _check_no_new(trainable, all_before)
         except Exception as error:
