@@ -117,3 +117,12 @@ def test_partition_info():
         info.single_slice_dim([7, 3])
     with pytest.raises(ValueError, match="0 <= offset"):
         tf.variables.partitioned.PartitionInfo([9, 3], [9, 0])
+
+
+def test_a_saver_sees_the_name_that_a_program_sets():
+    halves = tf.fixed_size_partitioner(2)
+    first = tf.get_variable("first", [4, 5], partitioner=halves)
+    second = tf.get_variable("second", [4, 5], partitioner=halves)
+    second._name = "first"
+    with pytest.raises(ValueError, match="same name: first"):
+        tf.train.Saver([first, second])
