@@ -20,8 +20,8 @@ from thalweg.platform.caches import memoized
 
 _PACKAGE = Path(__file__).parent.parent
 
-#: A comment, a string, or code between them. No possessive repetition of groups: before Python
-#: 3.11.4, `re` matches the wrong text with it.
+#: A comment, a string, or code between them. No possessive repetition of groups: with it, `re`
+#: of Python 3.11.2 matches the wrong text.
 _TOKEN = re.compile(
     rb"""#[^\n]*|\"{3}(?:[^\\]|\\.)*?\"{3}|'{3}(?:[^\\]|\\.)*?'{3}"""
     rb"""|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|[^"'#]+""",

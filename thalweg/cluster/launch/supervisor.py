@@ -74,7 +74,7 @@ class Supervisor:
                     task: group.create_task(self._run_with_restarts(task)) for task in self.tasks
                 }
                 group.create_task(self._stop_serving_tasks(supervised))
-        except ExceptionGroup as failures:  # except* wraps what it raises, before Python 3.11.4
+        except ExceptionGroup as failures:  # except* of Python 3.11.2 wraps what it raises
             raise failures.exceptions[0] from None
 
     async def _stop_serving_tasks(self, supervised: dict[Task, asyncio.Task[None]]) -> None:
