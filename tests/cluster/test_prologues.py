@@ -45,8 +45,10 @@ def cluster() -> Iterator[list[Any]]:
 
 @pytest.fixture
 def target(cluster: list[Any]) -> Iterator[str]:
-    """A cluster that knows no variables."""
+    """A cluster that knows no variables, and no step that an earlier test has left behind."""
     tf.Session.reset(cluster[0].target)
+    for server in cluster:
+        server._task._worker._steps.clear()
     with tf.Graph().as_default():
         yield cluster[0].target
 
