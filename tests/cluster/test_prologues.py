@@ -15,7 +15,7 @@ import thalweg as tf
 from thalweg.cluster import master
 from thalweg.cluster.server import TaskServer
 from thalweg.cluster.wire import Kind, Message
-from thalweg.cluster.worker import Worker
+from thalweg.cluster.worker import Worker, session_of
 from thalweg.ops.core.basic import Const
 from thalweg.partition.rendezvous import Key
 
@@ -45,10 +45,8 @@ def cluster() -> Iterator[list[Any]]:
 
 @pytest.fixture
 def target(cluster: list[Any]) -> Iterator[str]:
-    """A cluster that knows no variables, and no step that an earlier test has left behind."""
+    """A cluster that knows no variables."""
     tf.Session.reset(cluster[0].target)
-    for server in cluster:
-        server._task._worker._steps.clear()
     with tf.Graph().as_default():
         yield cluster[0].target
 
@@ -331,3 +329,66 @@ def test_a_step_that_waits_is_not_started_again(cluster: list[Any]) -> None:
     worker.abort(7, tf.errors.CancelledError(None, None, "too late"))
     assert ended == [([2], None)] and not worker.has_step(7)
     worker.close_session(session, tf.errors.CancelledError(None, None, "closed"))
+
+
+STOPPED = tf.errors.CancelledError(None, None, "stopped")
+
+
+def test_late_messages_of_a_closed_session_leave_no_step(target: str, cluster: list[Any]) -> None:
+    """They may come from other tasks, or from another thread of the master than its CLOSE."""
+    given, table, sums = lookup()
+    workers = [server._task._worker for server in cluster]
+    with tf.Session(target) as session:
+        session.run(table.initializer)
+        session.run(sums, {given: [1]})
+        number = session._engine._number | 1000
+    assert session_of(number) == session._engine._session
+    session._engine._member.endpoint.loop.flush()
+    for worker in workers:
+        worker.close_session(session_of(number), STOPPED)  # if CLOSE is still under way
+        worker.abort(number, STOPPED)
+        worker.deliver(number + 1, Key("x:0", WORKER, PS0), np.float32(1))
+        assert not worker._steps
+
+
+def test_steps_that_never_start_end_when_a_task_is_reset(target: str, cluster: list[Any]) -> None:
+    worker = cluster[1]._task._worker
+    with tf.Session(target) as session:
+        session.run(tf.constant(1.0))
+        number = session._engine._number | 1000
+        worker.abort(number, STOPPED)
+        worker.deliver(number + 1, Key("x:0", WORKER, PS0), np.float32(1))
+        assert len(worker._steps) == 2
+        worker.reset(None)
+        assert not worker._steps
+
+
+def test_failed_steps_leave_nothing_on_a_task_without_a_part(
+    target: str, cluster: list[Any]
+) -> None:
+    with tf.device(PS0):
+        given = tf.placeholder(tf.int32, [])
+        checked = tf.Assert(given > 0, [given])
+    with tf.Session(target) as session:
+        for _ in range(3):
+            with pytest.raises(tf.errors.InvalidArgumentError):
+                session.run(checked, {given: 0})
+        session.run(checked, {given: 1})  # after the messages that ended the others
+        assert not any(server._task._worker._steps for server in cluster)
+
+
+def test_a_step_that_a_task_refuses_leaves_nothing_there(target: str, cluster: list[Any]) -> None:
+    given, table, sums = lookup()
+    worker = cluster[1]._task._worker
+    with tf.Session(target) as session:
+        session.run(table.initializer)
+        session.run(sums, {given: [1]})
+        plans = worker.session(session._engine._session).plans
+        kept = dict(plans)
+        plans.clear()
+        worker.prologues.clear()
+        with pytest.raises(tf.errors.OpError):
+            session.run(sums, {given: [1]})
+        plans.update(kept)
+        session.run(sums, {given: [1]})  # after the message that ended the other
+        assert not any(server._task._worker._steps for server in cluster)

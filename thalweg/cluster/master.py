@@ -31,7 +31,7 @@ from thalweg.cluster.transport.endpoint import Peer
 from thalweg.cluster.transport.loop import Waiter
 from thalweg.cluster.values import Keyed, PiggybackBuffer, by_index
 from thalweg.cluster.wire import FixedFields, Kind, Message, new_tuple
-from thalweg.cluster.worker import TaskSession
+from thalweg.cluster.worker import TaskSession, session_of
 from thalweg.device.cpu.device import cpu_device
 from thalweg.device.device import Device
 from thalweg.device.local import local_devices
@@ -143,7 +143,7 @@ class Master(Engine):
         self._member = member
         self._graph = weakref.ref(graph)
         self._number = secrets.randbits(31) << 32  # upper half of all its step numbers
-        self._session = f"{self._number:x}"
+        self._session = session_of(self._number)
         self._counter = itertools.count(1)
         self._handles = itertools.count(1)
         self._running: dict[int, RunningStep] = {}
@@ -482,7 +482,7 @@ class RunningStep:
             if self._error is not None or error is None:
                 return
             self._error = error
-        if self._member.worker is not None:
+        if self._member.worker is not None and self._plan.own:
             self._member.worker.abort(self._number, error)
         fields = failures.encode(error, "")
         for part in self._plan.tasks:

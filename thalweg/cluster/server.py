@@ -191,6 +191,7 @@ class TaskServer(Member):
             else:
                 self._run_prologue(peer, message, part, prologue)
         except Exception as error:
+            self._worker.end(message.step)
             self._on_part_done(peer, message, {}, error)
 
     def _start_part(self, peer: Peer, message: Message) -> None:
@@ -220,14 +221,10 @@ class TaskServer(Member):
         go to the master's task, they are piggybacked on the reply; otherwise they are pushed and
         flushed before the rest starts."""
         worker, number = self._worker, message.step
-        try:
-            sent = prologue(message.values)
-            if not part.is_whole:
-                for key, value in zip(prologue.sends, sent, strict=True):
-                    self.push(number, key, value)
-        except Exception:
-            worker.end(number)
-            raise
+        sent = prologue(message.values)
+        if not part.is_whole:
+            for key, value in zip(prologue.sends, sent, strict=True):
+                self.push(number, key, value)
         if part.is_whole:
             if sent:
                 size = size_of(sent)
@@ -338,18 +335,14 @@ class TaskServer(Member):
     def _on_close(self, peer: Peer, message: Message) -> None:
         session = message.fields["session"]
         self._sessions.get(peer, set()).discard(session)
-        self._end_session(session, errors.CancelledError(None, None, "Session was closed."))
-
-    def _end_session(self, session: str, error: errors.OpError) -> None:
-        master = int(session, 16) >> 32
+        error = errors.CancelledError(None, None, "Session was closed.")
         self._worker.close_session(session, error)
-        self._worker.forget_steps(lambda number: number >> 32 == master)
 
     def lost(self, peer: Peer, error: errors.OpError) -> None:
         """A peer is lost: end a master's sessions, or notify masters of a lost task."""
         super().lost(peer, error)
         for session in self._sessions.pop(peer, ()):
-            self._end_session(session, error)
+            self._worker.close_session(session, error)
         for task, address in self._by_task.items():
             if address == peer.address and self.endpoint.initiated(peer):
                 self._notify_lost(task, error)

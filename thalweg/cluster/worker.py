@@ -2,7 +2,8 @@
 
 Its devices own variables, queues and other resources, which all sessions share by container and
 name. Each step has one rendezvous per task. Values for other tasks are pushed to them; values from
-other tasks may arrive before the step's RUN message. An ended or aborted step never restarts.
+other tasks may arrive before the step's RUN message. An ended or aborted step never restarts, and
+messages that arrive after the end of a step or of its session leave nothing behind.
 """
 
 from __future__ import annotations
@@ -111,13 +112,18 @@ class Worker:
         return task_session
 
     def close_session(self, session: str, error: errors.OpError) -> None:
-        """Drop a master's registered partitions and abort its steps."""
+        """Drop a master's registered partitions; abort and remove its steps, also those of which
+        only values or errors of other tasks have arrived."""
         with self._lock:
             task_session = self._sessions.pop(session, None)
             self.prologues.clear()
             steps = [number for number, step in self._steps.items() if step.session == session]
         for number in steps:
             self.abort(number, error)
+        with self._lock:
+            for number in steps:
+                self._steps.pop(number, None)
+                self._ended[number] = None
         if task_session is not None and task_session.on_end is not None:
             task_session.on_end(error)
 
@@ -196,7 +202,7 @@ class Worker:
         return part
 
     def end(self, number: int) -> None:
-        """Record the end of a step that ended in its prologue and was never started."""
+        """Record the end of a step that ended in its prologue, or that was refused."""
         self._ended[number] = None
         self.traffic.steps += 1
 
@@ -246,35 +252,29 @@ class Worker:
             complete(values, error)
 
     def _get_or_create_step(self, number: int, session: str = "") -> TaskStep | WaitingStep:
-        """The step of a number, created on first mention; an ended one is returned aborted."""
+        """The step of a number, created on first mention. One that has ended, or whose session has,
+        is returned aborted and is not kept: the last messages of a session may arrive after it."""
         with self._lock:
             step = self._steps.get(number)
             if step is None:
-                step = TaskStep(number, self._prefix, self._outgoing)
-                if number in self._ended:
+                session = session or session_of(number)
+                step = TaskStep(number, session, self._prefix, self._outgoing)
+                if number in self._ended or session not in self._sessions:
                     step.cancel(_step_ended_error(number))
                 else:
                     self._steps[number] = step
-            if session:
-                step.session = session
             return step
-
-    def forget_steps(self, belongs: Callable[[int], bool]) -> None:
-        """Abort and remove the steps of a master that is gone, including those never started."""
-        with self._lock:
-            orphaned = [number for number in self._steps if belongs(number)]
-        for number in orphaned:
-            self.abort(number, _step_ended_error(number))
-        with self._lock:
-            for number in orphaned:
-                self._steps.pop(number, None)
-                self._ended[number] = None
 
 
 #: (values in the order of their keys, error)
 Complete = Callable[[Sequence[Any], errors.OpError | None], None]
 Values = dict[int, Any]
 Done = Callable[[Values, BaseException | None], None]
+
+
+def session_of(number: int) -> str:
+    """The name of the session that a master's step belongs to: the upper half of its number."""
+    return f"{number >> 32 << 32:x}"
 
 
 class TaskSession:
@@ -370,9 +370,9 @@ class WaitingStep:
 class TaskStep(Rendezvous):
     """One step on this task: the rendezvous of its partitions with those of other tasks."""
 
-    def __init__(self, number: int, prefix: str, outgoing: Outgoing) -> None:
+    def __init__(self, number: int, session: str, prefix: str, outgoing: Outgoing) -> None:
         super().__init__()
-        self.number, self.session = number, ""
+        self.number, self.session = number, session
         self._prefix, self._outgoing = prefix, outgoing  # prefix of this task's device names
         self.cancellation = Cancellation()
         self.piggyback: PiggybackBuffer | None = None  # values to be piggybacked on another message
