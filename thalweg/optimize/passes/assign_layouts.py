@@ -10,13 +10,12 @@ between the two layouts vanish where their neighbours agree.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cache, cached_property, partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
 from thalweg.graph.node import Node, Tensor, reached
-from thalweg.graph.op import REGISTRY
 from thalweg.ops.arrays.transposing import Transpose
 from thalweg.ops.core.basic import Const
 from thalweg.optimize.layouts import (
@@ -34,8 +33,6 @@ from thalweg.optimize.step_graph import StepGraph
 
 def assign_layouts(graph: StepGraph) -> None:
     """Rebuild nodes with channels last where that is cheaper."""
-    if graph.types.isdisjoint(_laid_out_types()):
-        return
     seeds = [node for node in graph.nodes if is_channels_first(node)]
     if not seeds:
         return
@@ -44,11 +41,6 @@ def assign_layouts(graph: StepGraph) -> None:
     chosen = _cheapest(graph, forms)
     if chosen:
         _Rewrite(graph, forms).run([node for node in graph.nodes if node in chosen])
-
-
-@cache
-def _laid_out_types() -> frozenset[str]:
-    return frozenset(name for name, kind in REGISTRY.items() if kind.laid_out)
 
 
 class _Forms:
