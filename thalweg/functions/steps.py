@@ -36,16 +36,18 @@ from thalweg.lower.fingerprint import Unnamed, flow_text
 from thalweg.ops.core.basic import Placeholder, constant
 from thalweg.ops.core.buffer import Buffer
 from thalweg.ops.random.random import Random
+from thalweg.optimize.options import DEFAULT
 from thalweg.place.placer import Placer
 from thalweg.platform.caches import Bounded
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.compiled import host_arrays
 from thalweg.runtime.engine import COMPILES
 from thalweg.runtime.executor import execute, on_device
-from thalweg.runtime.fast_path import BoundProgram, FastPath, fast_path
+from thalweg.runtime.fast_path import BoundProgram, FastPath, ProgramPath, fast_path
 from thalweg.runtime.kernels import Context
-from thalweg.runtime.plan import Plan, Step, plan
+from thalweg.runtime.plan import Plan, Step, plan, prune
 from thalweg.runtime.resources import Resources
+from thalweg.runtime.step_cache import StepEntry, step_entry
 
 _MAX_PLANS = 256  # cached for all threads; the least recently used goes first
 
@@ -73,23 +75,39 @@ class StepResources(Resources):
 
 
 class PlannedStep:
-    """A plan that takes values, variables and random streams from its caller."""
+    """A step that takes values, variables and random streams from its caller. If an earlier process
+    has stored its program, it is planned when a call comes that the program does not serve."""
 
     #: The devices of the fetches; None without GPUs.
     devices: Sequence[str] | None = None
 
     def __init__(self, step: Step, references: Sequence[Tensor], randoms: Sequence[Node]) -> None:
-        self._plan = self._make_plan(step)
-        self._fetches: Sequence[Any] = self._plan.fetches or step.fetches
-        self.randoms = randoms
+        self._step, self._references, self.randoms = step, references, randoms
         self._state_nodes = [*(tensor.op for tensor in references), *randoms]
         self.context = Context(
             step.fetches[0].op if step.fetches else step.targets[0], resources, Cancellation()
         )
-        path = fast_path(self._plan, step.feeds, downloads=False)
+        self._plan: Plan | None = None
+        self._entry = _entry(step, eager_devices().all)
+        restored = None if self._entry is None else self._entry.find()
+        if restored is None:
+            self._use_plan()
+        else:
+            self._use(restored, restored.interface.fetches)
+
+    def _use(self, path: ProgramPath | None, fetches: Sequence[Any]) -> None:
+        """Run by a path, if that needs no other variables. Equal `fetches` are one value."""
+        references = self._references
         self.path = path if path and set(references).issuperset(path.references) else None
         #: The indices of the variables that the fast path takes.
         self.cells = [references.index(t) for t in self.path.references] if self.path else []
+        self._fetches = fetches
+
+    def _use_plan(self) -> Plan:
+        self._plan = planned = self._make_plan(self._step)
+        path = fast_path(planned, self._step.feeds, downloads=False)
+        self._use(path, planned.fetches or self._step.fetches)
+        return planned
 
     def _make_plan(self, step: Step) -> Plan:
         return plan(step, eager_devices().all, compiled=COMPILES)
@@ -115,11 +133,24 @@ class PlannedStep:
             variables = [cells[number] for number in self.cells]
             results = self.path.run(context, arrays, variables)
         if results is None:
-            context = self._context(cells, streams)
-            results = execute(
-                self._plan, values, context.resources, context.cancellation, on_device
-            )
+            results = self._execute(values, cells, streams)
         return self._with_arrays(results)
+
+    def _execute(
+        self, values: Sequence[Any], cells: Sequence[Any], streams: Sequence[Any]
+    ) -> list[Any]:
+        """Run the plan, which a restored step makes now; stores the program of the fast path."""
+        planned, restored = self._plan, self.path
+        if planned is None:
+            planned = self._use_plan()
+            if isinstance(self.path, FastPath) and restored is not None:
+                self.path.compile_like(restored.programs, [cells[n] for n in self.cells])
+        context = self._context(cells, streams)
+        run_state = context.resources, context.cancellation
+        results = execute(planned, values, *run_state, on_device)
+        if self._entry is not None and isinstance(self.path, FastPath):
+            self._entry.store(self.path)
+        return results
 
     def _context(self, cells: Sequence[Any], streams: Sequence[Any]) -> Context:
         """The context of a run with these variables and random streams."""
@@ -138,6 +169,13 @@ class PlannedStep:
         """The program of the fast path for arrays of these shapes, and the shapes of its results;
         None if there is no fast path."""
         return None if self.path is None else self.path.bind(arrays)
+
+
+def _entry(step: Step, devices: Sequence[Device]) -> StepEntry | None:
+    """The disk entry of a step's program; None for a step that has none."""
+    if not COMPILES or len(devices) > 1:
+        return None
+    return step_entry(step, prune(*step), devices[0], DEFAULT)
 
 
 class AcceleratedStep(PlannedStep):
@@ -173,14 +211,14 @@ class AcceleratedStep(PlannedStep):
             for index, device in self._feed_devices.items():
                 if immutable is None or index in immutable:
                     self._upload(located, index, index, device)
-            if self.path is not None and self.path.executable.device.is_host:
+            if isinstance(self.path, FastPath) and self.path.executable.device.is_host:
                 located = host_arrays(located)
             return _freeze(super().run(located, cells, streams))
         except errors.OpError as error:
             self._raise_located(error)
 
     def bind(self, arrays: Sequence[Any], immutable: Collection[int] | None = None) -> Bound | None:
-        if self.path is None:
+        if not isinstance(self.path, FastPath):
             return None
         device = self.path.executable.device
         bound = super().bind(host_arrays(arrays) if device.is_host else arrays)
@@ -272,9 +310,6 @@ class RecordedStep:
     def __post_init__(self) -> None:
         """The leaves have static shapes: after the first run, one bound program serves all."""
         self._program: BoundProgram | None = None
-        path = self.step and self.step.path
-        self._inputs = [self.values[number] for number in path.inputs] if path else []
-        self._cells = [self.references[number] for number in self.step.cells] if self.step else []
         devices = None if self.step is None else self.step.devices
         #: Of the results, "" for variables; None without GPUs.
         self.devices = None if devices is None else self._with_cells([*devices], defaultdict(str))
@@ -295,9 +330,16 @@ class RecordedStep:
             [streams[number] for number in self.randoms] if self.randoms else (),
         )
         if not self.randoms and not self.cells and not self.step.has_duplicate_fetches:
-            bound = self.step.bind([values[number] for number in self._inputs])
-            self._program = bound and bound[0]
+            self._bind(self.step, values)
         return self._with_cells(results, cells)
+
+    def _bind(self, step: PlannedStep, values: Sequence[Any]) -> None:
+        """Use the program that served these values for the next ones."""
+        if step.path is not None:
+            self._inputs = [self.values[number] for number in step.path.inputs]
+            self._cells = [self.references[number] for number in step.cells]
+            bound = step.bind([values[number] for number in self._inputs])
+            self._program = bound and bound[0]
 
     def _with_cells(self, results: list[Any], cells: Any) -> list[Any]:
         """Insert the cells of variables among results."""

@@ -35,7 +35,10 @@ _MAX_LITERAL = 8  # elements of an array that are written out in a text; larger 
 _MAX_COMPARED = 16  # elements of a known value that is part of a class; others go by their tensor
 
 #: The packages whose ops mean the same in every process with the same code.
-_PACKAGES = tuple(f"{__name__.partition('.')[0]}.{p}." for p in ("autodiff", "control", "ops"))
+_PACKAGES = tuple(
+    f"{__name__.partition('.')[0]}.{package}."
+    for package in ("autodiff", "control", "functions", "ops")
+)
 
 
 # Ops

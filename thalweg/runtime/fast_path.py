@@ -71,6 +71,25 @@ class ProgramPath:
             return results
         return [results[place] for place in self._fetches]
 
+    def bind(self, arrays: Sequence[Any]) -> tuple[BoundProgram, list[Shape]] | None:
+        """`run` specialised for arrays of these shapes, and the shapes of its results."""
+        program = self.programs.get(tuple([array.shape for array in arrays]))
+        if program is None:
+            return None
+        shapes = [program.output_shapes[place] for place in self._fetches]
+        return self._bound(program), shapes
+
+    def _bound(self, program: AnyProgram) -> BoundProgram:
+        if self.is_whole:
+            return program.__call__  # calling a bound method is faster than calling an object
+        fetches = self._fetches
+
+        def run(context: Any, arrays: Any, cells: Any) -> list[Any] | None:
+            results = program(context, arrays, cells)
+            return None if results is None else [results[place] for place in fetches]
+
+        return run
+
 
 class FastPath(ProgramPath):
     """A step whose only computation is one region."""
@@ -94,24 +113,14 @@ class FastPath(ProgramPath):
         results = self.executable.run_rows(values, is_row, count)
         return None if results is None else [results[place] for place in self._fetches]
 
-    def bind(self, arrays: Sequence[Any]) -> tuple[BoundProgram, list[Shape]] | None:
-        """`run` specialised for arrays of these shapes, and the shapes of its results."""
-        program = self.programs.get(tuple([array.shape for array in arrays]))
-        if program is None:
-            return None
-        shapes = [program.output_shapes[place] for place in self._fetches]
-        return self._bound(program), shapes
-
-    def _bound(self, program: AnyProgram) -> BoundProgram:
-        if self.is_whole:
-            return program.__call__  # calling a bound method is faster than calling an object
-        fetches = self._fetches
-
-        def run(context: Any, arrays: Any, cells: Any) -> list[Any] | None:
-            results = program(context, arrays, cells)
-            return None if results is None else [results[place] for place in fetches]
-
-        return run
+    def compile_like(
+        self, programs: Mapping[Shapes, AnyProgram], cells: Sequence[VariableCell]
+    ) -> None:
+        """Compile for the shapes of the step's other programs that ran: which sizes the next
+        program reads at run time depends on all previous shapes."""
+        for shapes, program in programs.items():
+            if program.has_run:
+                self.executable.compile(shapes, cells)
 
 
 class DeviceFastPath(FastPath):
@@ -239,19 +248,10 @@ class PlannedStep(CachedStep):
         cancellation: Cancellation,
     ) -> None:
         super().__init__(path, step, resources, cancellation)
-        self._executable, self._execute = path and path.executable, execute
+        self.path, self._execute = path, execute
 
     def _run_general(self, values: Sequence[Any]) -> list[Any]:
         return self._execute([feed_value(t, values[place]) for place, t, _ in self._feeds])
-
-    def compile_like(
-        self, programs: Mapping[Shapes, AnyProgram], cells: Sequence[VariableCell]
-    ) -> None:
-        """Compile for the shapes of the step's other programs that ran: which sizes the next
-        program reads at run time depends on all previous shapes."""
-        for shapes, program in programs.items():
-            if self._executable is not None and program.has_run:
-                self._executable.compile(shapes, cells)
 
 
 class RestoredStep(CachedStep):
@@ -273,7 +273,8 @@ class RestoredStep(CachedStep):
         planned, path = self._plan(), self._path
         if path is not None:
             self._path = None
-            planned.compile_like(path.programs, self._cells)
+            if planned.path is not None:
+                planned.path.compile_like(path.programs, self._cells)
         return planned.run(values)
 
 
