@@ -17,7 +17,6 @@ from typing import Any
 from thalweg.control.liveness import Needs
 from thalweg.control.traces import Trace
 from thalweg.graph import nest
-from thalweg.graph.analysis.effects import NO_FOOTPRINT
 from thalweg.graph.analysis.node_effects import accesses
 from thalweg.graph.node import Node, Tensor, reached
 from thalweg.graph.op import Op
@@ -471,9 +470,8 @@ class StepGraph:
 
 
 def _writes(node: Node) -> bool:
-    op = node.op
-    may = op.footprint is not NO_FOOTPRINT or bool(op.bodies)
-    return may and any(access.writes for access in accesses(node))
+    may_write = node.op.footprint or node.op.bodies
+    return bool(may_write) and any(access.writes for access in accesses(node))
 
 
 def _line(node: Node) -> str:

@@ -77,8 +77,7 @@ def _must_run(tensor: Tensor, graph: StepGraph) -> bool:
 
 
 def _is_random(node: Node) -> bool:
-    inputs, others = node.op.footprint.inputs, node.op.footprint.others
-    return not inputs and {use.resource for use in others} == {Resource.STREAM}
+    return {use.resource for use in node.op.footprint} == {Resource.STREAM}
 
 
 def _folded(node: Node, graph: StepGraph) -> Values | None:
