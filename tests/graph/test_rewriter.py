@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 import thalweg as tf
-from thalweg.graph.rewriter import Rewriter, RewrittenGraph
+from thalweg.graph.rewriter import Rewriter
 
 
 def rewritten(graph: tf.Graph) -> Rewriter:
     """All nodes of a graph, copied."""
-    rewriter = Rewriter(RewrittenGraph())
+    rewriter = Rewriter(tf.Graph(), replaces=True)
     for node in graph.nodes:
         rewriter.copy(node)
     return rewriter

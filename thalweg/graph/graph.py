@@ -164,10 +164,6 @@ class Graph:
         kept = node.annotations, node.made_at, node.device
         return self._add(node.op, inputs, tuple(merged), dtypes, shapes, name, *kept)
 
-    def original(self, node: Node) -> Node:
-        """The node of the user's graph that a node replaces: itself, unless rewritten."""
-        return node
-
     def _add(
         self,
         op: Op,

@@ -84,6 +84,7 @@ class Node(_UserAttributes):
     lasti: int
     index: int  # position in order of creation
     outputs: tuple[Tensor, ...] = field(default=(), init=False)
+    _original: Node | None = field(default=None, init=False)
 
     @property
     def control_inputs(self) -> list[Node]:
@@ -129,8 +130,13 @@ class Node(_UserAttributes):
 
     @property
     def original(self) -> Node:
-        """The node of the user's graph that this one replaces: itself, unless rewritten."""
-        return self.graph.original(self)
+        """The node of the user's graph that this one replaces: itself, unless rewritten. Errors and
+        state belong to it."""
+        return self._original or self
+
+    @original.setter
+    def original(self, node: Node) -> None:
+        self._original = node.original
 
     @property
     def origin(self) -> str:

@@ -15,18 +15,17 @@ from numpy.typing import NDArray
 from thalweg.graph.dtypes import DType
 from thalweg.graph.graph import Graph
 from thalweg.graph.node import Node, Tensor
-from thalweg.graph.rewriter import Rewriter, RewrittenGraph
+from thalweg.graph.rewriter import Rewriter
 from thalweg.graph.shapes import TensorShape
 from thalweg.graph.subgraph import Body, SubGraph
 from thalweg.ops.core.basic import Const
 
 
-class Workspace(RewrittenGraph, SubGraph):
+class Workspace(SubGraph):
     """A graph whose nodes may use tensors of all other graphs, without captures."""
 
     def __init__(self) -> None:
-        SubGraph.__init__(self, Graph(), "an optimised step")  # pyright: ignore[reportArgumentType] - its names are its own
-        self._originals: dict[Node, Node] = {}
+        super().__init__(Graph(), "an optimised step")  # its names are its own
 
     def sees(self, graph: Graph) -> bool:
         """Tensors of any graph can be used."""
@@ -60,7 +59,7 @@ class Workspace(RewrittenGraph, SubGraph):
         else:
             copy.outputs = tuple([Tensor(copy, n, t.dtype, t.shape) for n, t in enumerate(outputs)])
         self._order.append(copy)
-        self._originals[copy] = node.graph.original(node)
+        copy.original = node
         return copy
 
     def constant(self, node: Node, value: NDArray[Any], dtype: DType) -> Node:
@@ -70,7 +69,7 @@ class Workspace(RewrittenGraph, SubGraph):
         const_node = Node(self, op, name, (), (), node.device, {}, *node.made_at, position)
         const_node.outputs = (Tensor(const_node, 0, dtype, TensorShape(value.shape)),)
         self._order.append(const_node)
-        self.attribute(const_node, node)
+        const_node.original = node
         return const_node
 
     def build(self, node: Node, make: Callable[[], Any]) -> tuple[Any, Sequence[Node]]:
@@ -84,7 +83,7 @@ class Workspace(RewrittenGraph, SubGraph):
         nodes = self._order[first:]
         for built in nodes:
             built.device = node.device
-            self.attribute(built, node)
+            built.original = node
         return result, nodes
 
 
@@ -96,7 +95,7 @@ class BodyRewriter(Rewriter):
     def __init__(self, body: Body) -> None:
         self.workspace, self._body = Workspace(), body
         self.workspace.outer = body.graph.outer
-        super().__init__(self.workspace)
+        super().__init__(self.workspace, replaces=True)
         for tensor in body.arguments:
             self.copy(tensor.op)
 

@@ -138,7 +138,7 @@ class _Hoisting:
         self, nodes: Sequence[Node], invariant: set[Tensor], hoisted: Sequence[Tensor]
     ) -> tuple[list[Tensor], list[Node]]:
         """Copies of tensors of the body before the loop, and the nodes that compute them."""
-        rewriter = Rewriter(self._graph.workspace, self._op.body.bound(self._node))
+        rewriter = Rewriter(self._graph.workspace, self._op.body.bound(self._node), replaces=True)
         needed = reached([tensor.op for tensor in hoisted], lambda n: [t.op for t in n.inputs])
         copies = [rewriter.copy(node) for node in nodes if node in needed]
         return [rewriter.tensors[tensor] for tensor in hoisted], copies
@@ -164,7 +164,7 @@ def _with_arguments(body: Body, hoisted: Sequence[Tensor], computes: bool) -> Bo
     for tensor in hoisted:
         name = tensor.op.name.rpartition("/")[2]
         argument = graph.argument(tensor.dtype, tensor.shape, name)
-        graph.attribute(argument.op, tensor.op)
+        argument.op.original = tensor.op
         added.append(argument)
         if computes:
             rewriter.tensors[tensor] = argument

@@ -125,7 +125,7 @@ def _inlined(
 ) -> tuple[list[Tensor], dict[Any, Tensor]]:
     """The outputs of a branch, inlined in place of the conditional, and the values of its
     traces."""
-    rewriter = Rewriter(graph.workspace, dict(zip(body.arguments, node.inputs[1:], strict=True)))
+    rewriter = Rewriter(graph.workspace, body.bound(node), replaces=True)
     read = {trace.op: tensor for trace in traces for tensor in traced_tensors(trace)}
     own_traced = [tensor for tensor in read.values() if tensor.graph is body.graph]
     for inner in needed([*body.outputs, *own_traced], body.targets, rewriter.tensors):
