@@ -597,25 +597,16 @@ def _copy(
 ) -> TransformerInfo:
     """Copies of operations in their own graph, with other inputs, under a name scope."""
     nodes = program_order(ops)
-    rewriter = _SameGraphRewriter(nodes[0].graph, replaced)
+    unchanged = {tensor: tensor for node in nodes for tensor in node.inputs}
+    rewriter = Rewriter(nodes[0].graph, unchanged | dict(replaced))
     scope = f"{dst_scope.rstrip('/')}/" if reuse_dst_scope and dst_scope else dst_scope or "copy"
     with nodes[0].graph.as_default(), name_scope(scope):
         for node in nodes:
-            rewriter.copy(node, node.name)
+            others = [control for control in node.controls if control not in rewriter.nodes]
+            rewriter.copy(node, node.name, others)
     return TransformerInfo(
         rewriter.nodes, {t: rewriter.tensors[t] for n in nodes for t in n.outputs}
     )
-
-
-class _SameGraphRewriter(Rewriter):
-    """Copies nodes within their graph: inputs that are not copied are mapped to themselves."""
-
-    def copy(self, node: Node, name: str | None = None, controls: Iterable[Node] = ()) -> Node:
-        for tensor in node.inputs:
-            self.tensors.setdefault(tensor, tensor)
-        for control in node.controls:
-            self.nodes.setdefault(control, control)
-        return super().copy(node, name, controls)
 
 
 @public(_name("copy_with_input_replacements"))
