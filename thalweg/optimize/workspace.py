@@ -40,24 +40,10 @@ class Workspace(SubGraph):
     ) -> Node:
         """A copy of a node over other inputs, with the same name. Skips name lookup and scopes, as
         there are many."""
-        copy = Node(
-            self,
-            node.op,
-            node.name,
-            inputs,
-            controls,
-            node.device,
-            node.annotations,
-            node.code,
-            node.lasti,
-            len(self._order),
-        )
-        outputs = node.outputs
-        if len(outputs) == 1:  # most nodes
-            (tensor,) = outputs
-            copy.outputs = (Tensor(copy, 0, tensor.dtype, tensor.shape),)
-        else:
-            copy.outputs = tuple([Tensor(copy, n, t.dtype, t.shape) for n, t in enumerate(outputs)])
+        kept = node.device, node.annotations, node.code, node.lasti
+        copy = Node(self, node.op, node.name, inputs, controls, *kept, len(self._order))
+        outputs = enumerate(node.outputs)
+        copy.outputs = tuple([Tensor(copy, n, t.dtype, t.shape) for n, t in outputs])
         self._order.append(copy)
         copy.original = node
         return copy
