@@ -25,8 +25,7 @@ from thalweg.optimize.workspace import Workspace
 
 Rewrite = Callable[[Node], "Sequence[Tensor] | None"]
 
-_MAX_REWRITES = 16  # of one node in one pass: rules that undo each other end here
-_MAX_REPEATS = 8  # of a pass over what it changed itself
+_MAX_REPEATS = 16  # of a pass over what it changed itself: rules that undo each other end here
 _DEFAULT_CPU = Target(name="server", vector_bytes=64)
 _UNKNOWN_GPU = Target(name="gpu", layout_times=None)
 _MAX_INPUTS = 16  # of a node whose inputs are updated at once; others are updated when visited
@@ -214,7 +213,7 @@ class StepGraph:
         nodes = self._candidates(roots, depth)
         for _ in range(_MAX_REPEATS):
             seen = len(self.changes)
-            self._apply(function, nodes, roots)
+            self._apply(function, nodes)
             if len(self.changes) == seen:
                 break
             nodes = self._changed(seen, roots, depth)
@@ -226,7 +225,7 @@ class StepGraph:
         if self.mark is not None:
             types = {node.op.type_name for node in self._alive_only(self.changes[self.mark :])}
             nodes = [node for node in nodes if node.op.type_name in types]
-        self._apply(function, nodes, None)
+        self._apply(function, nodes)
 
     def fire(self, rule: str, node: Node, count: int = 1) -> None:
         """Note that a rule fired."""
@@ -412,9 +411,7 @@ class StepGraph:
             changed.update(dict.fromkeys(latest))
         return [node for node in changed if roots is None or node.op.type_name in roots]
 
-    def _apply(
-        self, function: Rewrite, nodes: Iterable[Node], roots: Collection[str] | None
-    ) -> None:
+    def _apply(self, function: Rewrite, nodes: Iterable[Node]) -> None:
         """Visit nodes, and replace those that a function returns outputs for."""
         alive, targets, outdated = self._alive, self._target_set, self._outdated
         waited = self._wait_counts
@@ -428,36 +425,13 @@ class StepGraph:
                 continue  # its outputs are not used
             outputs = function(node)
             if outputs is not None:
-                self._rewrite_until_stable(node, outputs, function, roots)
+                self._replace_node(node, outputs)
                 self._new_nodes.clear()
 
-    def _rewrite_until_stable(
-        self,
-        node: Node,
-        outputs: Sequence[Tensor],
-        function: Rewrite,
-        roots: Collection[str] | None,
-    ) -> None:
-        """Replace a node, then the node that replaces it, as long as the function applies."""
-        for _ in range(_MAX_REWRITES):
-            new_nodes = list(self._new_nodes)
-            self._replace_node(node, outputs, new_nodes)
-            node = outputs[0].op
-            is_new = node in new_nodes and node in self._alive and len(outputs) == 1
-            if not is_new or (roots is not None and node.op.type_name not in roots):
-                return
-            self._new_nodes.clear()
-            next_outputs = function(node)
-            if next_outputs is None:
-                return
-            outputs = next_outputs
-        for new_node in self._new_nodes:  # the last rewrite is not applied
-            self.release(new_node)
-
-    def _replace_node(self, node: Node, outputs: Sequence[Tensor], built: Iterable[Node]) -> None:
+    def _replace_node(self, node: Node, outputs: Sequence[Tensor]) -> None:
         for old, new in zip(node.outputs, outputs, strict=True):
             self.replace(old, new)
-        for removable in (node, *built):
+        for removable in (node, *self._new_nodes):
             self.release(removable)
 
     # Text
