@@ -158,14 +158,6 @@ class StepGraph:
         """Whether a tensor has the value that its node computes: it is not fed."""
         return tensor not in self.feeds
 
-    def gives_own_value(self, node: Node) -> bool:
-        """Whether a node is an identity that turns a feed or a constant into a fetched value."""
-        return (
-            node.op.type_name == "Identity"
-            and node.outputs[0] in self._fetched_at
-            and (node.inputs[0] in self.feeds or node.inputs[0].op.op.type_name == "Const")
-        )
-
     def is_guarded(self, tensor: Tensor) -> bool:
         """Whether a tensor comes after an effect, an assertion say. Its consumers wait for the
         effect, and must continue to."""

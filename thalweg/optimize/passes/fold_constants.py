@@ -82,7 +82,7 @@ def _is_random(node: Node) -> bool:
 
 def _folded(node: Node, graph: StepGraph) -> Values | None:
     inputs = node.inputs
-    if not is_free(node) or not node.op.has("numpy") or graph.gives_own_value(node):
+    if not is_free(node) or not node.op.has("numpy"):
         return None
     values = [value_of(tensor) for tensor in inputs if graph.is_open(tensor)]
     if len(values) < len(inputs) or any(value is None for value in values):
