@@ -417,14 +417,11 @@ class StepGraph:
                 continue  # its outputs are not used
             outputs = function(node)
             if outputs is not None:
-                self._replace_node(node, outputs)
+                for old, new in zip(node.outputs, outputs, strict=True):
+                    self.replace(old, new)
+                for removable in (node, *self._new_nodes):
+                    self.release(removable)
                 self._new_nodes.clear()
-
-    def _replace_node(self, node: Node, outputs: Sequence[Tensor]) -> None:
-        for old, new in zip(node.outputs, outputs, strict=True):
-            self.replace(old, new)
-        for removable in (node, *self._new_nodes):
-            self.release(removable)
 
     # Text
 

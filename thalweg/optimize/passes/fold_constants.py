@@ -37,7 +37,7 @@ def fold_constants(graph: StepGraph) -> None:
             return None
         for tensor in node.inputs:
             if tensor.op.op.type_name != "Const":  # true for most nodes
-                values = _known(node, graph) if node.op.has("known_value") else None
+                values = _known(node, graph)
                 break
         else:
             is_late = time.perf_counter() - start > MAX_SECONDS
@@ -56,7 +56,7 @@ Values = Sequence[tuple[Array, Tensor]]
 def _known(node: Node, graph: StepGraph) -> Values | None:
     """The outputs of a node that static shapes determine: of `shape`, `size` and `rank`."""
     known_value: Any = getattr(node.op, "known_value", None)
-    if known_value is None or not node.inputs or not is_free(node):
+    if known_value is None or not is_free(node):
         return None
     result = known_value(*node.grouped(node.inputs))
     if result is None or any(_must_run(tensor, graph) for tensor in node.inputs):
