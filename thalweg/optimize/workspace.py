@@ -10,15 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from numpy.typing import NDArray
-
-from thalweg.graph.dtypes import DType
 from thalweg.graph.graph import Graph
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.rewriter import Rewriter
-from thalweg.graph.shapes import TensorShape
 from thalweg.graph.subgraph import Body, SubGraph
-from thalweg.ops.core.basic import Const
 
 
 class Workspace(SubGraph):
@@ -47,16 +42,6 @@ class Workspace(SubGraph):
         self._order.append(copy)
         copy.original = node
         return copy
-
-    def constant(self, node: Node, value: NDArray[Any], dtype: DType) -> Node:
-        """A constant that stands for a node."""
-        name = self._names.unique(f"{node.name}/folded", mark_as_used=True)
-        op, position = Const(value=value, dtype=dtype), len(self._order)
-        const_node = Node(self, op, name, (), (), node.device, {}, *node.made_at, position)
-        const_node.outputs = (Tensor(const_node, 0, dtype, TensorShape(value.shape)),)
-        self._order.append(const_node)
-        const_node.original = node
-        return const_node
 
     def build(self, node: Node, make: Callable[[], Any]) -> tuple[Any, Sequence[Node]]:
         """The result of graph code, and the nodes that it built: they stand for `node`, are named

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from thalweg.graph.analysis.effects import Resource
 from thalweg.graph.analysis.evaluate import flat_arrays, tried_outputs_of
 from thalweg.graph.node import Node, Tensor
+from thalweg.ops.core.basic import Const
 from thalweg.optimize.facts import value_of
 from thalweg.optimize.pure import is_free, is_pure
 from thalweg.optimize.step_graph import StepGraph
@@ -123,6 +124,5 @@ def _checked(arrays: list[Array] | None, node: Node) -> Values | None:
 def _constant(value: Array, tensor: Tensor, node: Node, graph: StepGraph) -> Tensor:
     array = np.array(value)
     array.flags.writeable = False  # constants outlive a step
-    folded = graph.workspace.constant(node, array, tensor.dtype.base_dtype)
-    graph.insert([folded], node)
-    return folded.output
+    op = Const(value=array, dtype=tensor.dtype.base_dtype)
+    return graph.build(node, lambda: op(name="folded"))
