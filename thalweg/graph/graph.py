@@ -19,7 +19,7 @@ from thalweg.graph.device import DeviceFunction, device_function
 from thalweg.graph.dtypes import DType
 from thalweg.graph.graphdef.versions import Versions
 from thalweg.graph.names import NODE_NAME, Names
-from thalweg.graph.node import Node, Tensor, as_node, flatten_nodes, operators
+from thalweg.graph.node import Node, Tensor, as_node, operators
 from thalweg.graph.op import Op
 from thalweg.graph.origin import MadeAt, user_frame
 from thalweg.graph.shapes import TensorShape
@@ -339,8 +339,8 @@ class Graph:
                 setattr(self, name, value)
 
     def _graph_nodes(self, values: Iterable[Any]) -> list[Node]:
-        elements = [self.as_graph_element(v) for v in flatten_control_inputs(values)]
-        return list(dict.fromkeys(flatten_nodes(elements)))
+        """Control inputs as nodes of this graph."""
+        return list(dict.fromkeys(as_node(self.as_graph_element(value)) for value in values))
 
     @contextmanager
     def colocate_with(self, op: NodeLike | None, ignore_existing: bool = False) -> Generator[None]:

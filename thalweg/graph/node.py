@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import CodeType
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
 from thalweg.graph import context
 from thalweg.graph.dtypes import DType
@@ -451,14 +451,3 @@ def as_node(value: Any) -> Node:
     if isinstance(node, Node):
         return node
     raise TypeError(f"Can not convert a {type(value).__name__} into an Operation: {value!r}")
-
-
-def flatten_nodes(values: Sequence[Any]) -> list[Node]:
-    """The nodes of a nested sequence of tensors and nodes."""
-    nodes: list[Node] = []
-    for value in values:
-        if isinstance(value, list | tuple):
-            nodes += flatten_nodes(cast("Sequence[Any]", value))
-        else:
-            nodes.append(as_node(value))
-    return nodes
