@@ -53,25 +53,6 @@ class _ControlScope:
         self.reads: dict[Tensor, Tensor] = {}  # a variable's reference -> its value read in here
 
 
-class _NameScope:
-    """`with graph.name_scope(name) as prefix`. A class, since a generator costs more per op."""
-
-    __slots__ = ("_graph", "_name", "_outer")
-
-    def __init__(self, graph: Graph, name: str | None) -> None:
-        self._graph = graph
-        self._name = name
-        self._outer = ""
-
-    def __enter__(self) -> str:
-        self._outer = self._graph.enter_scope(self._name)
-        inner = self._graph.get_name_scope()
-        return inner + "/" if inner else ""
-
-    def __exit__(self, *_: object) -> None:
-        self._graph.leave_scope(self._outer)
-
-
 @public("Graph")
 class Graph:
     """A dataflow graph, to which nodes are added until it is finalized.
@@ -271,9 +252,14 @@ class Graph:
         """New names in the current scope for the nodes of a GraphDef."""
         return self._names.imported(f"{self._scope}/" if self._scope else "", names)
 
-    def name_scope(self, name: str | None) -> AbstractContextManager[str]:
+    @contextmanager
+    def name_scope(self, name: str | None) -> Generator[str]:
         """Prefix new names. `"scope/"` re-enters that scope; None or "" goes to the root."""
-        return _NameScope(self, name)
+        outer = self.enter_scope(name)
+        try:
+            yield f"{self._scope}/" if self._scope else ""
+        finally:
+            self.leave_scope(outer)
 
     def enter_scope(self, name: str | None) -> str:
         """Open a name scope; returns the outer one, for `leave_scope`."""
