@@ -18,7 +18,7 @@ from thalweg.graph.analysis.effects import Resource
 from thalweg.graph.analysis.evaluate import flat_arrays, tried_outputs_of
 from thalweg.graph.node import Node, Tensor
 from thalweg.ops.core.basic import Const
-from thalweg.optimize.facts import value_of
+from thalweg.optimize.facts import open_value
 from thalweg.optimize.pure import is_free, is_pure
 from thalweg.optimize.step_graph import StepGraph
 
@@ -36,13 +36,8 @@ def fold_constants(graph: StepGraph) -> None:
     def rewrite(node: Node) -> Sequence[Tensor] | None:
         if not node.inputs:
             return None
-        for tensor in node.inputs:
-            if tensor.op.op.type_name != "Const":  # true for most nodes
-                values = _known(node, graph)
-                break
-        else:
-            is_late = time.perf_counter() - start > MAX_SECONDS
-            values = None if is_late else _folded(node, graph)
+        is_late = time.perf_counter() - start > MAX_SECONDS
+        values = _known(node, graph) or (None if is_late else _folded(node, graph))
         if values is None:
             return None
         graph.fire(f"constant {node.type}", node)
@@ -82,14 +77,15 @@ def _is_random(node: Node) -> bool:
 
 
 def _folded(node: Node, graph: StepGraph) -> Values | None:
-    inputs = node.inputs
-    if not is_free(node) or not node.op.has("numpy"):
+    values: list[Array] = []
+    for tensor in node.inputs:
+        value = open_value(tensor, graph)
+        if value is None:
+            return None
+        values.append(value)
+    if not is_free(node) or not node.op.has("numpy") or not _is_small(node, values):
         return None
-    values = [value_of(tensor) for tensor in inputs if graph.is_open(tensor)]
-    if len(values) < len(inputs) or any(value is None for value in values):
-        return None
-    arrays = cast("list[Array]", values)
-    return _checked(tried_outputs_of(node, arrays), node) if _is_small(node, arrays) else None
+    return _checked(tried_outputs_of(node, values), node)
 
 
 def _is_small(node: Node, values: Sequence[Array]) -> bool:
