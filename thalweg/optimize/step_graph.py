@@ -64,11 +64,12 @@ class StepGraph:
         self.changes: list[Node] = []
         self.mark: int | None = None  # how many of them the current pass has seen, if it ran before
         self.types: set[str] = set()  # of all nodes that are or were in the step
-        self._uses: dict[Tensor, int] = {}
-        self._consumers: dict[Tensor, list[Node]] = {}
-        self._wait_counts: dict[Node, int] = {}
-        self._waiters: dict[Node, list[Node]] = {}
-        self._inserted: dict[Node, list[Node]] = {}  # by the node that they come right before
+        self._uses: dict[Tensor, int] = defaultdict(int)
+        self._consumers: dict[Tensor, list[Node]] = defaultdict(list)
+        self._wait_counts: dict[Node, int] = defaultdict(int)
+        self._waiters: dict[Node, list[Node]] = defaultdict(list)
+        #: by the node that they come right before
+        self._inserted: dict[Node, list[Node]] = defaultdict(list)
         self._replacements: dict[Tensor, Tensor] = {}
         self._outdated: set[Node] = set()  # nodes of many inputs, some of which were replaced
         self._is_sorted = True
@@ -77,11 +78,9 @@ class StepGraph:
         self._alive = set(self._nodes)
         self._targets = tuple([copied[node] for node in targets])
         self._target_set = frozenset(self._targets)
-        self._fetches = [tensors.get(tensor, tensor) for tensor in fetches]
-        self._fetched_at: dict[Tensor, list[int]] = {}
-        for position, tensor in enumerate(self._fetches):
-            self._uses[tensor] = self._uses.get(tensor, 0) + 1
-            self._fetched_at.setdefault(tensor, []).append(position)
+        self._fetches = [tensors.get(tensor, tensor) for tensor in fetches]  # before replacements
+        for tensor in self._fetches:
+            self._uses[tensor] += 1
 
     def _copied(
         self, nodes: Iterable[Node]
@@ -132,7 +131,7 @@ class StepGraph:
     @property
     def fetches(self) -> tuple[Tensor, ...]:
         """The tensors to return."""
-        return tuple(self._fetches)
+        return tuple([self._resolved(tensor) for tensor in self._fetches])
 
     @property
     def targets(self) -> tuple[Node, ...]:
@@ -238,14 +237,13 @@ class StepGraph:
 
     def insert(self, nodes: Sequence[Node], before: Node) -> None:
         """Insert nodes of the workspace right before another one."""
-        self._inserted.setdefault(before, []).extend(nodes)
+        self._inserted[before] += nodes
         self._new_nodes += nodes
         self._alive.update(nodes)
         self._is_sorted = False
         self.changes += nodes
         for node in nodes:
-            if any(tensor in self._replacements for tensor in node.inputs):
-                node.inputs = tuple([self._resolved(tensor) for tensor in node.inputs])
+            self.refresh(node)
             self._add_edges(node)
 
     def hoist(self, node: Node, before: Node) -> None:
@@ -253,7 +251,7 @@ class StepGraph:
         nodes = self.nodes
         if nodes.index(node) > nodes.index(before):
             nodes.remove(node)
-            self._inserted.setdefault(before, []).append(node)
+            self._inserted[before].append(node)
             self._is_sorted = False
 
     def replace(self, old: Tensor, new: Tensor) -> None:
@@ -261,7 +259,10 @@ class StepGraph:
         new = self._resolved(new)
         if old is new or old in self.feeds:
             return
-        consumers = self._move(old, new)
+        self._replacements[old] = new
+        self._uses[new] += self._uses.pop(old, 0)
+        consumers = self._alive_only(self._consumers.pop(old, ()))
+        self._consumers[new] += consumers
         for node in consumers:
             if len(node.inputs) > _MAX_INPUTS:
                 self._outdated.add(node)
@@ -306,7 +307,7 @@ class StepGraph:
         """Remove nodes that nothing needs. There are such nodes only after conditionals and loops,
         which may have inputs they do not need; others are removed with their last use."""
         nodes = self.nodes
-        alive = Needs(dict.fromkeys(self.feeds)).reached(self._fetches, self.targets)
+        alive = Needs(dict.fromkeys(self.feeds)).reached(self.fetches, self.targets)
         for node in nodes:
             if node not in alive:
                 self._remove(node)
@@ -314,10 +315,9 @@ class StepGraph:
     # Bookkeeping
 
     def _is_needed(self, node: Node) -> bool:
-        if node in self._target_set or self._wait_counts.get(node, 0):
-            return True
         uses, feeds = self._uses, self.feeds
-        return any(uses.get(tensor, 0) and tensor not in feeds for tensor in node.outputs)
+        is_used = any(uses.get(tensor, 0) and tensor not in feeds for tensor in node.outputs)
+        return is_used or self.is_waited(node)
 
     def _remove(self, node: Node) -> None:
         self._alive.remove(node)
@@ -328,18 +328,13 @@ class StepGraph:
         self.changes += [tensor.op for tensor in node.inputs]
 
     def _add_edges(self, node: Node) -> None:
-        uses, consumers = self._uses, self._consumers
         self.types.add(node.op.type_name)
         for tensor in node.inputs:
-            if tensor in consumers:
-                uses[tensor] += 1
-                consumers[tensor].append(node)
-            else:
-                uses[tensor] = uses.get(tensor, 0) + 1
-                consumers[tensor] = [node]
+            self._uses[tensor] += 1
+            self._consumers[tensor].append(node)
         for control in node.controls:
-            self._wait_counts[control] = self._wait_counts.get(control, 0) + 1
-            self._waiters.setdefault(control, []).append(node)
+            self._wait_counts[control] += 1
+            self._waiters[control].append(node)
 
     def _remove_edges(self, node: Node) -> None:
         """Decrement the use counts. The node stays in the lists of consumers, which may be
@@ -357,18 +352,6 @@ class StepGraph:
         while tensor in self._replacements:
             tensor = self._replacements[tensor]
         return tensor
-
-    def _move(self, old: Tensor, new: Tensor) -> list[Node]:
-        """Record the replacement of a tensor. Returns its consumers."""
-        self._replacements[old] = new
-        self._uses[new] = self._uses.get(new, 0) + self._uses.pop(old, 0)
-        for position in self._fetched_at.get(old, ()):
-            self._fetches[position] = new
-        if old in self._fetched_at:
-            self._fetched_at.setdefault(new, []).extend(self._fetched_at.pop(old))
-        consumers = self._alive_only(self._consumers.pop(old, ()))
-        self._consumers.setdefault(new, []).extend(consumers)
-        return consumers
 
     def refresh(self, node: Node) -> None:
         """Update the inputs of a node; only nodes of many inputs can be outdated."""
