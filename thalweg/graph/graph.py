@@ -89,7 +89,7 @@ class Graph:
         self._finalized = False
         self._unfeedable: set[Tensor] = set()
         self._unfetchable: set[Node] = set()
-        self._consumers: tuple[int, dict[Tensor, list[Node]]] = (0, {})
+        self._consumers: tuple[int, dict[Tensor | Node, list[Node]]] = (0, {})
         self.container_name = ""
         self.seed: int | None = None
         self.graph_def_versions = Versions()
@@ -228,16 +228,16 @@ class Graph:
                 moved.index = index
             self._consumers = (0, {})
 
-    def consumers(self, tensor: Tensor) -> list[Node]:
-        """The nodes that have a tensor as an input."""
+    def consumers(self, source: Tensor | Node) -> list[Node]:
+        """The nodes that have a tensor as an input, or a node as a control input."""
         indexed, consumers = self._consumers
         if indexed != len(self._order):
             consumers = defaultdict(list, consumers)
             for node in self._order[indexed:]:
-                for source in dict.fromkeys(node.inputs):
-                    consumers[source].append(node)
+                for used in dict.fromkeys((*node.inputs, *node.controls)):
+                    consumers[used].append(node)
             self._consumers = (len(self._order), consumers)
-        return list(consumers.get(tensor, ()))
+        return list(consumers.get(source, ()))
 
     # Names
 
