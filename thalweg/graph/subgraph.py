@@ -194,11 +194,6 @@ def depth(graph: Graph) -> int:
     return len(list(enclosing_graphs(graph))) - 1
 
 
-def is_inside(inner: Graph, outer: Graph) -> bool:
-    """Whether a graph is nested in another one, at any depth."""
-    return inner is not outer and outer in enclosing_graphs(inner)
-
-
 def root(graph: Graph) -> Graph:
     """The outermost graph around a graph, which holds its variables."""
     while isinstance(graph, SubGraph):
