@@ -36,8 +36,13 @@ def fold_constants(graph: StepGraph) -> None:
     def rewrite(node: Node) -> Sequence[Tensor] | None:
         if not node.inputs:
             return None
-        is_late = time.perf_counter() - start > MAX_SECONDS
-        values = _known(node, graph) or (None if is_late else _folded(node, graph))
+        for tensor in node.inputs:
+            if tensor.op.op.type_name != "Const":  # true for most nodes
+                values = _known(node, graph) if node.op.has("known_value") else None
+                break
+        else:
+            is_late = time.perf_counter() - start > MAX_SECONDS
+            values = None if is_late else _folded(node, graph)
         if values is None:
             return None
         graph.fire(f"constant {node.type}", node)
@@ -52,9 +57,7 @@ Values = Sequence[tuple[Array, Tensor]]
 def _known(node: Node, graph: StepGraph) -> Values | None:
     """The outputs of a node that static shapes determine: of `shape`, `size` and `rank`."""
     known_value: Any = getattr(node.op, "known_value", None)
-    if known_value is None or not is_free(node):
-        return None
-    result = known_value(*node.grouped(node.inputs))
+    result = known_value(*node.grouped(node.inputs)) if is_free(node) else None
     if result is None or any(_must_run(tensor, graph) for tensor in node.inputs):
         return None
     return _checked(flat_arrays(result), node)
@@ -77,15 +80,10 @@ def _is_random(node: Node) -> bool:
 
 
 def _folded(node: Node, graph: StepGraph) -> Values | None:
-    values: list[Array] = []
-    for tensor in node.inputs:
-        value = open_value(tensor, graph)
-        if value is None:
-            return None
-        values.append(value)
-    if not is_free(node) or not node.op.has("numpy") or not _is_small(node, values):
+    known = [value for t in node.inputs if (value := open_value(t, graph)) is not None]
+    if len(known) < len(node.inputs) or not is_free(node) or not node.op.has("numpy"):
         return None
-    return _checked(tried_outputs_of(node, values), node)
+    return _checked(tried_outputs_of(node, known), node) if _is_small(node, known) else None
 
 
 def _is_small(node: Node, values: Sequence[Array]) -> bool:
