@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 import thalweg as tf
-from thalweg.graph.rewriter import Rewriter, RewrittenGraph
+from thalweg.graph.rewriter import Rewriter
 
 
 def rewritten(graph: tf.Graph) -> Rewriter:
     """All nodes of a graph, copied."""
-    rewriter = Rewriter(RewrittenGraph())
+    rewriter = Rewriter(tf.Graph(), replaces=True)
     for node in graph.nodes:
         rewriter.copy(node)
     return rewriter
@@ -43,6 +43,25 @@ def test_the_original_of_a_copy_of_a_copy():
     once = rewritten(graph)
     twice = rewritten(once.graph)
     assert twice.nodes[once.nodes[x.op]].original is x.op
+
+
+def test_a_node_of_a_body_may_have_an_original():
+    def loop() -> tf.Operation:
+        with tf.Graph().as_default() as graph:
+            tf.while_loop(lambda i: i < 3, lambda i: i + 1, [0])
+        return next(node for node in graph.nodes if node.op.bodies)
+
+    pairs = list(zip(*(loop().op.bodies[1].graph.nodes for _ in range(2)), strict=True))
+    for first, second in pairs:
+        second.original = first
+    assert pairs and all(second.original is first for first, second in pairs)
+
+
+def test_a_copy_that_replaces_nothing_is_its_own_original():
+    with tf.Graph().as_default() as graph:
+        x = tf.constant(1.0)
+    made = Rewriter(tf.Graph()).copy(x.op)
+    assert made.original is made and graph.nodes == [x.op]
 
 
 def test_tensors_and_controls_can_be_replaced():

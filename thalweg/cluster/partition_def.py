@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from thalweg import protos
+from thalweg.graph.graph import Graph
 from thalweg.graph.graphdef.importer import import_graph_def
 from thalweg.graph.graphdef.serial import function_library, inner_def
 from thalweg.graph.node import Node, Tensor
-from thalweg.graph.rewriter import RewrittenGraph
 from thalweg.graph.subgraph import Argument
 from thalweg.partition.cut import Partition, Slot
 from thalweg.place.placer import Placement, with_inner
@@ -58,12 +58,12 @@ def _graph_def(part: Partition) -> Any:
 def decode(fields: Fields, graph_def: bytes, original: Callable[[Node], Node]) -> Partition:
     """The inverse of `encode`. `original` maps a node to the one that owns its state."""
     proto = protos.GraphDef.FromString(graph_def)
-    graph = RewrittenGraph()
+    graph = Graph()
     with graph.as_default():
         import_graph_def(proto, name="")
     for node in graph.nodes:
         for inner in with_inner(node):
-            graph.attribute(inner, original(inner))
+            inner.original = original(inner)
     nodes = tuple(node for node in graph.nodes if not isinstance(node.op, Argument))
     return Partition(
         fields["device"],
@@ -82,11 +82,11 @@ def _predecessors(node: Node) -> set[Node]:
     return {predecessor for predecessor in predecessors if not isinstance(predecessor.op, Argument)}
 
 
-def _slots(graph: RewrittenGraph, pairs: Sequence[tuple[int, str]]) -> tuple[Slot, ...]:
+def _slots(graph: Graph, pairs: Sequence[tuple[int, str]]) -> tuple[Slot, ...]:
     return tuple(Slot(place, _tensor(graph, name)) for place, name in pairs)
 
 
-def _tensor(graph: RewrittenGraph, name: str) -> Tensor:
+def _tensor(graph: Graph, name: str) -> Tensor:
     return graph.get_tensor_by_name(name)
 
 

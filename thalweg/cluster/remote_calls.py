@@ -25,8 +25,9 @@ from thalweg.cluster.wire import Kind, Message
 from thalweg.graph.analysis.node_effects import reference_roots
 from thalweg.graph.analysis.order import step_order
 from thalweg.graph.dtypes import variant
+from thalweg.graph.graph import Graph
 from thalweg.graph.node import Node, Tensor
-from thalweg.graph.rewriter import Rewriter, RewrittenGraph
+from thalweg.graph.rewriter import Rewriter
 from thalweg.graph.subgraph import Argument
 from thalweg.lower.specialise import ControlRegion, Region
 from thalweg.ops.core.context import VariableCell
@@ -112,8 +113,8 @@ class RemoteCell(ForeignCell):
         return cell
 
     def _partition(self) -> Partition:
-        graph = RewrittenGraph()
-        node = Rewriter(graph).copy(self.node)
+        graph = Graph()
+        node = Rewriter(graph, replaces=True).copy(self.node)
         fetched = (Slot(0, node.outputs[0]),)
         placement = {node: self.device}
         return Partition(
@@ -180,8 +181,8 @@ class RemoteUnit:
             return self._handles[key]
 
     def _partition(self, cells: Mapping[Tensor, RemoteCell | None]) -> Partition:
-        graph = RewrittenGraph()
-        rewriter = Rewriter(graph)
+        graph = Graph()
+        rewriter = Rewriter(graph, replaces=True)
         feeds: list[Tensor] = []
         for tensor, cell in cells.items():
             if cell is None:
@@ -228,7 +229,7 @@ def runs_on_control_device(node: Node) -> bool:
     return any(tensor.dtype is variant for tensor in (*node.inputs, *node.outputs))
 
 
-def _argument(graph: RewrittenGraph, tensor: Tensor) -> Tensor:
+def _argument(graph: Graph, tensor: Tensor) -> Tensor:
     dtype = tensor.dtype.base_dtype
     op = Argument(dtype=dtype, given_shape=tensor.shape)
     name = f"{tensor.op.name}/argument_{tensor.value_index}"

@@ -8,7 +8,7 @@ their dtypes and shapes and, where values were read, the planned step.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,8 +23,8 @@ from thalweg.functions.tensors import EagerTensor
 from thalweg.graph.analysis.node_effects import is_visible, written_variables
 from thalweg.graph.context import ThreadStack
 from thalweg.graph.dtypes import DType
-from thalweg.graph.graph import Graph, flatten_control_inputs
-from thalweg.graph.node import Node, Tensor, as_node, flatten_nodes
+from thalweg.graph.graph import Graph
+from thalweg.graph.node import Node, Tensor, as_node
 from thalweg.graph.op import Op
 from thalweg.graph.origin import MadeAt
 from thalweg.graph.shapes import TensorShape
@@ -232,10 +232,7 @@ class Trace(SubGraph):
             return tensor
         raise ValueError(f"{tensor!r} is of another graph: eager code cannot know its value.")
 
-    def _graph_nodes(self, values: Iterable[Any]) -> list[Node]:
-        """Control inputs as nodes of this graph."""
-        elements = [self.as_graph_element(value) for value in flatten_control_inputs(values)]
-        return list(dict.fromkeys(flatten_nodes(elements)))
+    _graph_nodes = Graph._graph_nodes  # no control input is outside
 
     def colocate_with(self, op: Any, ignore_existing: bool = False) -> AbstractContextManager[None]:
         """Request the device of a node, if it has one."""

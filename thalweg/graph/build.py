@@ -27,7 +27,7 @@ _UNKNOWN = unknown_shape()
 def apply(op: Op, arguments: tuple[Any, ...], name: str | None) -> Any:
     """Add a node with `op` to the graph of its inputs; return its outputs (see `results`)."""
     current = get_default_graph()
-    graph = _graph_of(arguments, current)
+    graph = graph_of(arguments, current)
     if op.of_shapes and isinstance(graph, SubGraph) and graph.sources:
         graph = _shape_graph(graph, arguments)
     if graph is current:
@@ -108,15 +108,13 @@ def results(node: Node, tensors: Sequence[Tensor] | None = None) -> Any:
     return node.op.result(*gathered(arguments, outputs, counts))
 
 
-def graph_of(arguments: Sequence[Any]) -> Graph:
+def graph_of(arguments: Sequence[Any], current: Graph | None = None) -> Graph:
     """The graph for nodes over (possibly nested) arguments.
 
-    The graph of the first tensor, unless the default graph can use that graph's tensors.
+    The graph of the first tensor, unless the current graph (by default, the default graph) can use
+    that graph's tensors.
     """
-    return _graph_of(arguments, get_default_graph())
-
-
-def _graph_of(arguments: Sequence[Any], current: Graph) -> Graph:
+    current = get_default_graph() if current is None else current
     first = _first_graph(arguments)
     if first is None or first is current or first.is_eager or current.sees(first):
         return current

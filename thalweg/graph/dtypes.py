@@ -174,24 +174,13 @@ def as_dtype(type_value: "DTypeLike") -> DType:
 
 
 def _from_numpy(value: Any) -> DType | None:
-    """The DType of a NumPy type with several forms: strings of any length, any byte order."""
-    if isinstance(value, type) and issubclass(value, np.generic):
-        return _from_scalar_type(cast("type[np.generic[Any]]", value))
+    """The DType of a NumPy dtype with several forms: strings of any length, any byte order."""
     if not isinstance(value, np.dtype):
         return None
     numpy_dtype = cast("np.dtype[Any]", value)
     if numpy_dtype.kind in "SUT":
         return string
     return _by_value.get(numpy_dtype.newbyteorder("="))
-
-
-def _from_scalar_type(scalar_type: "type[np.generic[Any]]") -> DType | None:
-    # Abstract types must not reach np.dtype(), which would choose a width for them.
-    if issubclass(scalar_type, np.character):
-        return string
-    if scalar_type in (np.longlong, np.ulonglong, np.intc, np.uintc):
-        return _by_value.get(np.dtype(scalar_type))
-    return None
 
 
 def _define(traits: Traits) -> None:
@@ -237,6 +226,8 @@ _PYTHON_TYPES: dict[Any, DType] = {
     object: string,
     np.object_: string,
     np.dtype(object): string,
+    **dict.fromkeys((np.character, np.bytes_, np.str_), string),
+    **{kind: as_dtype(np.dtype(kind)) for kind in (np.longlong, np.ulonglong, np.intc, np.uintc)},
 }
 _by_value.update(_PYTHON_TYPES)
 

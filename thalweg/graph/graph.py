@@ -19,7 +19,7 @@ from thalweg.graph.device import DeviceFunction, device_function
 from thalweg.graph.dtypes import DType
 from thalweg.graph.graphdef.versions import Versions
 from thalweg.graph.names import NODE_NAME, Names
-from thalweg.graph.node import Node, Tensor, as_node, flatten_nodes, operators
+from thalweg.graph.node import Node, Tensor, as_node, operators
 from thalweg.graph.op import Op
 from thalweg.graph.origin import MadeAt, user_frame
 from thalweg.graph.shapes import TensorShape
@@ -51,25 +51,6 @@ class _ControlScope:
         self.has_controls = has_controls
         self.members: set[Node] = set()
         self.reads: dict[Tensor, Tensor] = {}  # a variable's reference -> its value read in here
-
-
-class _NameScope:
-    """`with graph.name_scope(name) as prefix`. A class, since a generator costs more per op."""
-
-    __slots__ = ("_graph", "_name", "_outer")
-
-    def __init__(self, graph: Graph, name: str | None) -> None:
-        self._graph = graph
-        self._name = name
-        self._outer = ""
-
-    def __enter__(self) -> str:
-        self._outer = self._graph.enter_scope(self._name)
-        inner = self._graph.get_name_scope()
-        return inner + "/" if inner else ""
-
-    def __exit__(self, *_: object) -> None:
-        self._graph.leave_scope(self._outer)
 
 
 @public("Graph")
@@ -108,7 +89,7 @@ class Graph:
         self._finalized = False
         self._unfeedable: set[Tensor] = set()
         self._unfetchable: set[Node] = set()
-        self._consumers: tuple[int, dict[Tensor, list[Node]]] = (0, {})
+        self._consumers: tuple[int, dict[Tensor | Node, list[Node]]] = (0, {})
         self.container_name = ""
         self.seed: int | None = None
         self.graph_def_versions = Versions()
@@ -163,10 +144,6 @@ class Graph:
         merged = {**dict.fromkeys(self._control_inputs(inputs)), **dict.fromkeys(controls)}
         kept = node.annotations, node.made_at, node.device
         return self._add(node.op, inputs, tuple(merged), dtypes, shapes, name, *kept)
-
-    def original(self, node: Node) -> Node:
-        """The node of the user's graph that a node replaces: itself, unless rewritten."""
-        return node
 
     def _add(
         self,
@@ -251,16 +228,16 @@ class Graph:
                 moved.index = index
             self._consumers = (0, {})
 
-    def consumers(self, tensor: Tensor) -> list[Node]:
-        """The nodes that have a tensor as an input."""
+    def consumers(self, source: Tensor | Node) -> list[Node]:
+        """The nodes that have a tensor as an input, or a node as a control input."""
         indexed, consumers = self._consumers
         if indexed != len(self._order):
             consumers = defaultdict(list, consumers)
             for node in self._order[indexed:]:
-                for source in dict.fromkeys(node.inputs):
-                    consumers[source].append(node)
+                for used in dict.fromkeys((*node.inputs, *node.controls)):
+                    consumers[used].append(node)
             self._consumers = (len(self._order), consumers)
-        return list(consumers.get(tensor, ()))
+        return list(consumers.get(source, ()))
 
     # Names
 
@@ -275,9 +252,14 @@ class Graph:
         """New names in the current scope for the nodes of a GraphDef."""
         return self._names.imported(f"{self._scope}/" if self._scope else "", names)
 
-    def name_scope(self, name: str | None) -> AbstractContextManager[str]:
+    @contextmanager
+    def name_scope(self, name: str | None) -> Generator[str]:
         """Prefix new names. `"scope/"` re-enters that scope; None or "" goes to the root."""
-        return _NameScope(self, name)
+        outer = self.enter_scope(name)
+        try:
+            yield f"{self._scope}/" if self._scope else ""
+        finally:
+            self.leave_scope(outer)
 
     def enter_scope(self, name: str | None) -> str:
         """Open a name scope; returns the outer one, for `leave_scope`."""
@@ -343,8 +325,8 @@ class Graph:
                 setattr(self, name, value)
 
     def _graph_nodes(self, values: Iterable[Any]) -> list[Node]:
-        elements = [self.as_graph_element(v) for v in flatten_control_inputs(values)]
-        return list(dict.fromkeys(flatten_nodes(elements)))
+        """Control inputs as nodes of this graph."""
+        return list(dict.fromkeys(as_node(self.as_graph_element(value)) for value in values))
 
     @contextmanager
     def colocate_with(self, op: NodeLike | None, ignore_existing: bool = False) -> Generator[None]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import CodeType
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
 from thalweg.graph import context
 from thalweg.graph.dtypes import DType
@@ -84,6 +84,7 @@ class Node(_UserAttributes):
     lasti: int
     index: int  # position in order of creation
     outputs: tuple[Tensor, ...] = field(default=(), init=False)
+    _original: Node | None = field(default=None, init=False)
 
     @property
     def control_inputs(self) -> list[Node]:
@@ -129,8 +130,13 @@ class Node(_UserAttributes):
 
     @property
     def original(self) -> Node:
-        """The node of the user's graph that this one replaces: itself, unless rewritten."""
-        return self.graph.original(self)
+        """The node of the user's graph that this one replaces: itself, unless rewritten. Errors and
+        state belong to it."""
+        return self._original or self
+
+    @original.setter
+    def original(self, node: Node) -> None:
+        self._original = node.original
 
     @property
     def origin(self) -> str:
@@ -445,14 +451,3 @@ def as_node(value: Any) -> Node:
     if isinstance(node, Node):
         return node
     raise TypeError(f"Can not convert a {type(value).__name__} into an Operation: {value!r}")
-
-
-def flatten_nodes(values: Sequence[Any]) -> list[Node]:
-    """The nodes of a nested sequence of tensors and nodes."""
-    nodes: list[Node] = []
-    for value in values:
-        if isinstance(value, list | tuple):
-            nodes += flatten_nodes(cast("Sequence[Any]", value))
-        else:
-            nodes.append(as_node(value))
-    return nodes

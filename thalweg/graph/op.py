@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, dataclass_transform
 
 from thalweg.graph import signature as signatures
-from thalweg.graph.analysis.effects import NO_FOOTPRINT, Effect, Footprint, footprint_of
+from thalweg.graph.analysis.effects import Effect, Footprint, footprint_of
 from thalweg.graph.signature import Signature
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class Op:
 
     type_name: ClassVar[str]
     parsed: ClassVar[Signature]
-    footprint: ClassVar[Footprint] = NO_FOOTPRINT
+    footprint: ClassVar[Footprint] = ()
     fields: ClassVar[dict[str, Any]] = {}
     result: ClassVar[Callable[..., Any]]
 

@@ -15,10 +15,13 @@ from thalweg.graph.node import Node, Tensor
 
 
 class Rewriter:
-    """Copies nodes into `graph`; `nodes` and `tensors` map old to new."""
+    """Copies nodes into `graph`; `nodes` and `tensors` map old to new. With `replaces`, a node is
+    the original of its copy."""
 
-    def __init__(self, graph: Graph, tensors: Mapping[Tensor, Tensor] | None = None) -> None:
-        self.graph = graph
+    def __init__(
+        self, graph: Graph, tensors: Mapping[Tensor, Tensor] | None = None, replaces: bool = False
+    ) -> None:
+        self.graph, self._replaces = graph, replaces
         self.tensors: dict[Tensor, Tensor] = dict(tensors or {})
         self.nodes: dict[Node, Node] = {}
 
@@ -28,6 +31,8 @@ class Rewriter:
         inputs = tuple([self.tensors[tensor] for tensor in node.inputs])
         merged = dict.fromkeys([*self.mapped(node.controls), *controls])
         copy = self.graph.copied(node, inputs, tuple(merged), name or f"{node.name}/")
+        if self._replaces:
+            copy.original = node
         self.replace(node, copy)
         return copy
 
@@ -39,27 +44,3 @@ class Rewriter:
     def mapped(self, nodes: Iterable[Node]) -> list[Node]:
         """The new nodes of old ones; nodes without a new one are left out."""
         return [self.nodes[node] for node in nodes if node in self.nodes]
-
-
-class RewrittenGraph(Graph):
-    """A graph whose nodes replace nodes of another: errors and state belong to the originals."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._originals: dict[Node, Node] = {}
-
-    def copied(
-        self, node: Node, inputs: tuple[Tensor, ...], controls: tuple[Node, ...], name: str
-    ) -> Node:
-        """A copy of a node of another graph, which is its original."""
-        copy = super().copied(node, inputs, controls, name)
-        self.attribute(copy, node)
-        return copy
-
-    def attribute(self, new: Node, node: Node) -> None:
-        """Record the node of another graph that a new node replaces."""
-        self._originals[new] = node.original
-
-    def original(self, node: Node) -> Node:
-        """The node of the user's graph that a node replaces."""
-        return self._originals.get(node, node)

@@ -51,7 +51,7 @@ class NameScope(ContextDecorator):
 
     def __enter__(self) -> str:
         current = get_default_graph()
-        self._graph = graph = current if current.is_eager else graph_of(self._values)
+        self._graph = graph = current if current.is_eager else graph_of(self._values, current)
         self._outer = graph.enter_scope(self._name)
         graphs.items.append(graph)
         inner = graph.get_name_scope()

@@ -125,8 +125,6 @@ class ControlOutputs:
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
-        self._outputs: dict[Node, list[Node]] = {}
-        self._indexed = 0  # how many nodes of the graph are in it
 
     @property
     def graph(self) -> Graph:
@@ -134,21 +132,16 @@ class ControlOutputs:
         return self._graph
 
     def update(self) -> ControlOutputs:
-        """Include operations that were added to the graph since the last call."""
-        nodes = self._graph.nodes
-        for node in nodes[self._indexed :]:
-            for control in node.controls:
-                self._outputs.setdefault(control, []).append(node)
-        self._indexed = len(nodes)
+        """Nothing to do: operations that are added to the graph are always included."""
         return self
 
     def get(self, op: Node) -> list[Node]:
         """The control outputs of an operation."""
-        return list(self.update()._outputs.get(op, ()))
+        return self._graph.consumers(op)
 
     def get_all(self) -> dict[Node, list[Node]]:
         """The control outputs of all operations that have any, by operation."""
-        return {op: list(outputs) for op, outputs in self.update()._outputs.items()}
+        return {op: outputs for op in self._graph.nodes if (outputs := self.get(op))}
 
 
 # By name
@@ -380,16 +373,12 @@ def get_forward_walk_ops(
         A list of operations, nearest first.
     """
     stops = set(make_list_of_t(stop_at_ts))
-    seeds = _seeds(seed_ops)
-    controls = control_outputs if isinstance(control_outputs, ControlOutputs) else None
-    if controls is None and control_outputs and seeds:
-        controls = ControlOutputs(seeds[0].graph)
 
     def after(node: Node) -> list[Node]:
         consumers = [n for t in node.outputs if t not in stops for n in t.consumers()]
-        return consumers if controls is None else [*consumers, *controls.get(node)]
+        return [*consumers, *node.graph.consumers(node)] if control_outputs else consumers
 
-    return _walk(seeds, after, inclusive, within_ops, within_ops_fn)
+    return _walk(_seeds(seed_ops), after, inclusive, within_ops, within_ops_fn)
 
 
 @public(_name("get_walks_intersection_ops"))
@@ -597,25 +586,16 @@ def _copy(
 ) -> TransformerInfo:
     """Copies of operations in their own graph, with other inputs, under a name scope."""
     nodes = program_order(ops)
-    rewriter = _SameGraphRewriter(nodes[0].graph, replaced)
+    unchanged = {tensor: tensor for node in nodes for tensor in node.inputs}
+    rewriter = Rewriter(nodes[0].graph, unchanged | dict(replaced))
     scope = f"{dst_scope.rstrip('/')}/" if reuse_dst_scope and dst_scope else dst_scope or "copy"
     with nodes[0].graph.as_default(), name_scope(scope):
         for node in nodes:
-            rewriter.copy(node, node.name)
+            others = [control for control in node.controls if control not in rewriter.nodes]
+            rewriter.copy(node, node.name, others)
     return TransformerInfo(
         rewriter.nodes, {t: rewriter.tensors[t] for n in nodes for t in n.outputs}
     )
-
-
-class _SameGraphRewriter(Rewriter):
-    """Copies nodes within their graph: inputs that are not copied are mapped to themselves."""
-
-    def copy(self, node: Node, name: str | None = None, controls: Iterable[Node] = ()) -> Node:
-        for tensor in node.inputs:
-            self.tensors.setdefault(tensor, tensor)
-        for control in node.controls:
-            self.nodes.setdefault(control, control)
-        return super().copy(node, name, controls)
 
 
 @public(_name("copy_with_input_replacements"))

@@ -14,7 +14,7 @@ from typing import Any
 
 from thalweg.graph import nest
 from thalweg.graph.dtypes import DType
-from thalweg.graph.graph import Graph, flatten_control_inputs, get_default_graph, graphs
+from thalweg.graph.graph import Graph, get_default_graph, graphs
 from thalweg.graph.node import Node, Tensor, as_node, program_order, reached
 from thalweg.graph.op import Op
 from thalweg.graph.rewriter import Rewriter
@@ -152,7 +152,7 @@ class SubGraph(Graph):
     def _graph_nodes(self, values: Iterable[Any]) -> list[Node]:
         """The control inputs in this graph; the others become control inputs of the holder."""
         inside: dict[Node, None] = {}
-        for value in flatten_control_inputs(values):
+        for value in values:
             element = value if isinstance(value, Tensor | Node) else self.as_graph_element(value)
             node = as_node(element)
             if node.graph is self:
@@ -192,11 +192,6 @@ def is_body(graph: Graph) -> bool:
 def depth(graph: Graph) -> int:
     """The number of graphs around a graph."""
     return len(list(enclosing_graphs(graph))) - 1
-
-
-def is_inside(inner: Graph, outer: Graph) -> bool:
-    """Whether a graph is nested in another one, at any depth."""
-    return inner is not outer and outer in enclosing_graphs(inner)
 
 
 def root(graph: Graph) -> Graph:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from thalweg.graph.dtypes import DType
+from thalweg.graph.dtypes import COMPLEX, FLOATING, INTEGER, NUMERIC, REAL, DType
 from thalweg.graph.node import Tensor
 from thalweg.graph.shapes import TensorShape
 from thalweg.ops.core.basic import Const
@@ -65,35 +65,14 @@ def _is_uniform(value: Array, number: float) -> bool:
     return bool(np.all(signs == np.signbit(number))) and not np.any(np.signbit(wide.imag))
 
 
-def is_float(dtype: DType) -> bool:
-    """Whether a dtype is a real float."""
-    return dtype.base_dtype.is_floating
-
-
-def is_integer(dtype: DType) -> bool:
-    """Whether a dtype is an integer: it wraps around and has no NaN."""
-    return dtype.base_dtype.is_integer
-
-
-def is_number(dtype: DType) -> bool:
-    """Whether a dtype has arithmetic."""
-    base = dtype.base_dtype
-    return base.is_floating or base.is_integer or base.is_complex
-
-
-def is_real(dtype: DType) -> bool:
-    """Whether a dtype has arithmetic and an order."""
-    return is_float(dtype) or is_integer(dtype)
-
-
-def is_complex(dtype: DType) -> bool:
-    """Whether a dtype is of complex numbers."""
-    return dtype.base_dtype.is_complex
+#: Conditions of dtypes, by the groups of op signatures; integers wrap around and have no NaN.
+is_float, is_integer, is_real = (group.__contains__ for group in (FLOATING, INTEGER, REAL))
+is_complex, is_number = COMPLEX.__contains__, NUMERIC.__contains__
 
 
 def is_boolean(dtype: DType) -> bool:
     """Whether a dtype is bool."""
-    return dtype.base_dtype.is_bool
+    return dtype.is_bool
 
 
 def last_size(tensor: Tensor) -> int | None:

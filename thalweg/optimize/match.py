@@ -7,8 +7,9 @@ most nodes have none.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence, Set
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence, Set
+from functools import partial
+from typing import Any
 
 from thalweg.graph.node import Node, Tensor
 from thalweg.ops.core.basic import Const
@@ -29,22 +30,8 @@ from thalweg.optimize.step_graph import StepGraph
 from thalweg.platform.caches import memoized
 
 Bindings = dict[str, Any]
-Path = tuple[int, ...]
-#: Whether every element of a tensor equals a number, by the number's text.
-KnownNumbers = dict[tuple[Tensor, str], bool]
 
 _MAX_INPUTS = 6  # whose types are part of the key: no pattern has more
-
-
-class _Variant(NamedTuple):
-    """A rule with one order of the operands of its commutative ops."""
-
-    rule: Rule
-    pattern: Apply
-    #: pairs of inputs, or inputs of inputs, that must be the same: `x * x`, `x * y + x * z`
-    same: tuple[tuple[Path, Path], ...]
-    #: the inputs that must equal a number: `x * 1`. The text distinguishes the signs of zero
-    numbers: tuple[tuple[int, float, str], ...]
 
 
 class RuleIndex:
@@ -59,10 +46,10 @@ class RuleIndex:
 
     def apply(self, graph: StepGraph) -> None:
         """Apply the rules to a step; again if they built ops of types that enable more of them."""
-        roots, known = self._roots(graph.types), KnownNumbers()
+        roots = self._roots(graph.types)
         while roots:
             count, before = len(graph.types), roots
-            graph.rewrite(lambda node: self._replacement(node, graph, known), roots, self._depth)
+            graph.rewrite(lambda node: self._replacement(node, graph), roots, self._depth)
             if len(graph.types) == count or (roots := self._roots(graph.types)) == before:
                 return
 
@@ -71,39 +58,21 @@ class RuleIndex:
         candidates = self.by_root.keys() & types
         return {root for root in candidates if any(r.types <= types for r in self.by_root[root])}
 
-    def _replacement(
-        self, node: Node, graph: StepGraph, known: KnownNumbers
-    ) -> Sequence[Tensor] | None:
-        inputs = node.inputs
-        types = tuple([tensor.op.op.type_name for tensor in inputs[:_MAX_INPUTS]])
-        for rule, pattern, same, numbers in _candidates(self, node.op.type_name, types):
-            if same and any(_at(inputs, a) is not _at(inputs, b) for a, b in same):
-                continue
-            if numbers and not _are_numbers(inputs, numbers, known):
-                continue
-            outputs = _replacement(node, rule, pattern, graph)
-            if outputs is not None:
-                return outputs
+    def _replacement(self, node: Node, graph: StepGraph) -> Sequence[Tensor] | None:
+        types = tuple([tensor.op.op.type_name for tensor in node.inputs[:_MAX_INPUTS]])
+        for rule, pattern in _candidates(self, node.op.type_name, types):
+            match = match_at(node, rule, pattern, graph)
+            if match is not None and rule.when(match):
+                return graph.rebuilt(rule.name, node, partial(rule.replaced, match))
         return None
 
 
-def _are_numbers(
-    inputs: Sequence[Tensor], numbers: Sequence[tuple[int, float, str]], known: KnownNumbers
-) -> bool:
-    for position, number, text in numbers:
-        key = inputs[position], text
-        if key not in known:
-            known[key] = is_filled(inputs[position], number)
-        if not known[key]:
-            return False
-    return True
-
-
 @memoized(4_096)
-def _candidates(index: RuleIndex, root: str, types: tuple[str, ...]) -> list[_Variant]:
-    """The rules that may match a node of this type with inputs of these types."""
+def _candidates(index: RuleIndex, root: str, types: tuple[str, ...]) -> list[tuple[Rule, Apply]]:
+    """The rules that may match a node of this type with inputs of these types, each with one order
+    of the operands of its commutative ops."""
     return [
-        _Variant(rule, pattern, tuple(_same(pattern)), tuple(_numbers(pattern)))
+        (rule, pattern)
         for rule in index.by_root[root]
         if _may_match(rule.pattern, types) or _may_match(rule.pattern, types[::-1])
         for pattern in orders(rule.pattern)
@@ -123,40 +92,6 @@ def _may_be(pattern: Expression, op_type: str) -> bool:
     if isinstance(pattern, Literal):
         return op_type in FILLED
     return op_type == "Const" or not isinstance(pattern, Constant)
-
-
-def _same(pattern: Apply) -> Iterator[tuple[Path, Path]]:
-    """For each repeated symbol, the paths of its first occurrence and of the repetition."""
-    first: dict[Symbol, Path] = {}
-    for position, operand in enumerate(pattern.inputs):
-        inner = operand.inputs if isinstance(operand, Apply) else (operand,)
-        for number, symbol in enumerate(inner):
-            path = (position, number) if isinstance(operand, Apply) else (position,)
-            if isinstance(symbol, Symbol) and first.setdefault(symbol, path) is not path:
-                yield first[symbol], path
-
-
-def _at(inputs: Sequence[Tensor], path: Path) -> Tensor | None:
-    tensor = inputs[path[0]]
-    if len(path) == 1:
-        return tensor
-    inner = tensor.op.inputs
-    return inner[path[1]] if path[1] < len(inner) else None
-
-
-def _numbers(pattern: Apply) -> Iterator[tuple[int, float, str]]:
-    for position, operand in enumerate(pattern.inputs):
-        if isinstance(operand, Literal):
-            yield position, operand.number, str(operand)
-
-
-def _replacement(
-    node: Node, rule: Rule, pattern: Apply, graph: StepGraph
-) -> Sequence[Tensor] | None:
-    match = match_at(node, rule, pattern, graph)
-    if match is None or not rule.when(match):
-        return None
-    return graph.rebuilt(rule.name, node, lambda: rule.replaced(match))
 
 
 def match_at(node: Node, rule: Rule, pattern: Apply, graph: StepGraph) -> Match | None:

@@ -7,7 +7,6 @@ refer to state, even where their ops look like functions.
 
 from __future__ import annotations
 
-from thalweg.graph.analysis.effects import NO_FOOTPRINT
 from thalweg.graph.dtypes import resource, variant
 from thalweg.graph.node import Node
 from thalweg.graph.op import Op
@@ -19,7 +18,7 @@ _OBJECTS = frozenset({resource, variant})
 @memoized(2_048)
 def is_function(op: type[Op]) -> bool:
     """Whether an op has no effects, and its outputs depend on its inputs alone."""
-    return not op.stateful and op.footprint is NO_FOOTPRINT and op.blocking is False
+    return not (op.stateful or op.footprint or op.blocking)
 
 
 def is_pure(node: Node) -> bool:

@@ -17,7 +17,6 @@ from typing import Any
 from thalweg.control.liveness import Needs
 from thalweg.control.traces import Trace
 from thalweg.graph import nest
-from thalweg.graph.analysis.effects import NO_FOOTPRINT
 from thalweg.graph.analysis.node_effects import accesses
 from thalweg.graph.node import Node, Tensor, reached
 from thalweg.graph.op import Op
@@ -26,8 +25,7 @@ from thalweg.optimize.workspace import Workspace
 
 Rewrite = Callable[[Node], "Sequence[Tensor] | None"]
 
-_MAX_REWRITES = 16  # of one node in one pass: rules that undo each other end here
-_MAX_REPEATS = 8  # of a pass over what it changed itself
+_MAX_REPEATS = 16  # of a pass over what it changed itself: rules that undo each other end here
 _DEFAULT_CPU = Target(name="server", vector_bytes=64)
 _UNKNOWN_GPU = Target(name="gpu", layout_times=None)
 _MAX_INPUTS = 16  # of a node whose inputs are updated at once; others are updated when visited
@@ -66,11 +64,12 @@ class StepGraph:
         self.changes: list[Node] = []
         self.mark: int | None = None  # how many of them the current pass has seen, if it ran before
         self.types: set[str] = set()  # of all nodes that are or were in the step
-        self._uses: dict[Tensor, int] = {}
-        self._consumers: dict[Tensor, list[Node]] = {}
-        self._wait_counts: dict[Node, int] = {}
-        self._waiters: dict[Node, list[Node]] = {}
-        self._inserted: dict[Node, list[Node]] = {}  # by the node that they come right before
+        self._uses: dict[Tensor, int] = defaultdict(int)
+        self._consumers: dict[Tensor, list[Node]] = defaultdict(list)
+        self._wait_counts: dict[Node, int] = defaultdict(int)
+        self._waiters: dict[Node, list[Node]] = defaultdict(list)
+        #: by the node that they come right before
+        self._inserted: dict[Node, list[Node]] = defaultdict(list)
         self._replacements: dict[Tensor, Tensor] = {}
         self._outdated: set[Node] = set()  # nodes of many inputs, some of which were replaced
         self._is_sorted = True
@@ -79,11 +78,9 @@ class StepGraph:
         self._alive = set(self._nodes)
         self._targets = tuple([copied[node] for node in targets])
         self._target_set = frozenset(self._targets)
-        self._fetches = [tensors.get(tensor, tensor) for tensor in fetches]
-        self._fetched_at: dict[Tensor, list[int]] = {}
-        for position, tensor in enumerate(self._fetches):
-            self._uses[tensor] = self._uses.get(tensor, 0) + 1
-            self._fetched_at.setdefault(tensor, []).append(position)
+        self._fetches = [tensors.get(tensor, tensor) for tensor in fetches]  # before replacements
+        for tensor in self._fetches:
+            self._uses[tensor] += 1
 
     def _copied(
         self, nodes: Iterable[Node]
@@ -134,7 +131,7 @@ class StepGraph:
     @property
     def fetches(self) -> tuple[Tensor, ...]:
         """The tensors to return."""
-        return tuple(self._fetches)
+        return tuple([self._resolved(tensor) for tensor in self._fetches])
 
     @property
     def targets(self) -> tuple[Node, ...]:
@@ -159,14 +156,6 @@ class StepGraph:
     def is_open(self, tensor: Tensor) -> bool:
         """Whether a tensor has the value that its node computes: it is not fed."""
         return tensor not in self.feeds
-
-    def gives_own_value(self, node: Node) -> bool:
-        """Whether a node is an identity that turns a feed or a constant into a fetched value."""
-        return (
-            node.op.type_name == "Identity"
-            and node.outputs[0] in self._fetched_at
-            and (node.inputs[0] in self.feeds or node.inputs[0].op.op.type_name == "Const")
-        )
 
     def is_guarded(self, tensor: Tensor) -> bool:
         """Whether a tensor comes after an effect, an assertion say. Its consumers wait for the
@@ -215,7 +204,7 @@ class StepGraph:
         nodes = self._candidates(roots, depth)
         for _ in range(_MAX_REPEATS):
             seen = len(self.changes)
-            self._apply(function, nodes, roots)
+            self._apply(function, nodes)
             if len(self.changes) == seen:
                 break
             nodes = self._changed(seen, roots, depth)
@@ -227,7 +216,7 @@ class StepGraph:
         if self.mark is not None:
             types = {node.op.type_name for node in self._alive_only(self.changes[self.mark :])}
             nodes = [node for node in nodes if node.op.type_name in types]
-        self._apply(function, nodes, None)
+        self._apply(function, nodes)
 
     def fire(self, rule: str, node: Node, count: int = 1) -> None:
         """Note that a rule fired."""
@@ -248,14 +237,13 @@ class StepGraph:
 
     def insert(self, nodes: Sequence[Node], before: Node) -> None:
         """Insert nodes of the workspace right before another one."""
-        self._inserted.setdefault(before, []).extend(nodes)
+        self._inserted[before] += nodes
         self._new_nodes += nodes
         self._alive.update(nodes)
         self._is_sorted = False
         self.changes += nodes
         for node in nodes:
-            if any(tensor in self._replacements for tensor in node.inputs):
-                node.inputs = tuple([self._resolved(tensor) for tensor in node.inputs])
+            self.refresh(node)
             self._add_edges(node)
 
     def hoist(self, node: Node, before: Node) -> None:
@@ -263,7 +251,7 @@ class StepGraph:
         nodes = self.nodes
         if nodes.index(node) > nodes.index(before):
             nodes.remove(node)
-            self._inserted.setdefault(before, []).append(node)
+            self._inserted[before].append(node)
             self._is_sorted = False
 
     def replace(self, old: Tensor, new: Tensor) -> None:
@@ -271,7 +259,10 @@ class StepGraph:
         new = self._resolved(new)
         if old is new or old in self.feeds:
             return
-        consumers = self._move(old, new)
+        self._replacements[old] = new
+        self._uses[new] += self._uses.pop(old, 0)
+        consumers = self._alive_only(self._consumers.pop(old, ()))
+        self._consumers[new] += consumers
         for node in consumers:
             if len(node.inputs) > _MAX_INPUTS:
                 self._outdated.add(node)
@@ -316,7 +307,7 @@ class StepGraph:
         """Remove nodes that nothing needs. There are such nodes only after conditionals and loops,
         which may have inputs they do not need; others are removed with their last use."""
         nodes = self.nodes
-        alive = Needs(dict.fromkeys(self.feeds)).reached(self._fetches, self.targets)
+        alive = Needs(dict.fromkeys(self.feeds)).reached(self.fetches, self.targets)
         for node in nodes:
             if node not in alive:
                 self._remove(node)
@@ -324,10 +315,9 @@ class StepGraph:
     # Bookkeeping
 
     def _is_needed(self, node: Node) -> bool:
-        if node in self._target_set or self._wait_counts.get(node, 0):
-            return True
         uses, feeds = self._uses, self.feeds
-        return any(uses.get(tensor, 0) and tensor not in feeds for tensor in node.outputs)
+        is_used = any(uses.get(tensor, 0) and tensor not in feeds for tensor in node.outputs)
+        return is_used or self.is_waited(node)
 
     def _remove(self, node: Node) -> None:
         self._alive.remove(node)
@@ -338,18 +328,13 @@ class StepGraph:
         self.changes += [tensor.op for tensor in node.inputs]
 
     def _add_edges(self, node: Node) -> None:
-        uses, consumers = self._uses, self._consumers
         self.types.add(node.op.type_name)
         for tensor in node.inputs:
-            if tensor in consumers:
-                uses[tensor] += 1
-                consumers[tensor].append(node)
-            else:
-                uses[tensor] = uses.get(tensor, 0) + 1
-                consumers[tensor] = [node]
+            self._uses[tensor] += 1
+            self._consumers[tensor].append(node)
         for control in node.controls:
-            self._wait_counts[control] = self._wait_counts.get(control, 0) + 1
-            self._waiters.setdefault(control, []).append(node)
+            self._wait_counts[control] += 1
+            self._waiters[control].append(node)
 
     def _remove_edges(self, node: Node) -> None:
         """Decrement the use counts. The node stays in the lists of consumers, which may be
@@ -367,18 +352,6 @@ class StepGraph:
         while tensor in self._replacements:
             tensor = self._replacements[tensor]
         return tensor
-
-    def _move(self, old: Tensor, new: Tensor) -> list[Node]:
-        """Record the replacement of a tensor. Returns its consumers."""
-        self._replacements[old] = new
-        self._uses[new] = self._uses.get(new, 0) + self._uses.pop(old, 0)
-        for position in self._fetched_at.get(old, ()):
-            self._fetches[position] = new
-        if old in self._fetched_at:
-            self._fetched_at.setdefault(new, []).extend(self._fetched_at.pop(old))
-        consumers = self._alive_only(self._consumers.pop(old, ()))
-        self._consumers.setdefault(new, []).extend(consumers)
-        return consumers
 
     def refresh(self, node: Node) -> None:
         """Update the inputs of a node; only nodes of many inputs can be outdated."""
@@ -413,9 +386,7 @@ class StepGraph:
             changed.update(dict.fromkeys(latest))
         return [node for node in changed if roots is None or node.op.type_name in roots]
 
-    def _apply(
-        self, function: Rewrite, nodes: Iterable[Node], roots: Collection[str] | None
-    ) -> None:
+    def _apply(self, function: Rewrite, nodes: Iterable[Node]) -> None:
         """Visit nodes, and replace those that a function returns outputs for."""
         alive, targets, outdated = self._alive, self._target_set, self._outdated
         waited = self._wait_counts
@@ -429,37 +400,11 @@ class StepGraph:
                 continue  # its outputs are not used
             outputs = function(node)
             if outputs is not None:
-                self._rewrite_until_stable(node, outputs, function, roots)
+                for old, new in zip(node.outputs, outputs, strict=True):
+                    self.replace(old, new)
+                for removable in (node, *self._new_nodes):
+                    self.release(removable)
                 self._new_nodes.clear()
-
-    def _rewrite_until_stable(
-        self,
-        node: Node,
-        outputs: Sequence[Tensor],
-        function: Rewrite,
-        roots: Collection[str] | None,
-    ) -> None:
-        """Replace a node, then the node that replaces it, as long as the function applies."""
-        for _ in range(_MAX_REWRITES):
-            new_nodes = list(self._new_nodes)
-            self._replace_node(node, outputs, new_nodes)
-            node = outputs[0].op
-            is_new = node in new_nodes and node in self._alive and len(outputs) == 1
-            if not is_new or (roots is not None and node.op.type_name not in roots):
-                return
-            self._new_nodes.clear()
-            next_outputs = function(node)
-            if next_outputs is None:
-                return
-            outputs = next_outputs
-        for new_node in self._new_nodes:  # the last rewrite is not applied
-            self.release(new_node)
-
-    def _replace_node(self, node: Node, outputs: Sequence[Tensor], built: Iterable[Node]) -> None:
-        for old, new in zip(node.outputs, outputs, strict=True):
-            self.replace(old, new)
-        for removable in (node, *built):
-            self.release(removable)
 
     # Text
 
@@ -471,9 +416,8 @@ class StepGraph:
 
 
 def _writes(node: Node) -> bool:
-    op = node.op
-    may = op.footprint is not NO_FOOTPRINT or bool(op.bodies)
-    return may and any(access.writes for access in accesses(node))
+    may_write = node.op.footprint or node.op.bodies
+    return bool(may_write) and any(access.writes for access in accesses(node))
 
 
 def _line(node: Node) -> str:

@@ -10,23 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from numpy.typing import NDArray
-
-from thalweg.graph.dtypes import DType
 from thalweg.graph.graph import Graph
 from thalweg.graph.node import Node, Tensor
-from thalweg.graph.rewriter import Rewriter, RewrittenGraph
-from thalweg.graph.shapes import TensorShape
+from thalweg.graph.rewriter import Rewriter
 from thalweg.graph.subgraph import Body, SubGraph
-from thalweg.ops.core.basic import Const
 
 
-class Workspace(RewrittenGraph, SubGraph):
+class Workspace(SubGraph):
     """A graph whose nodes may use tensors of all other graphs, without captures."""
 
     def __init__(self) -> None:
-        SubGraph.__init__(self, Graph(), "an optimised step")  # pyright: ignore[reportArgumentType] - its names are its own
-        self._originals: dict[Node, Node] = {}
+        super().__init__(Graph(), "an optimised step")  # its names are its own
 
     def sees(self, graph: Graph) -> bool:
         """Tensors of any graph can be used."""
@@ -41,37 +35,13 @@ class Workspace(RewrittenGraph, SubGraph):
     ) -> Node:
         """A copy of a node over other inputs, with the same name. Skips name lookup and scopes, as
         there are many."""
-        copy = Node(
-            self,
-            node.op,
-            node.name,
-            inputs,
-            controls,
-            node.device,
-            node.annotations,
-            node.code,
-            node.lasti,
-            len(self._order),
-        )
-        outputs = node.outputs
-        if len(outputs) == 1:  # most nodes
-            (tensor,) = outputs
-            copy.outputs = (Tensor(copy, 0, tensor.dtype, tensor.shape),)
-        else:
-            copy.outputs = tuple([Tensor(copy, n, t.dtype, t.shape) for n, t in enumerate(outputs)])
+        kept = node.device, node.annotations, node.code, node.lasti
+        copy = Node(self, node.op, node.name, inputs, controls, *kept, len(self._order))
+        outputs = enumerate(node.outputs)
+        copy.outputs = tuple([Tensor(copy, n, t.dtype, t.shape) for n, t in outputs])
         self._order.append(copy)
-        self._originals[copy] = node.graph.original(node)
+        copy.original = node
         return copy
-
-    def constant(self, node: Node, value: NDArray[Any], dtype: DType) -> Node:
-        """A constant that stands for a node."""
-        name = self._names.unique(f"{node.name}/folded", mark_as_used=True)
-        op, position = Const(value=value, dtype=dtype), len(self._order)
-        const_node = Node(self, op, name, (), (), node.device, {}, *node.made_at, position)
-        const_node.outputs = (Tensor(const_node, 0, dtype, TensorShape(value.shape)),)
-        self._order.append(const_node)
-        self.attribute(const_node, node)
-        return const_node
 
     def build(self, node: Node, make: Callable[[], Any]) -> tuple[Any, Sequence[Node]]:
         """The result of graph code, and the nodes that it built: they stand for `node`, are named
@@ -84,7 +54,7 @@ class Workspace(RewrittenGraph, SubGraph):
         nodes = self._order[first:]
         for built in nodes:
             built.device = node.device
-            self.attribute(built, node)
+            built.original = node
         return result, nodes
 
 
@@ -96,7 +66,7 @@ class BodyRewriter(Rewriter):
     def __init__(self, body: Body) -> None:
         self.workspace, self._body = Workspace(), body
         self.workspace.outer = body.graph.outer
-        super().__init__(self.workspace)
+        super().__init__(self.workspace, replaces=True)
         for tensor in body.arguments:
             self.copy(tensor.op)
 

@@ -20,9 +20,10 @@ from thalweg.graph.analysis.evaluate import flat_arrays
 from thalweg.graph.analysis.order import Order
 from thalweg.graph.build import add_node
 from thalweg.graph.device import DeviceSpec
+from thalweg.graph.graph import Graph
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
-from thalweg.graph.rewriter import Rewriter, RewrittenGraph
+from thalweg.graph.rewriter import Rewriter
 from thalweg.graph.subgraph import Argument
 from thalweg.ops.core.basic import Const
 from thalweg.partition import transfers
@@ -46,7 +47,7 @@ class Partition:
     """The part of a step that runs on one device."""
 
     device: str
-    graph: RewrittenGraph
+    graph: Graph
     nodes: tuple[Node, ...]
     order: Mapping[Node, set[Node]]
     feeds: tuple[Slot, ...]
@@ -102,8 +103,8 @@ class _Builder:
 
     def __init__(self, device: str) -> None:
         self.device = device
-        self.graph = RewrittenGraph()
-        self.rewriter = Rewriter(self.graph)
+        self.graph = Graph()
+        self.rewriter = Rewriter(self.graph, replaces=True)
         self.order: dict[Node, set[Node]] = {}
         self.feeds: dict[int, Tensor] = {}
         self.borrowed: dict[Node, Node] = {}  # variables of other tasks, and their copies here
@@ -118,7 +119,7 @@ class _Builder:
             name = f"{like.name}/{op.type_name}"
             node = add_node(self.graph, op, tuple(inputs), name, like, is_imported=True)
         node.controls, node.device = tuple(after), self.device
-        self.graph.attribute(node, like)
+        node.original = like
         self.order[node] = {*after, *(tensor.op for tensor in inputs)}
         return node
 
@@ -146,7 +147,7 @@ class _Builder:
         node: those that are pruned are mapped to the first of the copy."""
         del self.rewriter.nodes[pruned]
         self.rewriter.nodes[node] = copy
-        self.graph.attribute(copy, node)
+        copy.original = node
         for tensor in {*node.outputs}.difference(pruned.outputs):
             self.rewriter.tensors[tensor] = copy.outputs[0]
 
@@ -295,6 +296,7 @@ class _Partitioner:
         copy = part.borrowed.get(root)
         if copy is None:
             copy = part.borrowed[root] = part.graph.copied(root, (), (), f"{root.name}/")
+            copy.original = root
             part.order[copy] = set()
         return copy.outputs[0]
 

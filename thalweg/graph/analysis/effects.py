@@ -14,8 +14,7 @@ derives order edges from effects.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 from enum import Enum
 from typing import NamedTuple
 
@@ -49,20 +48,11 @@ class Use(NamedTuple):
 
     resource: Resource
     writes: bool
+    position: int | None = None  # in the signature, of the input that refers to it
 
 
-@dataclass(frozen=True)
-class Footprint:
-    """All effects of an op: on state of its inputs, by position in the signature, and others."""
-
-    inputs: Mapping[int, Use] = field(default_factory=dict[int, Use])
-    others: tuple[Use, ...] = ()
-
-    def __bool__(self) -> bool:
-        return bool(self.inputs or self.others)
-
-
-NO_FOOTPRINT = Footprint()
+#: All effects of an op.
+Footprint = tuple[Use, ...]
 
 
 def reads(target: str | Resource) -> Effect:
@@ -79,30 +69,21 @@ def footprint_of(
     effects: Iterable[Effect] | None, signature: Signature, has_stream: bool
 ) -> Footprint:
     """The footprint that a block declares; if it declares None, the one of its signature."""
-    if effects is None:
-        return _derived(signature, has_stream) or NO_FOOTPRINT
-    return _declared(effects, signature) or NO_FOOTPRINT
+    if effects is not None:
+        return tuple(_declared(effect, signature) for effect in effects)
+    # A stateful op that declares none writes the state of all its inputs.
+    resources = enumerate(map(_resource_of, signature.inputs))
+    written = [Use(kind, True, position) for position, kind in resources if kind]
+    return (*written, Use(Resource.STREAM, True)) if has_stream else tuple(written)
 
 
-def _declared(effects: Iterable[Effect], signature: Signature) -> Footprint:
-    positions = {argument.name: index for index, argument in enumerate(signature.inputs)}
-    inputs: dict[int, Use] = {}
-    others: list[Use] = []
-    for target, is_write in effects:
-        if isinstance(target, Resource):
-            others.append(Use(target, is_write))
-        else:
-            resource = _resource_of(signature.inputs[positions[target]])
-            assert resource is not None, f"the input '{target}' names no state"
-            inputs[positions[target]] = Use(resource, is_write)
-    return Footprint(inputs, tuple(others))
-
-
-def _derived(signature: Signature, has_stream: bool) -> Footprint:
-    """The footprint of a stateful op that declares none: it writes the state of all its inputs."""
-    resources = map(_resource_of, signature.inputs)
-    inputs = {index: Use(kind, True) for index, kind in enumerate(resources) if kind}
-    return Footprint(inputs, (Use(Resource.STREAM, True),) if has_stream else ())
+def _declared(effect: Effect, signature: Signature) -> Use:
+    if isinstance(effect.target, Resource):
+        return Use(effect.target, effect.writes)
+    position = [argument.name for argument in signature.inputs].index(effect.target)
+    resource = _resource_of(signature.inputs[position])
+    assert resource is not None, f"the input '{effect.target}' names no state"
+    return Use(resource, effect.writes, position)
 
 
 def _resource_of(argument: Argument) -> Resource | None:

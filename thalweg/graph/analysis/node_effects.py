@@ -35,11 +35,8 @@ class Access(NamedTuple):
 
 def accesses(node: Node) -> Iterator[Access]:
     """The state that a node reads and writes."""
-    footprint = node.op.footprint
-    if footprint.inputs:
-        yield from _input_accesses(node)
-    for resource, writes in footprint.others:
-        yield Access(resource, node if resource is Resource.STREAM else resource, writes)
+    if node.op.footprint:
+        yield from _own_accesses(node)
     for body in node.op.bodies:
         yield from _outer_accesses(node, body)
     references = node.op.parsed.references
@@ -48,14 +45,15 @@ def accesses(node: Node) -> Iterator[Access]:
             yield Access(Resource.VARIABLE, tensor, False)
 
 
-def _input_accesses(node: Node) -> Iterator[Access]:
-    """The accesses to the state of inputs. Lists may alias each other through gradients and control
-    nodes, so all lists are one piece of state."""
-    for index, (_, tensors) in enumerate(node.arguments()):
-        use = node.op.footprint.inputs.get(index)
-        if use is not None:
-            for tensor in tensors:
-                yield Access(use.resource, LIST if use.resource is LIST else tensor, use.writes)
+def _own_accesses(node: Node) -> Iterator[Access]:
+    """The accesses of a node's op. Lists may alias each other through gradients and control nodes,
+    so all lists are one piece of state."""
+    arguments = [tensors for _, tensors in node.arguments()]
+    for resource, writes, position in node.op.footprint:
+        if position is None or resource is LIST:
+            yield Access(resource, node if resource is Resource.STREAM else resource, writes)
+        else:
+            yield from (Access(resource, tensor, writes) for tensor in arguments[position])
 
 
 def _outer_accesses(node: Node, body: Body) -> Iterator[Access]:

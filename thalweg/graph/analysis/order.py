@@ -19,7 +19,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
-from thalweg.graph.analysis.effects import NO_FOOTPRINT, Resource
+from thalweg.graph.analysis.effects import Resource
 from thalweg.graph.analysis.node_effects import Access, State, accesses, reference_roots
 from thalweg.graph.node import Node, Tensor
 
@@ -74,7 +74,7 @@ def _events(nodes: Iterable[Node], fed: Collection[Tensor]) -> tuple[list[_Event
 def touches_state(node: Node) -> bool:
     """Whether a node may read or write state."""
     op = node.op
-    if op.footprint is not NO_FOOTPRINT or op.bodies:
+    if op.footprint or op.bodies:
         return True
     return any(tensor.dtype.is_ref_dtype for tensor in node.inputs)
 

@@ -20,7 +20,7 @@ from thalweg.graph.op import REGISTRY, Op
 from thalweg.graph.shapes import TensorShape, scalar, unknown_shape
 from thalweg.graph.subgraph import Body
 
-MAX_DEPTH = 48  # of nested function calls
+_MAX_DEPTH = 48  # of nested function calls
 # Calls may add _MAX_NODES nodes, and _MAX_GROWTH times the nodes of the library.
 _MAX_NODES = 300_000
 _MAX_GROWTH = 4
@@ -160,44 +160,41 @@ def _inner_shape(tensor: Tensor, declared: Sequence[TensorShape], index: int) ->
     return declared[index] if index < len(declared) else unknown_shape()
 
 
-# The number of nodes of a library with all calls expanded
+# The nodes and the depth of a library with all calls expanded
 
 
 def check_expansion(nodes: Iterable[Any], functions: Mapping[str, Any]) -> None:
-    """Raise a ValueError if the functions that nodes call expand to too many nodes."""
-    written = sum(len(function.node_def) for function in functions.values())
-    limit = _MAX_NODES + _MAX_GROWTH * written
-    sizes = _expanded_sizes(functions, limit)
-    total = sum(sizes.get(callee, 0) for node in nodes for callee in _callees(node, functions))
-    if total > limit:
+    """Raise a ValueError if the functions that nodes call contain themselves, are nested too deep
+    or expand to too many nodes."""
+    limit = _MAX_NODES + _MAX_GROWTH * sum(len(f.node_def) for f in functions.values())
+    measured: dict[str, tuple[int, int]] = {}  # the nodes of a function, and its levels of calls
+
+    def measure_calls(nodes: Iterable[Any], callers: tuple[str, ...]) -> tuple[int, int]:
+        names = [name for node in nodes for name in _functions_of(node) if name in functions]
+        inner = [measure(name, callers) for name in names]
+        return sum(size for size, _ in inner), max((levels for _, levels in inner), default=0)
+
+    def measure(name: str, callers: tuple[str, ...]) -> tuple[int, int]:
+        if name in callers:
+            raise ValueError(f"graph_def is invalid: the function {name!r} contains itself.")
+        if name not in measured and len(callers) < _MAX_DEPTH:
+            inside = functions[name].node_def
+            size, levels = measure_calls(inside, (*callers, name))
+            measured[name] = min(limit + 1, len(inside) + size), levels + 1
+        if name not in measured or len(callers) + measured[name][1] > _MAX_DEPTH:
+            raise ValueError(
+                f"graph_def has functions nested more than {_MAX_DEPTH} deep: {name!r}"
+            )
+        return measured[name]
+
+    if measure_calls(nodes, ())[0] > limit:
         raise ValueError(
             f"graph_def calls functions that would add more than {limit} nodes to the graph."
         )
 
 
-def _expanded_sizes(functions: Mapping[str, Any], limit: int) -> dict[str, int]:
-    """The number of nodes of each function with its calls expanded, up to a limit. A recursive call
-    is counted once here, and rejected by the importer."""
-    sizes: dict[str, int] = {}
-    entered: set[str] = set()
-    pending = list(functions)
-    while pending:
-        name = pending[-1]
-        inside = [c for node in functions[name].node_def for c in _callees(node, functions)]
-        missing = [c for c in inside if c in functions and c not in entered]
-        if name not in entered and missing:
-            entered.add(name)
-            pending += dict.fromkeys(missing)
-            continue
-        entered.add(name)
-        called = sum(sizes.get(callee, 0) for callee in inside)
-        sizes[name] = min(limit + 1, len(functions[name].node_def) + called)
-        pending.pop()
-    return sizes
-
-
-def _callees(node: Any, functions: Mapping[str, Any]) -> list[str]:
-    callee = called_function(node, functions)
-    if callee is not None:
-        return [callee]
-    return body_functions(node) if functional_kind(node) is not None else []
+def _functions_of(node: Any) -> list[str]:
+    """The functions that a node may call: its op, and the functions that are its attributes."""
+    values = node.attr.values()
+    names = [function.name for value in values for function in value.list.func]
+    return [node.op, *names, *(v.func.name for v in values if v.WhichOneof("value") == "func")]

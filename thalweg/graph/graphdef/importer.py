@@ -429,7 +429,6 @@ class _Library:
     def __init__(self, proto: Any, op_dict: Any, producer_op_list: Any) -> None:
         self._protos = {function.signature.name: function for function in proto.library.function}
         self._functions: dict[str, functions.Lambda] = {}
-        self._active: set[str] = set()  # functions that are being expanded
         self.op_dict: Mapping[str, Any] | None = op_dict
         self.producer = {op.name: op for op in producer_op_list.op} if producer_op_list else {}
         if self._protos:
@@ -496,8 +495,7 @@ class _Library:
             for n in proto.node_def
         ]
         importer = _Importer(graph, nodes, arguments, self, is_body=True)
-        with self._expanding(name):
-            importer.build()
+        importer.build()
         names = [functions.flat_name(proto.ret[out.name], starts) for out in signature.output_arg]
         outputs = [
             arguments[name] if name in arguments else functions.find_tensor(importer.outputs, name)
@@ -508,20 +506,6 @@ class _Library:
         if missing:
             raise functions.missing_name(missing[0])
         return outputs, [importer.nodes[target] for target in targets]
-
-    @contextmanager
-    def _expanding(self, name: str) -> Generator[None]:
-        if name in self._active:
-            raise ValueError(f"graph_def is invalid: the function {name!r} contains itself.")
-        if len(self._active) >= functional.MAX_DEPTH:
-            raise ValueError(
-                f"graph_def has functions nested more than {functional.MAX_DEPTH} deep: {name!r}"
-            )
-        self._active.add(name)
-        try:
-            yield
-        finally:
-            self._active.discard(name)
 
     def _starts(self, node: Any) -> dict[str, int]:
         if self.callee(node) is not None or functional.functional_kind(node) is not None:

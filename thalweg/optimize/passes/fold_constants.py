@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from thalweg.graph.analysis.effects import Resource
 from thalweg.graph.analysis.evaluate import flat_arrays, tried_outputs_of
 from thalweg.graph.node import Node, Tensor
-from thalweg.optimize.facts import value_of
+from thalweg.ops.core.basic import Const
+from thalweg.optimize.facts import open_value
 from thalweg.optimize.pure import is_free, is_pure
 from thalweg.optimize.step_graph import StepGraph
 
@@ -56,9 +57,7 @@ Values = Sequence[tuple[Array, Tensor]]
 def _known(node: Node, graph: StepGraph) -> Values | None:
     """The outputs of a node that static shapes determine: of `shape`, `size` and `rank`."""
     known_value: Any = getattr(node.op, "known_value", None)
-    if known_value is None or not node.inputs or not is_free(node):
-        return None
-    result = known_value(*node.grouped(node.inputs))
+    result = known_value(*node.grouped(node.inputs)) if is_free(node) else None
     if result is None or any(_must_run(tensor, graph) for tensor in node.inputs):
         return None
     return _checked(flat_arrays(result), node)
@@ -77,19 +76,14 @@ def _must_run(tensor: Tensor, graph: StepGraph) -> bool:
 
 
 def _is_random(node: Node) -> bool:
-    inputs, others = node.op.footprint.inputs, node.op.footprint.others
-    return not inputs and {use.resource for use in others} == {Resource.STREAM}
+    return {use.resource for use in node.op.footprint} == {Resource.STREAM}
 
 
 def _folded(node: Node, graph: StepGraph) -> Values | None:
-    inputs = node.inputs
-    if not is_free(node) or not node.op.has("numpy") or graph.gives_own_value(node):
+    known = [value for t in node.inputs if (value := open_value(t, graph)) is not None]
+    if len(known) < len(node.inputs) or not is_free(node) or not node.op.has("numpy"):
         return None
-    values = [value_of(tensor) for tensor in inputs if graph.is_open(tensor)]
-    if len(values) < len(inputs) or any(value is None for value in values):
-        return None
-    arrays = cast("list[Array]", values)
-    return _checked(tried_outputs_of(node, arrays), node) if _is_small(node, arrays) else None
+    return _checked(tried_outputs_of(node, known), node) if _is_small(node, known) else None
 
 
 def _is_small(node: Node, values: Sequence[Array]) -> bool:
@@ -124,6 +118,5 @@ def _checked(arrays: list[Array] | None, node: Node) -> Values | None:
 def _constant(value: Array, tensor: Tensor, node: Node, graph: StepGraph) -> Tensor:
     array = np.array(value)
     array.flags.writeable = False  # constants outlive a step
-    folded = graph.workspace.constant(node, array, tensor.dtype.base_dtype)
-    graph.insert([folded], node)
-    return folded.output
+    op = Const(value=array, dtype=tensor.dtype.base_dtype)
+    return graph.build(node, lambda: op(name="folded"))

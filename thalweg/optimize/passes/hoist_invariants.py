@@ -87,7 +87,7 @@ class _Hoisting:
         if not hoisted:
             return
         self._graph.fired.update(f"invariant {tensor.op.type}" for tensor in hoisted)
-        outer, new_nodes = self._outside(nodes, invariant, hoisted)
+        outer, new_nodes = self._outside(nodes, hoisted)
         counts = (self._count, len(self._node.inputs) - self._count + len(hoisted))
         attributes: dict[str, Any] = {
             **self._op.attributes,
@@ -124,21 +124,16 @@ class _Hoisting:
                 if is_costly or (not heavy.isdisjoint(node.inputs) and not _enlarges(node)):
                     heavy.update(node.outputs)
         staying = [n for n in nodes if not n.outputs or not invariant.issuperset(n.outputs)]
-        pending = [*self._op.body.outputs, *(t for node in staying for t in node.inputs)]
-        needed: dict[Tensor, None] = {}
-        while pending:
-            tensor = pending.pop()
-            if tensor not in needed:
-                needed[tensor] = None
-                is_cheap = tensor in invariant and tensor not in heavy  # or larger than its inputs
-                pending += tensor.op.inputs if is_cheap else ()
-        return [tensor for tensor in needed if tensor in heavy]
+        taken = [*self._op.body.outputs, *(t for node in staying for t in node.inputs)]
+        cheap = invariant - heavy  # or larger than their inputs
+        needed = reached(taken, lambda tensor: tensor.op.inputs if tensor in cheap else ())
+        return [t for node in nodes for t in node.outputs if t in needed and t in heavy]
 
     def _outside(
-        self, nodes: Sequence[Node], invariant: set[Tensor], hoisted: Sequence[Tensor]
+        self, nodes: Sequence[Node], hoisted: Sequence[Tensor]
     ) -> tuple[list[Tensor], list[Node]]:
         """Copies of tensors of the body before the loop, and the nodes that compute them."""
-        rewriter = Rewriter(self._graph.workspace, self._op.body.bound(self._node))
+        rewriter = Rewriter(self._graph.workspace, self._op.body.bound(self._node), replaces=True)
         needed = reached([tensor.op for tensor in hoisted], lambda n: [t.op for t in n.inputs])
         copies = [rewriter.copy(node) for node in nodes if node in needed]
         return [rewriter.tensors[tensor] for tensor in hoisted], copies
@@ -164,7 +159,7 @@ def _with_arguments(body: Body, hoisted: Sequence[Tensor], computes: bool) -> Bo
     for tensor in hoisted:
         name = tensor.op.name.rpartition("/")[2]
         argument = graph.argument(tensor.dtype, tensor.shape, name)
-        graph.attribute(argument.op, tensor.op)
+        argument.op.original = tensor.op
         added.append(argument)
         if computes:
             rewriter.tensors[tensor] = argument

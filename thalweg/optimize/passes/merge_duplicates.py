@@ -6,6 +6,7 @@ a commutative op in either order. Small constants are equal if their values are,
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from typing import Any
 
@@ -19,7 +20,7 @@ _MAX_BYTES = 1 << 16  # of constants that are compared
 
 def merge_duplicates(graph: StepGraph) -> None:
     """Merge equal pure nodes."""
-    by_key: dict[Hashable, list[Node]] = {}
+    by_key: dict[Hashable, list[Node]] = defaultdict(list)
 
     def rewrite(node: Node) -> Sequence[Tensor] | None:
         op_class, inputs = type(node.op), node.inputs
@@ -30,15 +31,11 @@ def merge_duplicates(graph: StepGraph) -> None:
             return None
         elif op_class.commutative:
             key = (op_class, *sorted(map(id, inputs)))
-        equal_keys = by_key.get(key)
-        if equal_keys is None:
-            by_key[key] = [node]
-            return None
-        for first in equal_keys:
+        for first in by_key[key]:
             if first in graph and _are_same(first, node, graph):
                 graph.fire(f"duplicate {op_class.type_name}", node)
                 return first.outputs
-        equal_keys.append(node)
+        by_key[key].append(node)
         return None
 
     graph.rewrite_once(rewrite)

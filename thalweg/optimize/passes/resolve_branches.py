@@ -7,7 +7,7 @@ Only where no body has effects, whose order would have to be determined again.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -82,31 +82,19 @@ def _without_iterations(
     """The outputs of a loop without iterations; None for other loops."""
     if traces or _is_ordered(node, graph):
         return None
-    outer = dict(zip(op.condition.arguments, node.inputs, strict=True))
-    values: dict[Tensor, Any] = {}
-    for inner in needed(op.condition.outputs, op.condition.targets, {}):
-        outputs = _initial_value(inner, outer, values, graph)
-        if outputs is None:
+    condition = op.condition
+    values = {inner: open_value(t, graph) for inner, t in condition.bound(node).items()}
+    for inner in needed(condition.outputs, condition.targets, values):
+        known = [value for t in inner.inputs if (value := values.get(t)) is not None]
+        is_small = len(known) == len(inner.inputs) and all(v.size <= _MAX_ELEMENTS for v in known)
+        if not is_small or not is_free(inner) or not inner.op.has("numpy"):
             return None
-        values.update(zip(inner.outputs, outputs, strict=True))
-    if bool(values[op.condition.outputs[0]]):
+        values.update(zip(inner.outputs, outputs_of(inner, known), strict=True))
+    result = values[condition.outputs[0]]
+    if result is None or bool(result):
         return None
     graph.fire("loop without iterations", node)
     return node.inputs[: len(node.outputs)]
-
-
-def _initial_value(
-    node: Node, outer: Mapping[Tensor, Tensor], values: Mapping[Tensor, Any], graph: StepGraph
-) -> Sequence[Any] | None:
-    """The outputs of a condition's node before the first iteration, if constants determine them."""
-    if isinstance(node.op, Argument):
-        tensor = outer.get(node.output)
-        value = None if tensor is None else open_value(tensor, graph)
-        return None if value is None else [value]
-    small = all(np.size(values[tensor]) <= _MAX_ELEMENTS for tensor in node.inputs)
-    if not is_free(node) or not small or not node.op.has("numpy"):
-        return None
-    return outputs_of(node, [values[tensor] for tensor in node.inputs])
 
 
 _MAX_ELEMENTS = 64  # of what a condition compares
@@ -125,7 +113,7 @@ def _inlined(
 ) -> tuple[list[Tensor], dict[Any, Tensor]]:
     """The outputs of a branch, inlined in place of the conditional, and the values of its
     traces."""
-    rewriter = Rewriter(graph.workspace, dict(zip(body.arguments, node.inputs[1:], strict=True)))
+    rewriter = Rewriter(graph.workspace, body.bound(node), replaces=True)
     read = {trace.op: tensor for trace in traces for tensor in traced_tensors(trace)}
     own_traced = [tensor for tensor in read.values() if tensor.graph is body.graph]
     for inner in needed([*body.outputs, *own_traced], body.targets, rewriter.tensors):

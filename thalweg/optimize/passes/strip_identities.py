@@ -20,7 +20,7 @@ def strip_identities(graph: StepGraph) -> None:
     """Remove nodes that only pass values on."""
 
     def rewrite(node: Node) -> Sequence[Tensor] | None:
-        if not is_free(node) or _crosses_devices(node, graph) or graph.gives_own_value(node):
+        if not is_free(node) or _crosses_devices(node, graph):
             return None
         graph.fire(node.type, node)
         return node.inputs
