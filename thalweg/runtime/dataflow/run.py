@@ -23,17 +23,13 @@ from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.compiled import Executable
 from thalweg.runtime.dataflow.scheduler import Deferred, Done, Scheduler
 from thalweg.runtime.dataflow.straight import are_large
-from thalweg.runtime.dataflow.tokens import Source, TokenGraph, VertexKind
+from thalweg.runtime.dataflow.tokens import Source, VertexKind
 from thalweg.runtime.dataflow.wiring import EMPTY, Edges, FrameWiring, WiredVertex, Wiring
 from thalweg.runtime.kernels import Call, Context, outputs_of, raise_at
 
 
-class Dataflow:
-    """A token graph with its wiring. Any number of threads may run it concurrently."""
-
-    def __init__(self, graph: TokenGraph) -> None:
-        self.graph = graph
-        self.wiring = Wiring(graph)
+class Dataflow(Wiring):
+    """A wired token graph that can be run, by any number of threads concurrently."""
 
     def __call__(self, context: Context, *feeds: Any) -> list[Any]:
         """Run as the kernel of a whole step; returns the fetched values."""
@@ -116,7 +112,7 @@ class _Run:
     """One run of a token graph."""
 
     def __init__(self, dataflow: Dataflow, context: Context, scheduler: Scheduler) -> None:
-        self._graph, self._wiring = dataflow.graph, dataflow.wiring
+        self._graph, self._wiring = dataflow.graph, dataflow
         self._context = context
         self._cancellation = context.cancellation
         self._contexts: dict[Node, Context] = {}

@@ -26,7 +26,7 @@ from thalweg.partition.rendezvous import Key
 from thalweg.partition.transfers import Receiving, Sending, Transfer, send
 from thalweg.runtime.compiled import Executable
 from thalweg.runtime.dataflow.scheduler import Submit
-from thalweg.runtime.dataflow.tokens import TokenGraph, VertexKind
+from thalweg.runtime.dataflow.tokens import VertexKind
 from thalweg.runtime.dataflow.wiring import WiredVertex, Wiring
 from thalweg.runtime.kernels import Call, Context, outputs_of, raise_at, starter_of
 from thalweg.runtime.resources import Objects
@@ -93,9 +93,9 @@ class StraightGraph:
         self._executables = self._ordered_regions()
 
     @staticmethod
-    def of(graph: TokenGraph, wiring: Wiring) -> StraightGraph | None:
+    def of(wiring: Wiring) -> StraightGraph | None:
         """The straight form of a token graph; None if it has none."""
-        is_flat = len(wiring.frames) == 1 and not graph.may_be_dead
+        is_flat = len(wiring.frames) == 1 and not wiring.graph.may_be_dead
         vertices = wiring.frames[0].vertices
         is_straight = is_flat and all(map(_is_straight, vertices))
         is_alone = sum(not _is_short(vertex) for vertex in vertices) <= 1
