@@ -9,9 +9,7 @@ Sessions, eager code, traced functions and data pipelines all run their steps th
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -99,19 +97,16 @@ class FastPath(ProgramPath):
         program = self.programs.get(tuple([array.shape for array in arrays]))
         if program is None:
             return None
-        shapes = [program.output_shapes[place] for place in self._fetches]
-        return self._bound(program), shapes
-
-    def _bound(self, program: AnyProgram) -> BoundProgram:
-        if self.is_whole:
-            return program.__call__  # calling a bound method is faster than calling an object
         fetches = self._fetches
+        shapes = [program.output_shapes[place] for place in fetches]
+        if self.is_whole:
+            return program.__call__, shapes  # a bound method is called faster than an object
 
         def run(context: Any, arrays: Any, cells: Any) -> list[Any] | None:
             results = program(context, arrays, cells)
             return None if results is None else [results[place] for place in fetches]
 
-        return run
+        return run, shapes
 
 
 class DeviceFastPath(FastPath):
@@ -126,15 +121,6 @@ class DeviceFastPath(FastPath):
         if not self.is_whole:
             results = [results[place] for place in self._fetches]
         return results if program.gives_host_values else _downloaded(results)
-
-    def _bound(self, program: AnyProgram) -> BoundProgram:
-        run = super()._bound(program)
-
-        def fetch(context: Any, arrays: Any, cells: Any) -> list[Any] | None:
-            results = run(context, arrays, cells)
-            return None if results is None else _downloaded(results)
-
-        return fetch
 
 
 _ARRAY = np.ndarray
@@ -170,7 +156,11 @@ def fast_path(plan: Plan, feeds: Sequence[Tensor], downloads: bool = True) -> Fa
     return kind(instruction, executable, plan, feeds)
 
 
-class CachedStep(ABC):
+#: Runs a step without its fast path: (the step, fed values) -> fetched values.
+GeneralPath = Callable[["CachedStep", Sequence[Any]], list[Any]]
+
+
+class CachedStep:
     """A step of a session, with a fast path if it has one. The fast path takes fed arrays without
     checks and looks variables up once."""
 
@@ -178,11 +168,12 @@ class CachedStep(ABC):
         self,
         path: ProgramPath | None,
         step: Step,
+        general: GeneralPath,
         resources: Resources,
         cancellation: Cancellation,
     ) -> None:
         """`cancellation` is shared by all runs on the fast path."""
-        self._path = path
+        self._path, self._general = path, general
         self._feeds = [(n, tensor, _array_dtype(tensor)) for n, tensor in enumerate(step.feeds)]
         self.feed_count = len(step.feeds)
         self._objects, self._version = resources.objects, -1
@@ -195,20 +186,16 @@ class CachedStep(ABC):
         """The fetched values of a step with these feeds."""
         path = self._path
         if path is None:
-            return self._run_general(values)
+            return self._general(self, values)
         arrays = self._arrays(values, path) if values else values
         if self._version != self._objects.version:
             self._look_up(path)
         results = path.run(self._context, arrays, self._cells)
         if results is None:
-            return self._run_general(values)
+            return self._general(self, values)
         for place in path.cells:
             results[place] = results[place].snapshot()
         return results
-
-    @abstractmethod
-    def _run_general(self, values: Sequence[Any]) -> list[Any]:
-        """Run the step without the fast path."""
 
     def _arrays(self, values: Sequence[Any], path: ProgramPath) -> list[Any]:
         """The region's inputs, as arrays."""
@@ -226,54 +213,16 @@ class CachedStep(ABC):
         variables = [tensor.op for tensor in path.references]
         self._cells = [node.op.kernel(self._context.at(node)) for node in variables]
 
-
-class PlannedStep(CachedStep):
-    """A step with a plan; `execute` maps fed arrays to fetched values."""
-
-    def __init__(
-        self,
-        path: FastPath | None,
-        step: Step,
-        execute: Callable[[Sequence[Any]], list[Any]],
-        resources: Resources,
-        cancellation: Cancellation,
-    ) -> None:
-        super().__init__(path, step, resources, cancellation)
-        self._executable, self._execute = path and path.executable, execute
-
-    def _run_general(self, values: Sequence[Any]) -> list[Any]:
-        return self._execute([feed_value(t, values[place]) for place, t, _ in self._feeds])
-
-    def compile_like(
-        self, programs: Mapping[Shapes, AnyProgram], cells: Sequence[VariableCell]
-    ) -> None:
-        """Compile for the shapes of the step's other programs that ran: which sizes the next
+    def replace(self, planned: CachedStep, values: Sequence[Any]) -> list[Any]:
+        """Run a restored step whose program cannot serve a call, now and from now on, by its plan.
+        The plan is compiled for the shapes of the restored programs that ran: which sizes the next
         program reads at run time depends on all previous shapes."""
-        for shapes, program in programs.items():
-            if self._executable is not None and program.has_run:
-                self._executable.compile(shapes, cells)
-
-
-class RestoredStep(CachedStep):
-    """A step with a program restored from disk. The first call that the program cannot serve plans
-    the step; from then on the plan runs it."""
-
-    def __init__(
-        self,
-        path: ProgramPath,
-        step: Step,
-        plan: Callable[[], PlannedStep],
-        resources: Resources,
-        cancellation: Cancellation,
-    ) -> None:
-        super().__init__(path, step, resources, cancellation)
-        self._plan = cache(plan)
-
-    def _run_general(self, values: Sequence[Any]) -> list[Any]:
-        planned, path = self._plan(), self._path
-        if path is not None:
-            self._path = None
-            planned.compile_like(path.programs, self._cells)
+        restored, path = self._path, planned._path
+        self._path = None
+        if restored is not None and isinstance(path, FastPath):
+            for shapes, program in restored.programs.items():
+                if program.has_run:
+                    path.executable.compile(shapes, self._cells)
         return planned.run(values)
 
 
