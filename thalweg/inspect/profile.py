@@ -364,10 +364,7 @@ class _Sandbox:
     def run(self, plan: Plan, feeds: Sequence[Any]) -> list[ProgramRun]:
         """One run: its programs and host ops, in order."""
         self._runs, self._substituted = [], set()
-        slots: list[Any] = [None] * plan.slot_count
-        for slot, value in zip(plan.feeds, feeds, strict=True):
-            slots[slot] = value
-        cancellation = Cancellation()
+        slots, cancellation = plan.slots(feeds), Cancellation()
         with np.errstate(all="ignore"):
             for instruction in plan.instructions:
                 context = Context(instruction.node, self._resources, cancellation)

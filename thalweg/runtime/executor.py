@@ -70,9 +70,7 @@ def execute(
         if plan.may_block and not plan.blocks_last:
             context = Context(plan.instructions[0].node, device_resources, cancellation)
             return _fetched(plan, plan.dataflow.run(feeds, context), fetch)
-        slots: list[Any] = [None] * plan.slot_count
-        for slot, value in zip(plan.feeds, feeds, strict=True):
-            slots[slot] = value
+        slots = plan.slots(feeds)
         run(plan.instructions, slots, device_resources, cancellation)
         if not plan.may_block:  # otherwise dequeued elements would be lost
             cancellation.check()  # native code does not check for timeouts

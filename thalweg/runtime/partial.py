@@ -18,7 +18,7 @@ from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.dataflow.unfold import has_primitives
 from thalweg.runtime.executor import fresh
 from thalweg.runtime.fetches import Fetches
-from thalweg.runtime.kernels import Instruction, run
+from thalweg.runtime.kernels import run
 from thalweg.runtime.plan import backend_of, schedule
 from thalweg.runtime.resources import Resources
 
@@ -45,16 +45,11 @@ class PartialRun:
         backend = backend_of(devices[0], self._placement, devices)
         step = schedule(units, tensors, feeds, self._placement, backend)
         self._declared = declared
-        self._instructions: dict[Node, Instruction] = {
-            node: instruction for instruction in step.instructions for node in instruction.nodes
-        }
-        self._slots: list[Any] = [None] * step.slot_count
-        self._slot_of = dict(zip(feeds, step.feeds, strict=True))
-        self._slot_of.update(
-            (t, s) for t, s in zip(tensors, step.fetches, strict=True) if t not in self._slot_of
-        )
-        self._pending_feeds = set(feeds)
-        self._feeds = set(feeds)
+        self._instructions = step.instructions
+        self._slots = step.slots([None] * len(feeds))
+        self._slot_of = dict(zip(tensors, step.fetches, strict=True))
+        self._slot_of.update((tensor, slot) for slot, tensor in enumerate(feeds))
+        self._feeds, self._pending_feeds = set(feeds), set(feeds)
         self._done: set[Node] = set()
         self._fetched: set[Tensor] = set()
         self._resources = resources
@@ -102,16 +97,13 @@ class PartialRun:
                 raise errors.InvalidArgumentError(
                     None, node, f"You must feed a value for {missing[0].name} before this fetch"
                 )
+        pending = set(nodes)
         with np.errstate(all="ignore"):
-            instructions = {
-                self._instructions[node].node: self._instructions[node] for node in nodes
-            }
-            for instruction in instructions.values():
-                resources = self._resources.on(self._placement[instruction.nodes[0]])
-                run([instruction], self._slots, resources, Cancellation())
-        self._done.update(
-            node for instruction in instructions.values() for node in instruction.nodes
-        )
+            for instruction in self._instructions:
+                if not pending.isdisjoint(instruction.nodes):
+                    resources = self._resources.on(self._placement[instruction.nodes[0]])
+                    run([instruction], self._slots, resources, Cancellation())
+                    self._done.update(instruction.nodes)
 
 
 def _invalid(message: str) -> errors.InvalidArgumentError:

@@ -52,7 +52,7 @@ class Plan:
 
     instructions: tuple[Instruction, ...]
     slot_count: int
-    feeds: tuple[int, ...]  # the slot of each feed
+    feeds: int  # this many leading slots are the feeds
     fetches: tuple[int, ...]  # the slot of each fetched tensor
     placement: Placement
     order: Order  # the predecessors of each node
@@ -61,6 +61,10 @@ class Plan:
     partitions: tuple[PartitionPlan, ...] = ()
     #: the reports of the optimiser's passes
     passes: tuple[PassReport, ...] = ()
+
+    def slots(self, feeds: Sequence[Any]) -> list[Any]:
+        """The slots at the start of a run."""
+        return [*feeds, *[None] * (self.slot_count - len(feeds))]
 
     @property
     def every_instruction(self) -> list[Instruction]:
@@ -167,7 +171,7 @@ def plan(
         return replace(_plan_one(step, nodes, placement, order, backend), passes=passes)
     cut = partition(nodes, *step, placement, order)
     parts = tuple(plan_partition(part, devices, compiled) for part in cut)
-    return Plan((), 0, (), (), placement, order, partitions=parts, passes=passes)
+    return Plan((), 0, 0, (), placement, order, partitions=parts, passes=passes)
 
 
 def optimized(
@@ -326,7 +330,7 @@ def schedule(
     return Plan(
         tuple(instructions),
         count,
-        tuple(slots[tensor] for tensor in feeds),
+        len(feeds),
         tuple(slots[tensor] for tensor in fetches),
         placement,
         order or {},
@@ -395,8 +399,7 @@ def _fallback(region: Region, on_host: Node | None, device: Device) -> Run:
     places = [region.references.index(region.roots[tensor]) for tensor in outer]
 
     def run(context: Any, arrays: Sequence[Any], cells: Sequence[Any]) -> list[Any]:
-        slots: list[Any] = [None] * fallback_plan.slot_count
-        slots[: len(fallback_plan.feeds)] = [*arrays, *(cells[place] for place in places)]
+        slots = fallback_plan.slots([*arrays, *(cells[place] for place in places)])
         context.run(fallback_plan.instructions, slots)
         return [slots[slot] for slot in fallback_plan.fetches]
 
