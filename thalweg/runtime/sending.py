@@ -6,7 +6,7 @@ in the region, so that the receiver does not wait for unrelated computations.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar, cast
@@ -15,7 +15,7 @@ from thalweg.graph.analysis.order import Order
 from thalweg.graph.node import Node
 from thalweg.lower.specialise import Region
 from thalweg.ops.core.context import VariableCell
-from thalweg.partition.rendezvous import Key, Rendezvous
+from thalweg.partition.rendezvous import Key
 from thalweg.partition.transfers import Send, send
 from thalweg.runtime.compiled import Executable
 
@@ -108,31 +108,22 @@ class SendingExecutable(Executable):
             results = Executable.run(self, context, arrays, cells)
             self.send(context, results)
             return results
-        delivery = _Delivery(self.keys, context.rendezvous)
-        results = super().run(context, arrays, cells, delivery)
-        delivery.complete(results)
+        sent = set[int]()
+
+        def send_early(number: int, value: Any) -> None:
+            sent.add(number)
+            self._send_output(context, number, value)
+
+        results = super().run(context, arrays, cells, send_early)
+        self.send(context, results, sent)
         return results
 
-    def send(self, context: Any, results: Sequence[Any]) -> None:
-        """Send the results of a run that did not send them itself."""
-        rendezvous = context.rendezvous
-        for number, keys in self.keys.items():
-            for key in keys:
-                send(rendezvous, key, results[number])
+    def send(self, context: Any, results: Sequence[Any], sent: Collection[int] = ()) -> None:
+        """Send the results of a run, except those that were sent while it ran."""
+        for number in self.keys:
+            if number not in sent:
+                self._send_output(context, number, results[number])
 
-
-class _Delivery:
-    """The Sends of one run; each value is sent once."""
-
-    def __init__(self, keys: Mapping[int, Sequence[Key]], rendezvous: Rendezvous) -> None:
-        self._left, self._rendezvous = dict(keys), rendezvous
-
-    def __call__(self, number: int, value: Any) -> None:
-        """Send the output with this index."""
-        for key in self._left.pop(number):
-            send(self._rendezvous, key, value)
-
-    def complete(self, results: Sequence[Any]) -> None:
-        """Send the values that were not sent during the run."""
-        for number in [*self._left]:
-            self(number, results[number])
+    def _send_output(self, context: Any, number: int, value: Any) -> None:
+        for key in self.keys[number]:
+            send(context.rendezvous, key, value)

@@ -146,7 +146,7 @@ class _Run:
         while ready:
             place = ready.pop()
             vertex = vertices[place]
-            if dead[place]:
+            if dead[place] and vertex.kind != VertexKind.TRIGGER:
                 self._propagate_dead(iteration, vertex)
             else:
                 _FIRES[vertex.kind](self, iteration, vertex)
@@ -176,8 +176,6 @@ class _Run:
         """Send tokens along the control edges of a vertex."""
         for place in vertex.controls:
             self._count_down(tokens, place)
-        for place in vertex.triggers:
-            self._count_down(tokens, place)
 
     def _kill(self, iteration: Iteration, edges: Edges) -> None:
         """Send a dead token to the consumers of an output."""
@@ -191,13 +189,11 @@ class _Run:
                 self._count_down(iteration, place)
 
     def _kill_all(self, iteration: Iteration, vertex: WiredVertex) -> None:
-        """Send dead tokens along all out-edges of a vertex; triggers fire all the same."""
+        """Send dead tokens along all out-edges of a vertex."""
         for edges in vertex.edges:
             self._kill(iteration, edges)
         for place in vertex.controls:
             iteration.dead[place] = 1
-            self._count_down(iteration, place)
-        for place in vertex.triggers:
             self._count_down(iteration, place)
 
     def _queue(self, iteration: Iteration) -> None:
@@ -257,7 +253,7 @@ class _Run:
             flat = outputs_of(result, len(edges), vertex.call.node)  # pyright: ignore[reportOptionalMemberAccess] - a call
             for output_edges, value in zip(edges, flat, strict=True):
                 self._send(iteration, output_edges, value)
-        if vertex.is_awaited:
+        if vertex.controls:
             self.send_done(iteration, vertex)
 
     def switch(self, iteration: Iteration, vertex: WiredVertex) -> None:
@@ -270,7 +266,7 @@ class _Run:
             elif edges.dead or edges.merges:
                 self._kill(iteration, edges)
         values[first] = None
-        if vertex.is_awaited:
+        if vertex.controls:
             self.send_done(iteration, vertex)
 
     def merge(self, iteration: Iteration, vertex: WiredVertex) -> None:
@@ -280,14 +276,14 @@ class _Run:
         if len(vertex.edges) > 1:
             self._send(iteration, vertex.edges[1], np.int32(values[first + 1]))
         values[first] = None
-        if vertex.is_awaited:
+        if vertex.controls:
             self.send_done(iteration, vertex)
 
     def forward(self, iteration: Iteration, vertex: WiredVertex) -> None:
         """Send the input on."""
         self._send(iteration, vertex.edges[0], iteration.values[vertex.first])
         iteration.values[vertex.first] = None
-        if vertex.is_awaited:
+        if vertex.controls:
             self.send_done(iteration, vertex)
 
     def _propagate_dead(self, iteration: Iteration, vertex: WiredVertex) -> None:
@@ -334,7 +330,7 @@ class _Run:
 
     def _deliver(self, tokens: Tokens, vertex: WiredVertex, value: Any) -> None:
         self._send(tokens, vertex.edges[0], value)
-        if vertex.is_awaited:
+        if vertex.controls:
             self.send_done(tokens, vertex)
 
     def next_iteration(self, iteration: Iteration, vertex: WiredVertex) -> None:

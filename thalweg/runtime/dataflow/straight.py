@@ -182,7 +182,7 @@ def _is_straight(vertex: WiredVertex) -> bool:
     call = vertex.call
     if call is None:
         return vertex.kind == VertexKind.PASS
-    if vertex.triggers or any(edges.merges for edges in vertex.edges):
+    if any(edges.merges for edges in vertex.edges):
         return False
     if isinstance(call.node.op, Receiving):
         return True

@@ -43,8 +43,6 @@ class WiredVertex:
     edges: list[Edges]  # by output
     child: int = 0  # ENTER only: the frame that is entered
     controls: list[int] = field(default_factory=list[int])  # consumers of control edges
-    triggers: list[int] = field(default_factory=list[int])  # those that fire live or dead
-    is_awaited: bool = False  # whether it has controls or triggers
 
 
 class FrameWiring:
@@ -154,10 +152,8 @@ class Wiring:
                 edges.plain.append((index, wired.first + position))
                 if vertex.kind not in _ENDS_DEAD:
                     edges.dead.append(index)
-            for predecessor in [self._wired[control] for control in dict.fromkeys(vertex.controls)]:
-                is_trigger = vertex.kind is VertexKind.TRIGGER
-                (predecessor.triggers if is_trigger else predecessor.controls).append(index)
-                predecessor.is_awaited = True
+            for control in dict.fromkeys(vertex.controls):
+                self._wired[control].controls.append(index)
         for slot, source in zip(self.fetches, self.graph.fetches, strict=True):
             if isinstance(source, Source):
                 self._edges_of(source).plain.append((-1, slot))
