@@ -26,7 +26,7 @@ from thalweg.partition.rendezvous import Key
 from thalweg.partition.transfers import Receiving, Sending, Transfer, send
 from thalweg.runtime.compiled import Executable
 from thalweg.runtime.dataflow.scheduler import Submit
-from thalweg.runtime.dataflow.tokens import VertexKind
+from thalweg.runtime.dataflow.tokens import Source, VertexKind
 from thalweg.runtime.dataflow.wiring import WiredVertex, Wiring
 from thalweg.runtime.kernels import Call, Context, outputs_of, raise_at, starter_of
 from thalweg.runtime.resources import Objects
@@ -111,6 +111,15 @@ class StraightGraph:
         """Whether there are calls besides lookups of constants and variables."""
         return any(vertex is not None and not is_lasting(vertex) for vertex in self.vertices)
 
+    def producers(self, index: int) -> list[tuple[int, int]]:
+        """The vertices that a vertex waits for, which precede it, each with the slot of its value;
+        -1 for a control edge."""
+        wired = self._wiring.frames[0].vertices[index]
+        inputs = enumerate(wired.spec.inputs, wired.first)
+        edges = [(source.vertex, slot) for slot, source in inputs if isinstance(source, Source)]
+        edges += [(control, -1) for control in wired.spec.controls]
+        return [edge for edge in edges if self.vertices[edge[0]] is not None]
+
     def start(self, context: Context) -> _InitialState:
         """The initial state of a run; variables are looked up again only after a deletion."""
         start, objects = self._start, context.resources.objects
@@ -123,10 +132,7 @@ class StraightGraph:
         version, values, pending = objects.version, self._values[:], self._pending[:]
         sources = [index for index, each in enumerate(self.vertices) if each and not pending[index]]
         lasting = [index for index in sources if is_lasting(self.vertices[index])]
-        started = {
-            *lasting,
-            *(index for index in sources if self.vertices[index].key is not None),
-        }
+        started = {*lasting, *(index for index in sources if self.vertices[index].key is not None)}
         ready = [index for index in reversed(sources) if index not in started]
         for vertex in [self.vertices[index] for index in lasting]:
             call = vertex.call
@@ -138,20 +144,13 @@ class StraightGraph:
     def _ordered_regions(self) -> list[tuple[Executable, int, int]]:
         """The regions in topological order, each with its bit and the mask of its ancestors."""
         regions = list[tuple[Executable, int, int]]()
-        pending, ancestors = self._pending[:], [0] * len(self._pending)
-        ready = [i for i, each in enumerate(self.vertices) if each and not pending[i]]
-        for index, _ in (edge for edges in self.fed for edge in edges):
-            _count_down(index, pending, ready)
-        while ready:
-            index = ready.pop()
-            vertex, mask = self.vertices[index], ancestors[index]
-            if vertex.executable is not None and not vertex.is_empty:
-                regions.append((vertex.executable, 1 << len(regions), mask))
-                mask |= regions[-1][1]
-            consumers = [i for edges in vertex.outputs for i, _ in edges] + [*vertex.controls]
-            for consumer in consumers:
-                ancestors[consumer] |= mask
-                _count_down(consumer, pending, ready)
+        masks = [0] * len(self.vertices)  # the regions that the consumers of a vertex depend on
+        for index, vertex in enumerate(self.vertices):
+            for producer, _ in self.producers(index):
+                masks[index] |= masks[producer]
+            if vertex is not None and vertex.executable is not None and not vertex.is_empty:
+                regions.append((vertex.executable, 1 << len(regions), masks[index]))
+                masks[index] |= regions[-1][1]
         return regions
 
     @property
@@ -165,12 +164,6 @@ class StraightGraph:
                     return False
                 long |= bit
         return True
-
-
-def _count_down(index: int, pending: list[int], ready: list[int]) -> None:
-    pending[index] -= 1
-    if not pending[index] and index >= 0:  # -1: a fetch, which has no vertex
-        ready.append(index)
 
 
 def are_large(inputs: Sequence[Any]) -> bool:
