@@ -7,12 +7,12 @@ in the region, so that the receiver does not wait for unrelated computations.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar, cast
 
 from thalweg.graph.analysis.order import Order
-from thalweg.graph.node import Node
+from thalweg.graph.node import Node, reached
 from thalweg.lower.specialise import Region
 from thalweg.ops.core.context import VariableCell
 from thalweg.partition.rendezvous import Key
@@ -56,30 +56,14 @@ def with_sends(units: Sequence[Unit], order: Order) -> list[Unit | SendingRegion
 
 
 def _sending(region: Region, sends: Sequence[Node], order: Order) -> SendingRegion:
-    early = tuple(dict.fromkeys(send.inputs[0] for send in sends))
-    before = _ancestors([tensor.op for tensor in early], set(region.nodes), order)
-    return SendingRegion(
-        tuple(sorted(region.nodes, key=lambda node: node not in before)),
-        region.inputs,
-        region.references,
-        region.outputs,
-        region.roots,
-        region.carried,
-        early,
-        tuple(sends),
-    )
+    early, inside = tuple(dict.fromkeys(send.inputs[0] for send in sends)), set(region.nodes)
 
+    def producers(node: Node) -> set[Node]:
+        return inside & {*order.get(node, ()), *(tensor.op for tensor in node.inputs)}
 
-def _ancestors(nodes: Sequence[Node], inside: set[Node], order: Order) -> set[Node]:
-    """The nodes and their ancestors among `inside`."""
-    ancestors, pending = set(nodes), [*nodes]
-    while pending:
-        node = pending.pop()
-        earlier = {*order.get(node, ()), *(tensor.op for tensor in node.inputs)}
-        new = (earlier & inside) - ancestors
-        ancestors |= new
-        pending += new
-    return ancestors
+    before = reached([tensor.op for tensor in early], producers)
+    nodes = tuple(sorted(region.nodes, key=lambda node: node not in before))
+    return SendingRegion(**vars(replace(region, nodes=nodes, early=early)), sends=tuple(sends))
 
 
 class SendingExecutable(Executable):
