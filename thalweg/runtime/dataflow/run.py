@@ -18,11 +18,9 @@ import numpy as np
 
 from thalweg import errors
 from thalweg.graph.node import Node
-from thalweg.partition.transfers import Transfer
 from thalweg.runtime.cancellation import Cancellation
-from thalweg.runtime.compiled import Executable
 from thalweg.runtime.dataflow.scheduler import Deferred, Done, Scheduler
-from thalweg.runtime.dataflow.straight import are_large
+from thalweg.runtime.dataflow.straight import is_short
 from thalweg.runtime.dataflow.tokens import Source, VertexKind
 from thalweg.runtime.dataflow.wiring import EMPTY, Edges, FrameWiring, WiredVertex, Wiring
 from thalweg.runtime.kernels import Call, Context, outputs_of, raise_at
@@ -210,7 +208,7 @@ class _Run:
         values[vertex.first : vertex.last] = vertex.empty  # release values after their last use
         call: Call = vertex.call  # pyright: ignore[reportAssignmentType] - calls have one
         scheduler, blocks = self._scheduler, vertex.spec.blocks or call.is_async
-        if not blocks and (not scheduler.defers or _is_short(call, inputs)):
+        if not blocks and (not scheduler.defers or is_short(call, inputs)):
             self._send_outputs(iteration, vertex, self._result(call, inputs))
             return
         iteration.out += 1
@@ -448,17 +446,3 @@ _BY_KIND: dict[VertexKind, Callable[[_Run, Iteration, WiredVertex], None]] = {
     VertexKind.TRIGGER: _Run.send_done,
 }
 _FIRES = [_BY_KIND[kind] for kind in VertexKind]
-
-
-def _is_short(call: Call, inputs: Sequence[Any]) -> bool:
-    """Whether a call takes less time than handing it to another thread."""
-    function, op = call.function, call.node.op
-    if isinstance(function, Executable):
-        if function.holds_gil:
-            return True
-        is_inexpensive = function.is_inexpensive
-    elif isinstance(op, Transfer) or not call.node.inputs:
-        return True
-    else:
-        is_inexpensive = op.inexpensive
-    return is_inexpensive and not are_large(inputs)

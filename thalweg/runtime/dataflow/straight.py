@@ -12,7 +12,6 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -38,24 +37,28 @@ _LASTING = (Const, VariableV2, QueueHandle, AccumulatorHandle)
 _MAX_SHORT_BYTES = 1 << 20  # inputs of an inexpensive call that is short
 
 
-@dataclass(slots=True, eq=False)
 class StraightVertex:
-    """A call and its out-edges. Uses `__slots__`: it is read for every call."""
+    """A call and its out-edges, without those to vertices that are `done`."""
 
-    call: Call
-    executable: Executable | None  # of a region
-    is_empty: bool  # a region of NoOps: it only orders other vertices
-    inputs: int  # the number of the region's inputs; its variables follow them
-    starter: Callable[..., None] | None  # starts a blocking op without waiting
-    is_limited: bool  # whether its duration must be checked before each call
-    is_long: bool  # whether it always counts as long
-    key: Key | None  # the rendezvous key of a receive
-    sent: Key | None  # the rendezvous key of a send
-    first: int  # its inputs are in slots [first, last)
-    last: int
-    empty: list[None]
-    outputs: list[list[tuple[int, int]]]  # (consumer, slot) edges of each output
-    controls: list[int]  # consumers of control edges
+    def __init__(self, call: Call, wired: WiredVertex, done: Collection[int]) -> None:
+        op, function = call.node.op, call.function
+        executable = function if isinstance(function, Executable) else None
+        region = None if executable is None else executable.region
+        self.call, self.executable = call, executable  # None unless it is a region
+        #: A region of NoOps: it only orders other vertices.
+        self.is_empty = region is not None and all(isinstance(n.op, NoOp) for n in region.nodes)
+        #: The number of the region's inputs; its variables follow them.
+        self.inputs = len(region.inputs) if region else 0
+        self.starter = starter_of(call) if wired.spec.blocks else None  # if it may block
+        is_brief = isinstance(op, Transfer) or not call.node.inputs
+        #: Whether its duration must be checked before each call.
+        self.is_limited = not self.is_empty if region else not is_brief
+        self.key = op.key if isinstance(op, Receiving) else None  # of a receive
+        self.sent = op.key if isinstance(op, Sending) and region is None else None  # of a send
+        self.first, self.last, self.empty = wired.first, wired.last, wired.empty  # input slots
+        #: The (consumer, slot) edges of each output.
+        self.outputs = [[e for e in edges.plain if e[0] not in done] for edges in wired.edges]
+        self.controls = [place for place in wired.controls if place not in done]
 
 
 class _InitialState(NamedTuple):
@@ -79,7 +82,7 @@ class StraightGraph:
         self.fed = [vertex.edges[0].plain for vertex in wiring.feeds]
         self._values, self._pending = frame.values, frame.pending
         self.vertices: list[Any] = [  # StraightVertex, or None if it is fed or done
-            None if index in done else _straight_vertex(each, done)
+            None if each.call is None or index in done else StraightVertex(each.call, each, done)
             for index, each in enumerate(frame.vertices)
         ]
         #: The receives that wait for no other vertex.
@@ -98,7 +101,7 @@ class StraightGraph:
         is_flat = len(wiring.frames) == 1 and not wiring.graph.may_be_dead
         vertices = wiring.frames[0].vertices
         is_straight = is_flat and all(map(_is_straight, vertices))
-        is_alone = sum(not _is_short(vertex) for vertex in vertices) <= 1
+        is_alone = sum(map(_is_long, vertices)) <= 1
         return StraightGraph(wiring) if is_straight and is_alone else None
 
     def without(self, done: Collection[int]) -> StraightGraph | None:
@@ -166,9 +169,18 @@ class StraightGraph:
         return True
 
 
-def are_large(inputs: Sequence[Any]) -> bool:
-    """Whether an inexpensive call on these inputs takes longer than waking another thread."""
-    return sum([getattr(each, "nbytes", 0) for each in inputs]) > _MAX_SHORT_BYTES
+def is_short(call: Call, inputs: Sequence[Any]) -> bool:
+    """Whether a call takes less time than handing it to another thread."""
+    function, op = call.function, call.node.op
+    if isinstance(function, Executable):
+        if function.holds_gil:
+            return True
+        is_inexpensive = function.is_inexpensive
+    elif isinstance(op, Transfer) or not call.node.inputs:
+        return True
+    else:
+        is_inexpensive = op.inexpensive
+    return is_inexpensive and sum([getattr(i, "nbytes", 0) for i in inputs]) <= _MAX_SHORT_BYTES
 
 
 def _is_straight(vertex: WiredVertex) -> bool:
@@ -182,12 +194,12 @@ def _is_straight(vertex: WiredVertex) -> bool:
     return not call.is_async and (not vertex.spec.blocks or starter_of(call) is not None)
 
 
-def _is_short(vertex: WiredVertex) -> bool:
-    """Whether a call is short, or its duration can be determined before each call."""
+def _is_long(vertex: WiredVertex) -> bool:
+    """Whether a call always counts as long, whatever its inputs."""
     call = vertex.call
     if call is None or vertex.spec.blocks or isinstance(call.function, Executable):
-        return True
-    return isinstance(call.node.op, Transfer) or call.node.op.inexpensive or not call.node.inputs
+        return False
+    return not is_short(call, ())
 
 
 def is_lasting(vertex: StraightVertex) -> bool:
@@ -209,30 +221,6 @@ def put(
         left = pending[place] = pending[place] - 1
         if not left:
             ready.append(place)
-
-
-def _straight_vertex(wired: WiredVertex, done: Collection[int]) -> Any:
-    if wired.call is None:
-        return None  # a feed: its value is stored when a run starts
-    op, function = wired.call.node.op, wired.call.function
-    executable = function if isinstance(function, Executable) else None
-    is_long = not _is_short(wired)
-    return StraightVertex(
-        wired.call,
-        executable,
-        executable is not None and all(isinstance(n.op, NoOp) for n in executable.region.nodes),
-        len(executable.region.inputs) if executable else 0,
-        starter_of(wired.call) if wired.spec.blocks else None,
-        executable is not None or (op.inexpensive and bool(wired.call.node.inputs)) or is_long,
-        is_long,
-        op.key if isinstance(op, Receiving) else None,
-        op.key if isinstance(op, Sending) and executable is None else None,
-        wired.first,
-        wired.last,
-        wired.empty,
-        [[edge for edge in edges.plain if edge[0] not in done] for edges in wired.edges],
-        [place for place in wired.controls if place not in done],
-    )
 
 
 class StraightRun:
@@ -322,8 +310,8 @@ class StraightRun:
                     self._start(vertex)
                     continue
                 executable = vertex.executable
-                is_short = vertex.is_empty or (executable is not None and executable.holds_gil)
-                if vertex.is_limited and not is_short and self._is_long(vertex):
+                holds_gil = executable is not None and executable.holds_gil
+                if vertex.is_limited and not holds_gil and self._is_long(vertex):
                     if not holds_turn:
                         postponed.append(index)
                         continue
@@ -366,10 +354,7 @@ class StraightRun:
 
     def _is_long(self, vertex: StraightVertex) -> bool:
         """Whether a call is so long that another thread should make it."""
-        executable = vertex.executable
-        if vertex.is_long or (executable is not None and not executable.is_inexpensive):
-            return True
-        return are_large(self._values[vertex.first : vertex.last])
+        return not is_short(vertex.call, self._values[vertex.first : vertex.last])
 
     def _result(self, vertex: StraightVertex) -> Any:
         call, executable, context = vertex.call, vertex.executable, self._context
