@@ -30,7 +30,7 @@ from thalweg.runtime.compiled import Backend, RemoteDevice, Run
 from thalweg.runtime.dataflow.control_region import DataflowStep, control_call
 from thalweg.runtime.dataflow.run import Dataflow
 from thalweg.runtime.dataflow.tokens import of_instructions
-from thalweg.runtime.dataflow.unfold import has_primitives, is_constant
+from thalweg.runtime.dataflow.unfold import has_primitives
 from thalweg.runtime.kernels import Call, Instruction, call_of
 from thalweg.runtime.restoring import Restoring, reordered, restorings
 from thalweg.runtime.sending import with_sends
@@ -108,7 +108,7 @@ class Plan:
             copies = holders[earlier]
             if writes and touches_state(earlier):
                 yield from (at for at in copies if at != index)
-            elif index not in copies and not is_constant(earlier):
+            elif index not in copies and not is_replicated(earlier):
                 yield from copies[:1]
 
     def __str__(self) -> str:

@@ -392,15 +392,10 @@ class _Run:
         frame.is_over = True
         del parent.children[frame.place]
         for vertex in frame.wiring.leaving:
-            collects = vertex.spec.collects
-            if collects is None:
-                if vertex not in frame.exited:
-                    self._kill_all(parent, vertex)
-            elif frame.exited:
-                self._deliver(
-                    parent, vertex, collects(frame.collected.get(vertex, {}), frame.newest)
-                )
-            else:
+            collects, values = vertex.spec.collects, frame.collected.get(vertex, {})
+            if collects is not None and frame.exited:
+                self._deliver(parent, vertex, collects(values, frame.newest))
+            elif vertex not in frame.exited:
                 self._kill_all(parent, vertex)
         self._queue(parent)
 
