@@ -50,12 +50,12 @@ class Step(NamedTuple):
 class Plan:
     """An executable plan of a step."""
 
-    instructions: tuple[Instruction, ...]
-    slot_count: int
-    feeds: int  # this many leading slots are the feeds
-    fetches: tuple[int, ...]  # the slot of each fetched tensor
     placement: Placement
     order: Order  # the predecessors of each node
+    instructions: tuple[Instruction, ...] = ()
+    slot_count: int = 0
+    feeds: int = 0  # this many leading slots are the feeds
+    fetches: tuple[int, ...] = ()  # the slot of each fetched tensor
     device: str = ""  # the device whose state it uses
     #: the plan of each device of a step on several: `instructions` is then empty
     partitions: tuple[PartitionPlan, ...] = ()
@@ -171,7 +171,7 @@ def plan(
         return replace(_plan_one(step, nodes, placement, order, backend), passes=passes)
     cut = partition(nodes, *step, placement, order)
     parts = tuple(plan_partition(part, devices, compiled) for part in cut)
-    return Plan((), 0, 0, (), placement, order, partitions=parts, passes=passes)
+    return Plan(placement, order, partitions=parts, passes=passes)
 
 
 def optimized(
@@ -327,15 +327,9 @@ def schedule(
         inputs = tuple(slots[tensor] for tensor in _read_tensors(unit))
         operands = inputs, start, len(unit.outputs), tuple(dead)
         instructions.append(Instruction(*_call(unit, fed, backend)[:5], *operands))
-    return Plan(
-        tuple(instructions),
-        count,
-        len(feeds),
-        tuple(slots[tensor] for tensor in fetches),
-        placement,
-        order or {},
-        backend.device.name,
-    )
+    fetched = tuple(slots[tensor] for tensor in fetches)
+    values = tuple(instructions), count, len(feeds), fetched
+    return Plan(placement, order or {}, *values, backend.device.name)
 
 
 def _read_tensors(unit: _Unit) -> tuple[Tensor, ...]:
