@@ -40,19 +40,16 @@ def with_sends(units: Sequence[Unit], order: Order) -> list[Unit | SendingRegion
         if tensor not in unit.roots
     }
     sends: dict[int, list[Node]] = {}
-    for unit in units:
+    others: list[tuple[int, Unit]] = []
+    for index, unit in enumerate(units):
         if isinstance(unit, Node) and isinstance(unit.op, Send) and unit.inputs[0] in region_index:
             sends.setdefault(region_index[unit.inputs[0]], []).append(unit)
-    if not sends:
-        return [*units]
-    moved = {node for nodes in sends.values() for node in nodes}
-    new_units: list[Unit | SendingRegion] = []
-    for index, unit in enumerate(units):
-        if isinstance(unit, Region) and index in sends:
-            new_units.append(_sending(unit, sends[index], order))
-        elif not isinstance(unit, Node) or unit not in moved:
-            new_units.append(unit)
-    return new_units
+        else:
+            others.append((index, unit))
+    return [
+        _sending(unit, sends[index], order) if isinstance(unit, Region) and index in sends else unit
+        for index, unit in others
+    ]
 
 
 def _sending(region: Region, sends: Sequence[Node], order: Order) -> SendingRegion:
