@@ -49,7 +49,7 @@ class PartialRun:
         self._slots = step.slots([None] * len(feeds))
         self._slot_of = dict(zip(tensors, step.fetches, strict=True))
         self._slot_of.update((tensor, slot) for slot, tensor in enumerate(feeds))
-        self._feeds, self._pending_feeds = set(feeds), set(feeds)
+        self._feeds, self._fed = set(feeds), set[Tensor]()
         self._done: set[Node] = set()
         self._fetched: set[Tensor] = set()
         self._resources = resources
@@ -61,7 +61,7 @@ class PartialRun:
             self._check(wanted, feeds)
             for tensor, value in feeds.items():
                 self._slots[self._slot_of[tensor]] = value
-                self._pending_feeds.discard(tensor)
+                self._fed.add(tensor)
             self._run(wanted)
             self._fetched.update(wanted.tensors)
             return [fresh(self._slots[self._slot_of[t]]) for t in wanted.tensors]
@@ -78,21 +78,20 @@ class PartialRun:
         for tensor in feeds:
             if tensor not in self._feeds:
                 raise _invalid(f"The feed {tensor.name} was not specified in partial_run_setup.")
-            if tensor not in self._pending_feeds:
+            if tensor in self._fed:
                 raise _invalid(f"The feed {tensor.name} has already been fed.")
         for tensor in wanted.tensors:
             if tensor not in self._declared.tensors:
                 raise _invalid(f"The fetch {tensor.name} was not specified in partial_run_setup.")
 
     def _run(self, wanted: Fetches) -> None:
-        fed = self._feeds - self._pending_feeds
         nodes = [
             node
             for node in needed(wanted.tensors, wanted.targets, dict.fromkeys(self._feeds))
             if node not in self._done
         ]
         for node in nodes:
-            missing = [t for t in node.inputs if t in self._feeds and t not in fed]
+            missing = [t for t in node.inputs if t in self._feeds - self._fed]
             if missing:
                 raise errors.InvalidArgumentError(
                     None, node, f"You must feed a value for {missing[0].name} before this fetch"
