@@ -86,7 +86,7 @@ class Frame:
         self.place = place
         self.parent = parent
         #: the initial tokens of iterations, with the constants entered so far
-        self.pattern = Tokens(wiring.values[:], wiring.pending[:], [])
+        self.pattern = Tokens(wiring.values[:], wiring.pending[:], wiring.ready[:])
         self.iterations: dict[int, Iteration] = {}
         self.oldest, self.newest = 0, -1
         self.missing = wiring.entering  # ENTER vertices that have not fired yet, live or dead
@@ -118,13 +118,8 @@ class _Run:
         self._root = Frame(self._wiring.frames[0], 0, None)
 
     def begin(self, feeds: Sequence[Any]) -> None:
-        """Send the feeds and make the vertices without inputs ready."""
+        """Send the feeds; the vertices without inputs are ready."""
         first = self._begin(self._root)
-        feed_count = len(self._wiring.feeds)
-        sources = [
-            p for p, count in enumerate(first.pending[feed_count:-1], feed_count) if not count
-        ]
-        first.ready += reversed(sources)  # `ready` is a stack: the first source fires first
         for vertex, value in zip(self._wiring.feeds, feeds, strict=True):
             self._send(first, vertex.edges[0], value)
 

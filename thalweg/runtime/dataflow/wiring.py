@@ -54,6 +54,7 @@ class FrameWiring:
         self.vertices: list[WiredVertex] = []
         self.values: list[Any] = []
         self.pending: list[int] = []
+        self.ready: list[int] = []  # a stack: the first vertex that fires is the last
         self.entering = 0  # the number of ENTER vertices
         self.leaving: list[WiredVertex] = []
 
@@ -157,8 +158,11 @@ class Wiring:
         for slot, source in zip(self.fetches, self.graph.fetches, strict=True):
             if isinstance(source, Source):
                 self._edges_of(source).plain.append((-1, slot))
+        root = self.frames[0]
+        sources = [place for place, count in enumerate(root.pending) if not count]
+        root.ready = [place for place in reversed(sources) if place >= self.graph.feeds]
         # Fetch slots decrement the count at index -1, which belongs to no vertex and never fires.
-        self.frames[0].pending.append(0)
+        root.pending.append(0)
 
     def _edges_of(self, source: Source) -> Edges:
         return self._wired[source.vertex].edges[source.output]
