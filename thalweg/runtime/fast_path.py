@@ -10,7 +10,8 @@ Sessions, eager code, traced functions and data pipelines all run their steps th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 
@@ -31,31 +32,20 @@ Shapes = tuple[Shape, ...]
 BoundProgram = Callable[[Any, Sequence[Any], Sequence[VariableCell]], "list[Any] | None"]
 
 
-class StepInterface(NamedTuple):
-    """How the feeds and fetches of a step map to the inputs and outputs of its one region."""
-
-    inputs: list[int]  # for each input, its position among the feeds
-    fetches: list[int]  # for each fetch, its position among the outputs
-    cells: list[int]  # the fetches that are references to variables
-    is_whole: bool  # whether the fetches are the outputs, in order
-
-
+@dataclass(eq=False)
 class ProgramPath:
     """A step that is one program, looked up by the shapes of the region's inputs.
 
     Results are fresh arrays, NumPy scalars, and cells for references to variables.
     """
 
-    def __init__(
-        self,
-        node: Node,
-        interface: StepInterface,
-        references: Sequence[Tensor],
-        programs: Mapping[Shapes, AnyProgram],
-    ) -> None:
-        self.node, self.interface, self.references = node, interface, references
-        self.inputs, self._fetches, self.cells, self.is_whole = interface
-        self.programs = programs
+    node: Node
+    references: Sequence[Tensor]
+    programs: Mapping[Shapes, AnyProgram]
+    inputs: list[int]  # for each input, its position among the feeds
+    fetches: list[int]  # for each fetch, its position among the outputs
+    cells: list[int]  # the fetches that are references to variables
+    is_whole: bool  # whether the fetches are the outputs, in order
 
     def run(
         self, context: Any, arrays: Sequence[Any], cells: Sequence[VariableCell]
@@ -67,7 +57,7 @@ class ProgramPath:
         results = program(context, arrays, cells)
         if results is None or self.is_whole:
             return results
-        return [results[place] for place in self._fetches]
+        return [results[place] for place in self.fetches]
 
 
 class FastPath(ProgramPath):
@@ -78,26 +68,28 @@ class FastPath(ProgramPath):
     ) -> None:
         region = executable.region
         fetches = [slot - instruction.output for slot in plan.fetches]
-        interface = StepInterface(
+        super().__init__(
+            instruction.node,
+            region.references,
+            executable.programs,
             [feeds.index(tensor) for tensor in region.inputs],
             fetches,
             [n for n, f in enumerate(fetches) if region.outputs[f] in region.roots],
             fetches == list(range(instruction.output_count)),
         )
-        super().__init__(instruction.node, interface, region.references, executable.programs)
         self.executable = executable
 
     def run_rows(self, values: Sequence[Any], is_row: Sequence[bool], count: int) -> Any:
         """The fetched values for each row of the inputs with `is_row`."""
         results = self.executable.run_rows(values, is_row, count)
-        return None if results is None else [results[place] for place in self._fetches]
+        return None if results is None else [results[place] for place in self.fetches]
 
     def bind(self, arrays: Sequence[Any]) -> tuple[BoundProgram, list[Shape]] | None:
         """`run` specialised for arrays of these shapes, and the shapes of its results."""
         program = self.programs.get(tuple([array.shape for array in arrays]))
         if program is None:
             return None
-        fetches = self._fetches
+        fetches = self.fetches
         shapes = [program.output_shapes[place] for place in fetches]
         if self.is_whole:
             return program.__call__, shapes  # a bound method is called faster than an object
@@ -119,7 +111,7 @@ class DeviceFastPath(FastPath):
         if program is None or (results := program(context, arrays, cells)) is None:
             return None
         if not self.is_whole:
-            results = [results[place] for place in self._fetches]
+            results = [results[place] for place in self.fetches]
         return results if program.gives_host_values else _downloaded(results)
 
 
