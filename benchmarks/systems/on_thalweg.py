@@ -57,8 +57,7 @@ def planned_by(session: Any, plan: Any, switches: Any) -> Any:
 
     engine = session._engine
     made = plan_step(plan.step, engine.devices, engine.placer, switches=switches)
-    others = plan.resources, plan.graph_size, engine.devices[0]
-    return explain(made, plan.step, plan.feeds, *others)
+    return explain(made, plan.step, plan.feeds, plan.resources, plan.graph_size)
 
 
 def code_of(plan: Any) -> list[Any]:

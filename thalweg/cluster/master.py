@@ -215,7 +215,7 @@ class Master(Engine):
             if task_part.peer is None and self._own is not None:
                 self._own.register(handle, task_part.partitions)
         cluster_plan = ClusterPlan(
-            (), 0, (), (), placement, order, passes=passes, handle=handle, tasks=tuple(parts)
+            placement, order, passes=passes, handle=handle, tasks=tuple(parts)
         )
         peers = [part.peer for part in parts if part.peer is not None]
         deregister = Message(Kind.DEREGISTER, 0, {"session": self._session, "handle": handle})

@@ -14,8 +14,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
-import numpy as np
-
 from thalweg import errors
 from thalweg.cluster.partition_def import Fields, decode
 from thalweg.cluster.remote_calls import RemoteCalls, runs_on_control_device
@@ -32,10 +30,11 @@ from thalweg.partition.cut import Partition
 from thalweg.partition.rendezvous import Key, Rendezvous
 from thalweg.platform.caches import Bounded
 from thalweg.runtime.cancellation import Cancellation
+from thalweg.runtime.dataflow.prologue import Prologue
 from thalweg.runtime.dataflow.scheduler import Submit
 from thalweg.runtime.dataflow.straight import StraightGraph
 from thalweg.runtime.engine import COMPILES
-from thalweg.runtime.executor import StartablePartitions, run_partitions
+from thalweg.runtime.executor import StartablePartitions
 from thalweg.runtime.plan import PartitionPlan, plan_partition
 from thalweg.runtime.resources import Objects, Resources
 
@@ -178,15 +177,8 @@ class Worker:
         for key, value in received:
             self.deliver(number, key, value)
         on_done = partial(self._on_partitions_done, step, done)
-        if isinstance(plan, StartablePartitions):
-            step.piggyback = piggyback
-            return plan.start(
-                feeds, step.cancellation, step, submit_short, submit_long, on_done, rest
-            )
-        # It blocks on replies, so it must not run on the thread that reads them.
-        run_state = task_session.resources, step.cancellation, step
-        submit_long(lambda: _run_blocking(plan, feeds, *run_state, on_done))
-        return False
+        step.piggyback = piggyback
+        return plan.start(feeds, step.cancellation, step, submit_short, submit_long, on_done, rest)
 
     def find_prologue(self, fields: Mapping[str, Any]) -> CachedPrologue:
         """The prologue of a registered part, by the fields of its RUN message."""
@@ -194,8 +186,8 @@ class Worker:
         task_session = self.session(session)
         plan, keys = task_session.plans[fields["handle"]], [Key(*key) for key in fields["keys"]]
         if len(keys) > _MAX_KEYS:
-            return CachedPrologue((), keys, "")
-        part = CachedPrologue(plan, keys, fields["task"])
+            return CachedPrologue(None, "")
+        part = CachedPrologue(plan.prologue(keys), fields["task"])
         self.prologues[id(fields)] = fields, part
         if self._sessions.get(session) is not task_session:  # closed meanwhile
             self.prologues.clear()
@@ -294,8 +286,7 @@ class TaskSession:
             if lender is not None and device.is_host:
                 resources.allocate = partial(lender.allocate, device=device.name)
         self._originals: dict[str, Node] = {}
-        #: By handle; plain partition plans if control nodes span tasks, which makes them block.
-        self.plans: dict[int, StartablePartitions | Sequence[PartitionPlan]] = {}
+        self.plans: dict[int, StartablePartitions] = {}  # by handle
         self.on_end: Callable[[errors.OpError], None] | None = None
 
     def register(self, handle: int, parts: Sequence[Partition]) -> None:
@@ -303,8 +294,7 @@ class TaskSession:
         own_devices = {device.name for device in self._devices}
         plans = [self._plan_partition(part) for part in parts]
         is_local = all(own_devices.issuperset(part.placement.values()) for part in parts)
-        registered = StartablePartitions(plans, self.resources) if is_local else plans
-        self.plans[handle] = registered
+        self.plans[handle] = StartablePartitions(plans, self.resources, is_local)
 
     def deregister(self, handle: int) -> None:
         """Drop the partitions registered under a handle."""
@@ -331,14 +321,8 @@ class CachedPrologue:
     """The prologue of a step's part: the calls that run at once with the values piggybacked on RUN
     under some keys, in this order."""
 
-    def __init__(
-        self,
-        plan: StartablePartitions | Sequence[PartitionPlan],
-        keys: Sequence[Key],
-        master: str,
-    ) -> None:
-        #: None if all of the part has to be started.
-        self.prologue = plan.prologue(keys) if isinstance(plan, StartablePartitions) else None
+    def __init__(self, prologue: Prologue | None, master: str) -> None:
+        self.prologue = prologue  # None if all of the part has to be started
         sends = self.prologue.sends if self.prologue else ()
         tasks = {task_of(key.destination) for key in sends}
         has_rest = self.prologue is not None and self.prologue.rest is not None
@@ -403,24 +387,6 @@ class TaskStep(Rendezvous):
         """Abort the step: pending receives and cancellable calls get the error."""
         self.cancellation.cancel(error)
         self.abort(error)
-
-
-def _run_blocking(
-    parts: Sequence[PartitionPlan],
-    feeds: Mapping[int, Any],
-    resources: Resources,
-    cancellation: Cancellation,
-    rendezvous: Rendezvous,
-    done: Done,
-) -> None:
-    """Run partitions on this thread, which may block."""
-    try:
-        with np.errstate(all="ignore"):
-            fetched = run_partitions(parts, feeds, resources, cancellation, rendezvous)
-    except BaseException as error:
-        done({}, error)
-    else:
-        done(fetched, None)
 
 
 def _reset_error(task: str) -> errors.AbortedError:

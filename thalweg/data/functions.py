@@ -197,7 +197,7 @@ class Call:
     @property
     def supports_rows(self) -> bool:
         """Whether `run_rows` is supported: a call depends only on the element and constants."""
-        count = len(self._plan.feeds)
+        count = self._plan.feeds
         of_captured = range(count - len(self._captured), count)
         return (
             self._path is not None
@@ -217,7 +217,7 @@ class Call:
         return tuple(self._joined(values, results))
 
     def _run_plan(self, values: list[Any]) -> list[Any]:
-        slots = [*values, *[None] * (self._plan.slot_count - len(values))]
+        slots = self._plan.slots(values)
         run(self._plan.instructions, slots, self._context.resources, self._context.cancellation)
         return [slots[slot] for slot in self._plan.fetches]
 

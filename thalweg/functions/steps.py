@@ -93,7 +93,7 @@ class PlannedStep:
         if restored is None:
             self._use_plan()
         else:
-            self._use(restored, restored.interface.fetches)
+            self._use(restored, restored.fetches)
 
     def _use(self, path: ProgramPath | None, fetches: Sequence[Any]) -> None:
         """Run by a path, if that needs no other variables. Equal `fetches` are one value."""

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from thalweg.device.compiled_kernel import CompiledKernel
-from thalweg.device.device import Device
 from thalweg.inspect.plan_html import page
 from thalweg.inspect.plan_text import region_lines, step_facts
 from thalweg.inspect.plan_walk import (
@@ -87,17 +86,12 @@ class StepPlan:
 
 
 def explain(
-    plan: Plan,
-    step: Step,
-    feeds: Sequence[Any],
-    resources: Resources,
-    graph_size: int,
-    device: Device,
+    plan: Plan, step: Step, feeds: Sequence[Any], resources: Resources, graph_size: int
 ) -> StepPlan:
     """Lower and compile a plan for these feeds, without running it."""
     shapes = dict(zip(step.feeds, map(np.shape, feeds), strict=True))
-    units = planned_units(plan, shapes, resources.on(plan.device), device)
+    units = planned_units(plan, shapes, resources.on(plan.device))
     for part in plan.partitions:
         shapes = {tensor: np.shape(feeds[number]) for number, tensor in part.partition.feeds}
-        units += planned_units(part.plan, shapes, resources.on(part.device.name), part.device)
+        units += planned_units(part.plan, shapes, resources.on(part.device.name))
     return StepPlan(step, plan, feeds, resources, graph_size, units)

@@ -94,11 +94,11 @@ PlannedUnit = HostOp | PlannedRegion | PlannedControl
 
 
 def planned_units(
-    plan: Plan, shapes: Mapping[Tensor, Shape], resources: Resources, device: Device
+    plan: Plan, shapes: Mapping[Tensor, Shape], resources: Resources
 ) -> list[PlannedUnit]:
     """The units that a plan runs for feeds of these shapes, in order. A partly compiled region is
     replaced by the units inside it."""
-    return _ShapeWalk(resources, device, dict(shapes)).units(plan.instructions)
+    return _ShapeWalk(resources, dict(shapes)).units(plan.instructions)
 
 
 @dataclass
@@ -106,8 +106,7 @@ class _ShapeWalk:
     """A walk over instructions that propagates the known shapes and variables."""
 
     resources: Resources
-    device: Device
-    shapes: dict[Tensor, Shape] = field(default_factory=dict[Tensor, Shape])
+    shapes: dict[Tensor, Shape]
     cells: dict[Tensor, VariableCell] = field(default_factory=dict[Tensor, VariableCell])
     reasons: dict[Node, str] = field(default_factory=dict[Node, str])
 
@@ -149,7 +148,7 @@ class _ShapeWalk:
             before, start, is_new = statistics(), time.perf_counter(), key not in compiled.programs
             program = compiled.compile(key, cells)
             if program is None:
-                return self._partly_compiled(region, key, cells)
+                return self._partly_compiled(compiled, key, cells)
             seconds = time.perf_counter() - start
             compilation = Compilation(seconds, before, statistics()) if is_new else None
         elif programs:  # its shapes are known only when the step runs: show its last program
@@ -160,7 +159,7 @@ class _ShapeWalk:
         return [PlannedRegion(region, program, compilation, list(compiled.programs))]
 
     def _partly_compiled(
-        self, region: Region, key: tuple[Shape, ...], cells: Sequence[VariableCell]
+        self, compiled: Executable, key: tuple[Shape, ...], cells: Sequence[VariableCell]
     ) -> list[PlannedUnit]:
         """The units of a region with a node that cannot be compiled: the node, and the regions
         around it."""
@@ -173,7 +172,7 @@ class _ShapeWalk:
             units.extend(self.units(region_plan(region, node, device).instructions))
             return lambda *_: []
 
-        Executable(region, self.device, cut).compile(key, cells)
+        Executable(compiled.region, compiled.device, cut).compile(key, cells)
         return units
 
 

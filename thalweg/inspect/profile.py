@@ -26,7 +26,7 @@ from thalweg.graph.analysis.node_effects import inner_nodes
 from thalweg.graph.node import Node, Tensor
 from thalweg.inspect.plan_text import clipped, table
 from thalweg.inspect.plan_walk import is_variable
-from thalweg.inspect.timed import TimedRegion, run_single, timed
+from thalweg.inspect.timed import TimedRegion, timed
 from thalweg.inspect.timeline import ChromeTrace, Track
 from thalweg.ops.core.basic import Const
 from thalweg.ops.core.context import VariableCell
@@ -364,10 +364,7 @@ class _Sandbox:
     def run(self, plan: Plan, feeds: Sequence[Any]) -> list[ProgramRun]:
         """One run: its programs and host ops, in order."""
         self._runs, self._substituted = [], set()
-        slots: list[Any] = [None] * plan.slot_count
-        for slot, value in zip(plan.feeds, feeds, strict=True):
-            slots[slot] = value
-        cancellation = Cancellation()
+        slots, cancellation = plan.slots(feeds), Cancellation()
         with np.errstate(all="ignore"):
             for instruction in plan.instructions:
                 context = Context(instruction.node, self._resources, cancellation)
@@ -375,37 +372,28 @@ class _Sandbox:
         return self._runs
 
     def _run_one(self, instruction: Instruction, slots: list[Any], context: Context) -> None:
-        node = instruction.node
+        """Run an instruction, or set its outputs to zeros; with substituted inputs it may fail."""
         if any(slots[slot] is None for slot in instruction.inputs):
             return  # an input for which there is no substitute
-        if is_variable(node):
-            slots[instruction.output] = node.op.kernel(context)
-        elif isinstance(instruction.call, TimedRegion) or all(map(_may_run, instruction.nodes)):
-            self._attempt(instruction, slots, context)
-        else:
-            self._substitute(instruction, slots)
-
-    def _substitute(self, instruction: Instruction, slots: list[Any]) -> None:
-        """Set the outputs of an instruction to zeros."""
-        # An op that restores variables has no outputs: the assignments that run with it take them.
-        outputs = instruction.node.outputs[: instruction.output_count]
-        for slot, tensor in enumerate(outputs, instruction.output):
-            slots[slot] = _zeros(tensor)
-            self._substituted.add(slot)
-
-    def _attempt(self, instruction: Instruction, slots: list[Any], context: Context) -> None:
-        """Run an instruction; with substituted inputs it may fail."""
-        if self._substituted.isdisjoint(instruction.inputs):
+        is_region = isinstance(instruction.call, TimedRegion)
+        may_run = is_region or all(map(_may_run, instruction.nodes))
+        if may_run and self._substituted.isdisjoint(instruction.inputs):
             self._run_timed(instruction, slots, context)
             return
-        first = instruction.output
-        self._substituted.update(range(first, first + instruction.output_count))
-        with suppress(errors.OpError):
-            self._run_timed(instruction, slots, context)
+        outputs = range(instruction.output, instruction.output + instruction.output_count)
+        self._substituted.update(outputs)
+        if may_run:
+            with suppress(errors.OpError):
+                self._run_timed(instruction, slots, context)
+            return
+        # An op that restores variables has no outputs: the assignments that run with it take them.
+        for slot, tensor in zip(outputs, instruction.node.outputs, strict=False):
+            slots[slot] = _zeros(tensor)
 
     def _run_timed(self, instruction: Instruction, slots: list[Any], context: Context) -> None:
         start = time.perf_counter_ns()
-        run_single(instruction._replace(frees=()), slots, context)
+        # Not `context.run`: a timed context would come back here.
+        Context.run(context, [instruction._replace(frees=())], slots)
         if _is_host(instruction):
             times = np.array([[[start, time.perf_counter_ns()]]], np.int64)
             self._runs.append(ProgramRun([HostKernel(instruction.node)], times))
@@ -437,7 +425,8 @@ class _CopiedResources(Resources):
 
 def _is_host(instruction: Instruction) -> bool:
     is_region = isinstance(instruction.call, Executable | TimedRegion)
-    return not is_region and not isinstance(instruction.node.op, Const)
+    is_lookup = isinstance(instruction.node.op, Const) or is_variable(instruction.node)
+    return not is_region and not is_lookup
 
 
 def _may_run(node: Node) -> bool:

@@ -57,7 +57,7 @@ class InspectedSession(BaseSession):
         size, engine = len(self._graph.nodes), self._engine
         plan, values = engine.explained(self._plan(step)), list(feeds.values())
         module = importlib.import_module("thalweg.inspect.explain")  # rarely needed
-        return module.explain(plan, step, values, engine.resources, size, engine.devices[0])
+        return module.explain(plan, step, values, engine.resources, size)
 
     def _execute_traced(
         self, step: Plan, feeds: Sequence[Any], cancellation: Cancellation, metadata: RunMetadata

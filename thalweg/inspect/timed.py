@@ -8,6 +8,7 @@ as well.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 from thalweg import errors
 from thalweg.device.program import AnyProgram, Times
 from thalweg.runtime.compiled import Executable
-from thalweg.runtime.kernels import Context, Instruction, run
+from thalweg.runtime.kernels import Context, Instruction
 from thalweg.runtime.sending import SendingExecutable
 
 #: Called with a program that ran and the times of its entries.
@@ -34,30 +35,19 @@ class TimedRegion:
     run_one: RunOne
 
     def __call__(self, context: Context, *values: Any) -> Any:
-        count = len(self.compiled.region.inputs)
-        arrays, cells = values[:count], values[count:]
-        program = self.compiled.compile(tuple(np.shape(array) for array in arrays), cells)
-        results = None if program is None else self._timed(program, context, arrays, cells)
+        compiled, count = self.compiled, len(self.compiled.region.inputs)
+        arrays, cells, results = values[:count], values[count:], None
+        program = compiled.compile(tuple(np.shape(array) for array in arrays), cells)
+        if program is not None:
+            with suppress(errors.FailedPreconditionError):  # the reference kernels raise it again
+                results, times = program.timed(context, arrays, cells)
+                if results is not None:
+                    self.on_run(program, times)
         if results is None:
             inner = TimedContext(context.node, context.resources, context.cancellation, region=self)
-            results = Executable.run(self.compiled, inner, arrays, cells)
-        if isinstance(self.compiled, SendingExecutable) and context.rendezvous is not None:
-            self.compiled.send(context, results)
-        return results
-
-    def _timed(
-        self,
-        program: AnyProgram,
-        context: Context,
-        arrays: Sequence[Any],
-        cells: Sequence[Any],
-    ) -> list[Any] | None:
-        try:
-            results, times = program.timed(context, arrays, cells)
-        except errors.FailedPreconditionError:
-            return None
-        if results is not None:
-            self.on_run(program, times)
+            results = Executable.run(compiled, inner, arrays, cells)
+        if isinstance(compiled, SendingExecutable) and context.rendezvous is not None:
+            compiled.send(context, results)
         return results
 
 
@@ -79,8 +69,3 @@ def timed(instruction: Instruction, on_run: OnRun, run_one: RunOne) -> Instructi
     if not isinstance(instruction.call, Executable):
         return instruction
     return instruction._replace(call=TimedRegion(instruction.call, on_run, run_one))
-
-
-def run_single(instruction: Instruction, slots: list[Any], context: Context) -> None:
-    """Run one instruction."""
-    run((instruction,), slots, context.resources, context.cancellation)

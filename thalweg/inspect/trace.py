@@ -22,7 +22,7 @@ from thalweg.device.program import AnyProgram, Times
 from thalweg.graph.dtypes import as_dtype
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.shapes import TensorShape
-from thalweg.inspect.timed import TimedRegion, run_single, timed
+from thalweg.inspect.timed import TimedRegion, timed
 from thalweg.partition.transfers import Transfer
 from thalweg.place.placer import Placement
 from thalweg.platform.spans import Recorder
@@ -30,7 +30,7 @@ from thalweg.runtime.compiled import Executable
 from thalweg.runtime.kernels import Context, Instruction, outputs_of
 from thalweg.runtime.plan import Plan
 
-Description = tuple[Any, tuple[int, ...], int]  # dtype, shape and bytes of a value
+Description = tuple[Any, tuple[int, ...]]  # dtype and shape of a value; None for references
 _MARK = 1000  # nanoseconds
 OTHER_THREADS = "Input stages and queues"  # the device name of spans on other threads
 
@@ -90,7 +90,7 @@ class Trace(list[Timed]):
     def _run_part(self, instruction: Instruction, slots: list[Any], context: Context) -> None:
         """Run an instruction of a partly compiled region."""
         start = time.perf_counter_ns()
-        run_single(instruction, slots, context)
+        Context.run(context, [instruction], slots)  # a timed context would come back here
         if not isinstance(instruction.call, TimedRegion):
             self._add(instruction.node, start, time.perf_counter_ns(), {})
 
@@ -128,18 +128,17 @@ class Trace(list[Timed]):
 def _value_description(value: Any) -> Description:
     """The description of a host op's output; a reference has none of its own."""
     if not isinstance(value, np.ndarray | np.generic):
-        return None, (), 0
+        return None, ()
     array = np.asarray(cast("Any", value))
-    return array.dtype, array.shape, array.nbytes
+    return array.dtype, array.shape
 
 
 def _tensor_description(tensor: Tensor, shapes: Any) -> Description:
     """The description of a tensor of a region; a reference has none of its own."""
     shape = shapes.get(tensor)
     if shape is None or tensor.dtype.is_ref_dtype:
-        return None, (), 0
-    dtype = np.dtype(tensor.dtype.as_numpy_dtype)
-    return dtype, shape, prod(shape) * dtype.itemsize
+        return None, ()
+    return np.dtype(tensor.dtype.as_numpy_dtype), shape
 
 
 def step_stats(trace: Trace, recorder: Recorder, offset: int) -> Any:
@@ -192,11 +191,12 @@ def _node_stats(run: Timed, offset: int, fused: Sequence[Node]) -> Any:
     )
     stats = protos.NodeExecStats(**fields)
     allocator = run.device.rpartition(":")[0].rpartition(":")[2].lower()
-    for slot, (dtype, shape, size) in enumerate(run.outputs):
+    for slot, (dtype, shape) in enumerate(run.outputs):
         tensor = stats.output.add(slot=slot).tensor_description
         tensor.dtype = 0 if dtype is None else as_dtype(dtype).as_datatype_enum
         tensor.shape.CopyFrom(TensorShape.of(shape).as_proto())
         memory = tensor.allocation_description
+        size = 0 if dtype is None else prod(shape) * dtype.itemsize
         memory.requested_bytes = memory.allocated_bytes = size
         memory.allocator_name = allocator
     return stats

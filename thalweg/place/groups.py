@@ -20,23 +20,15 @@ from thalweg.place.kinds import ANY
 class Group:
     """Nodes that share a device. With `soft`, conflicting requests are relaxed to their tasks."""
 
-    def __init__(self, soft: bool) -> None:
-        self._soft = soft
-        self.request = DeviceSpec()
-        self.requesting: list[Node] = []  # the members with a device request
-        self.kinds = ANY  # of devices that may run all members
-        self.first: Node | None = None
-        self.size = 0
+    def __init__(self, soft: bool, node: Node | None = None, kinds: frozenset[str] = ANY) -> None:
+        """A group of one node, which these kinds of devices may run, or of none."""
+        self._soft, self.first, self.kinds = soft, node, kinds
+        #: The members with a device request.
+        self.requesting = [node] if node is not None and node.device else []
+        self.request = DeviceSpec.from_string(self.requesting[0].device if self.requesting else "")
+        self.size = int(node is not None)
         self.device = ""  # the assigned device
         self.error: errors.InvalidArgumentError | None = None
-
-    def add(self, node: Node, kinds: frozenset[str]) -> None:
-        """Add a node that these kinds of devices may run."""
-        self.first = self.first or node
-        self.size += 1
-        self.kinds &= kinds
-        if node.device:
-            self._add_request(DeviceSpec.from_string(node.device), [node])
 
     def join(self, other: Group, overrides: bool = False) -> None:
         """Add the members of another group. With `overrides`, a conflicting request of the other
@@ -45,23 +37,17 @@ class Group:
         self.size += other.size
         self.kinds &= other.kinds
         self.error = self.error or other.error
-        if other.requesting and not (overrides and self._conflicts_with(other)):
-            self._add_request(other.request, other.requesting)
+        merged = merge_requests(self.request, other.request)
+        if merged is not None or not overrides:
+            if merged is None and self._soft:
+                merged = merge_requests(without_device(self.request), without_device(other.request))
+            elif merged is None:
+                self.error = self.error or _conflict(self.requesting, other.requesting)
+            self.request = merged or self.request
+            self.requesting += other.requesting
         if self.device and other.device and self.device != other.device:
             self.error = self.error or _already_placed(self, other)
         self.device = self.device or other.device
-
-    def _conflicts_with(self, other: Group) -> bool:
-        return merge_requests(self.request, other.request) is None
-
-    def _add_request(self, request: DeviceSpec, nodes: list[Node]) -> None:
-        merged = merge_requests(self.request, request)
-        if merged is None and self._soft:
-            merged = merge_requests(without_device(self.request), without_device(request))
-        elif merged is None:
-            self.error = self.error or _conflict(self.requesting, nodes)
-        self.request = merged or self.request
-        self.requesting += nodes
 
 
 class Groups:
@@ -81,7 +67,7 @@ class Groups:
 
     def add(self, node: Node) -> None:
         """Add a node to the groups that it names."""
-        self.of(node).add(node, self._kinds_of(node))
+        self._add(node, Group(self._soft, node, self._kinds_of(node)))
         for name in node.colocation_groups():
             self.union(node, name)
 
@@ -92,9 +78,12 @@ class Groups:
             self._parents[second] = first
             self._groups[first].join(self._groups.pop(second), overrides)
 
+    def _add(self, member: Node | bytes, group: Group) -> None:
+        self._parents[member], self._groups[member] = member, group
+
     def _find(self, member: Node | bytes) -> Node | bytes:
         if member not in self._parents:
-            self._parents[member], self._groups[member] = member, Group(self._soft)
+            self._add(member, Group(self._soft))
         while self._parents[member] != member:
             self._parents[member] = self._parents[self._parents[member]]
             member = self._parents[member]

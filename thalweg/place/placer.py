@@ -65,8 +65,7 @@ class Placer:
         """The only device, which must satisfy the node's request."""
         device = self._single.get(node.device)
         if device is None:
-            group = Group(self._soft)
-            group.add(node, self._kinds_of(node))
+            group = Group(self._soft, node, self._kinds_of(node))
             device = self._single[node.device] = self._feasible_device(group)
         return device
 

@@ -14,8 +14,7 @@ class Cancellation:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.error: errors.OpError | None = None
-        self._callbacks: dict[int, Callable[[], None]] = {}
-        self._next = 0
+        self._callbacks: dict[object, Callable[[], None]] = {}
 
     def cancel(self, error: errors.OpError) -> None:
         """Set the error and wake all waiters; only the first call has an effect."""
@@ -34,15 +33,14 @@ class Cancellation:
 
     def on_cancel(self, wake: Callable[[], None]) -> Callable[[], None]:
         """Call `wake` on cancellation, at once if it happened; returns the unregister function."""
+        token = object()
         with self._lock:
-            token = self._next
-            self._next += 1
             self._callbacks[token] = wake
             cancelled = self.error is not None
         if cancelled:
             wake()
         return lambda: self._unregister(token)
 
-    def _unregister(self, token: int) -> None:
+    def _unregister(self, token: object) -> None:
         with self._lock:
             self._callbacks.pop(token, None)

@@ -249,8 +249,9 @@ class Executable:
             cached = self._cache.find(list(shapes.values()))
         if cached is None:
             return None
-        listing = partial(_listing, self.region, shapes, self.device, cached.form)
-        return self.device.restore(cached.template, cached.loaded, self.region, listing)
+        template, loaded, form = cached
+        listing = partial(_listing, self.region, shapes, self.device, form)
+        return self.device.restore(template, loaded, self.region, listing)
 
     def _lower_and_load(self, shapes: Mapping[Tensor, Any]) -> AnyProgram:
         try:

@@ -70,9 +70,7 @@ def execute(
         if plan.may_block and not plan.blocks_last:
             context = Context(plan.instructions[0].node, device_resources, cancellation)
             return _fetched(plan, plan.dataflow.run(feeds, context), fetch)
-        slots: list[Any] = [None] * plan.slot_count
-        for slot, value in zip(plan.feeds, feeds, strict=True):
-            slots[slot] = value
+        slots = plan.slots(feeds)
         run(plan.instructions, slots, device_resources, cancellation)
         if not plan.may_block:  # otherwise dequeued elements would be lost
             cancellation.check()  # native code does not check for timeouts
@@ -107,14 +105,15 @@ def run_partitions(
 
 class StartablePartitions:
     """The partitions of a step that are in this process, for repeated runs without a blocked
-    thread."""
+    thread. `is_local`: no control node has nodes in other processes, for which it would block."""
 
-    def __init__(self, partitions: Sequence[PartitionPlan], resources: Resources) -> None:
+    def __init__(
+        self, partitions: Sequence[PartitionPlan], resources: Resources, is_local: bool = True
+    ) -> None:
         self._partitions, self._resources = partitions, resources
         self._has_fetches = any(part.partition.fetches for part in partitions)
-        dataflow = partitions[0].plan.dataflow
-        is_single = len(partitions) == 1
-        self._straight = StraightGraph.of(dataflow.graph, dataflow.wiring) if is_single else None
+        may_be_straight = is_local and len(partitions) == 1
+        self._straight = StraightGraph.of(partitions[0].plan.dataflow) if may_be_straight else None
         self._node = partitions[0].node
         self._own = resources.on(partitions[0].device.name)
 

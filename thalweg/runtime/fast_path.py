@@ -9,10 +9,9 @@ Sessions, eager code, traced functions and data pipelines all run their steps th
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
-from typing import Any, NamedTuple, cast
+from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 
@@ -33,31 +32,20 @@ Shapes = tuple[Shape, ...]
 BoundProgram = Callable[[Any, Sequence[Any], Sequence[VariableCell]], "list[Any] | None"]
 
 
-class StepInterface(NamedTuple):
-    """How the feeds and fetches of a step map to the inputs and outputs of its one region."""
-
-    inputs: list[int]  # for each input, its position among the feeds
-    fetches: list[int]  # for each fetch, its position among the outputs
-    cells: list[int]  # the fetches that are references to variables
-    is_whole: bool  # whether the fetches are the outputs, in order
-
-
+@dataclass(eq=False)
 class ProgramPath:
     """A step that is one program, looked up by the shapes of the region's inputs.
 
     Results are fresh arrays, NumPy scalars, and cells for references to variables.
     """
 
-    def __init__(
-        self,
-        node: Node,
-        interface: StepInterface,
-        references: Sequence[Tensor],
-        programs: Mapping[Shapes, AnyProgram],
-    ) -> None:
-        self.node, self.interface, self.references = node, interface, references
-        self.inputs, self._fetches, self.cells, self.is_whole = interface
-        self.programs = programs
+    node: Node
+    references: Sequence[Tensor]
+    programs: Mapping[Shapes, AnyProgram]
+    inputs: list[int]  # for each input, its position among the feeds
+    fetches: list[int]  # for each fetch, its position among the outputs
+    cells: list[int]  # the fetches that are references to variables
+    is_whole: bool  # whether the fetches are the outputs, in order
 
     def run(
         self, context: Any, arrays: Sequence[Any], cells: Sequence[VariableCell]
@@ -69,26 +57,23 @@ class ProgramPath:
         results = program(context, arrays, cells)
         if results is None or self.is_whole:
             return results
-        return [results[place] for place in self._fetches]
+        return [results[place] for place in self.fetches]
 
     def bind(self, arrays: Sequence[Any]) -> tuple[BoundProgram, list[Shape]] | None:
         """`run` specialised for arrays of these shapes, and the shapes of its results."""
         program = self.programs.get(tuple([array.shape for array in arrays]))
         if program is None:
             return None
-        shapes = [program.output_shapes[place] for place in self._fetches]
-        return self._bound(program), shapes
-
-    def _bound(self, program: AnyProgram) -> BoundProgram:
+        fetches = self.fetches
+        shapes = [program.output_shapes[place] for place in fetches]
         if self.is_whole:
-            return program.__call__  # calling a bound method is faster than calling an object
-        fetches = self._fetches
+            return program.__call__, shapes  # a bound method is called faster than an object
 
         def run(context: Any, arrays: Any, cells: Any) -> list[Any] | None:
             results = program(context, arrays, cells)
             return None if results is None else [results[place] for place in fetches]
 
-        return run
+        return run, shapes
 
 
 class FastPath(ProgramPath):
@@ -99,19 +84,21 @@ class FastPath(ProgramPath):
     ) -> None:
         region = executable.region
         fetches = [slot - instruction.output for slot in plan.fetches]
-        interface = StepInterface(
+        super().__init__(
+            instruction.node,
+            region.references,
+            executable.programs,
             [feeds.index(tensor) for tensor in region.inputs],
             fetches,
             [n for n, f in enumerate(fetches) if region.outputs[f] in region.roots],
             fetches == list(range(instruction.output_count)),
         )
-        super().__init__(instruction.node, interface, region.references, executable.programs)
         self.executable = executable
 
     def run_rows(self, values: Sequence[Any], is_row: Sequence[bool], count: int) -> Any:
         """The fetched values for each row of the inputs with `is_row`."""
         results = self.executable.run_rows(values, is_row, count)
-        return None if results is None else [results[place] for place in self._fetches]
+        return None if results is None else [results[place] for place in self.fetches]
 
     def compile_like(
         self, programs: Mapping[Shapes, AnyProgram], cells: Sequence[VariableCell]
@@ -133,17 +120,8 @@ class DeviceFastPath(FastPath):
         if program is None or (results := program(context, arrays, cells)) is None:
             return None
         if not self.is_whole:
-            results = [results[place] for place in self._fetches]
+            results = [results[place] for place in self.fetches]
         return results if program.gives_host_values else _downloaded(results)
-
-    def _bound(self, program: AnyProgram) -> BoundProgram:
-        run = super()._bound(program)
-
-        def fetch(context: Any, arrays: Any, cells: Any) -> list[Any] | None:
-            results = run(context, arrays, cells)
-            return None if results is None else _downloaded(results)
-
-        return fetch
 
 
 _ARRAY = np.ndarray
@@ -179,7 +157,11 @@ def fast_path(plan: Plan, feeds: Sequence[Tensor], downloads: bool = True) -> Fa
     return kind(instruction, executable, plan, feeds)
 
 
-class CachedStep(ABC):
+#: Runs a step without its fast path: (the step, fed values) -> fetched values.
+GeneralPath = Callable[["CachedStep", Sequence[Any]], list[Any]]
+
+
+class CachedStep:
     """A step of a session, with a fast path if it has one. The fast path takes fed arrays without
     checks and looks variables up once."""
 
@@ -187,11 +169,12 @@ class CachedStep(ABC):
         self,
         path: ProgramPath | None,
         step: Step,
+        general: GeneralPath,
         resources: Resources,
         cancellation: Cancellation,
     ) -> None:
         """`cancellation` is shared by all runs on the fast path."""
-        self._path = path
+        self._path, self._general = path, general
         self._feeds = [(n, tensor, _array_dtype(tensor)) for n, tensor in enumerate(step.feeds)]
         self.feed_count = len(step.feeds)
         self._objects, self._version = resources.objects, -1
@@ -204,20 +187,16 @@ class CachedStep(ABC):
         """The fetched values of a step with these feeds."""
         path = self._path
         if path is None:
-            return self._run_general(values)
+            return self._general(self, values)
         arrays = self._arrays(values, path) if values else values
         if self._version != self._objects.version:
             self._look_up(path)
         results = path.run(self._context, arrays, self._cells)
         if results is None:
-            return self._run_general(values)
+            return self._general(self, values)
         for place in path.cells:
             results[place] = results[place].snapshot()
         return results
-
-    @abstractmethod
-    def _run_general(self, values: Sequence[Any]) -> list[Any]:
-        """Run the step without the fast path."""
 
     def _arrays(self, values: Sequence[Any], path: ProgramPath) -> list[Any]:
         """The region's inputs, as arrays."""
@@ -235,46 +214,13 @@ class CachedStep(ABC):
         variables = [tensor.op for tensor in path.references]
         self._cells = [node.op.kernel(self._context.at(node)) for node in variables]
 
-
-class PlannedStep(CachedStep):
-    """A step with a plan; `execute` maps fed arrays to fetched values."""
-
-    def __init__(
-        self,
-        path: FastPath | None,
-        step: Step,
-        execute: Callable[[Sequence[Any]], list[Any]],
-        resources: Resources,
-        cancellation: Cancellation,
-    ) -> None:
-        super().__init__(path, step, resources, cancellation)
-        self.path, self._execute = path, execute
-
-    def _run_general(self, values: Sequence[Any]) -> list[Any]:
-        return self._execute([feed_value(t, values[place]) for place, t, _ in self._feeds])
-
-
-class RestoredStep(CachedStep):
-    """A step with a program restored from disk. The first call that the program cannot serve plans
-    the step; from then on the plan runs it."""
-
-    def __init__(
-        self,
-        path: ProgramPath,
-        step: Step,
-        plan: Callable[[], PlannedStep],
-        resources: Resources,
-        cancellation: Cancellation,
-    ) -> None:
-        super().__init__(path, step, resources, cancellation)
-        self._plan = cache(plan)
-
-    def _run_general(self, values: Sequence[Any]) -> list[Any]:
-        planned, path = self._plan(), self._path
-        if path is not None:
-            self._path = None
-            if planned.path is not None:
-                planned.path.compile_like(path.programs, self._cells)
+    def replace(self, planned: CachedStep, values: Sequence[Any]) -> list[Any]:
+        """Run a restored step whose program cannot serve a call, now and from now on, by its
+        plan."""
+        restored, path = self._path, planned._path
+        self._path = None
+        if restored is not None and isinstance(path, FastPath):
+            path.compile_like(restored.programs, self._cells)
         return planned.run(values)
 
 

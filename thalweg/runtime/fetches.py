@@ -34,11 +34,8 @@ class Fetches:
         self._positions: dict[Any, int] = {}
         self.tensors: list[Tensor] = []
         self.targets: list[Node] = []
-        self._rebuild = self._parse(structure)
-
-    def result(self, values: Sequence[Any]) -> Any:
-        """The structure filled with values, one per tensor."""
-        return self._rebuild(values)
+        #: The structure filled with values, one per tensor.
+        self.result = self._parse(structure)
 
     def _parse(self, fetch: Any) -> Rebuild:
         if isinstance(fetch, Tensor | Node | str):

@@ -93,7 +93,7 @@ class NativeControl:
         if not RESTORES:
             return None
         cached = self._cache.find([(repr(capacity),), *[(buffer_text(each),) for each in inputs]])
-        return cached and self._device.restore_control(cached.template, cached.loaded)
+        return cached and self._device.restore_control(*cached[:2])
 
     def _lower_and_load(self, inputs: Sequence[Binding], capacity: Capacity) -> AnyControlStep:
         builder = importlib.import_module("thalweg.lower.control.builder")  # imported on demand

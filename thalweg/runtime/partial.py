@@ -18,7 +18,7 @@ from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.dataflow.unfold import has_primitives
 from thalweg.runtime.executor import fresh
 from thalweg.runtime.fetches import Fetches
-from thalweg.runtime.kernels import Instruction, run
+from thalweg.runtime.kernels import run
 from thalweg.runtime.plan import backend_of, schedule
 from thalweg.runtime.resources import Resources
 
@@ -45,16 +45,11 @@ class PartialRun:
         backend = backend_of(devices[0], self._placement, devices)
         step = schedule(units, tensors, feeds, self._placement, backend)
         self._declared = declared
-        self._instructions: dict[Node, Instruction] = {
-            node: instruction for instruction in step.instructions for node in instruction.nodes
-        }
-        self._slots: list[Any] = [None] * step.slot_count
-        self._slot_of = dict(zip(feeds, step.feeds, strict=True))
-        self._slot_of.update(
-            (t, s) for t, s in zip(tensors, step.fetches, strict=True) if t not in self._slot_of
-        )
-        self._pending_feeds = set(feeds)
-        self._feeds = set(feeds)
+        self._instructions = step.instructions
+        self._slots = step.slots([None] * len(feeds))
+        self._slot_of = dict(zip(tensors, step.fetches, strict=True))
+        self._slot_of.update((tensor, slot) for slot, tensor in enumerate(feeds))
+        self._feeds, self._fed = set(feeds), set[Tensor]()
         self._done: set[Node] = set()
         self._fetched: set[Tensor] = set()
         self._resources = resources
@@ -66,7 +61,7 @@ class PartialRun:
             self._check(wanted, feeds)
             for tensor, value in feeds.items():
                 self._slots[self._slot_of[tensor]] = value
-                self._pending_feeds.discard(tensor)
+                self._fed.add(tensor)
             self._run(wanted)
             self._fetched.update(wanted.tensors)
             return [fresh(self._slots[self._slot_of[t]]) for t in wanted.tensors]
@@ -83,35 +78,31 @@ class PartialRun:
         for tensor in feeds:
             if tensor not in self._feeds:
                 raise _invalid(f"The feed {tensor.name} was not specified in partial_run_setup.")
-            if tensor not in self._pending_feeds:
+            if tensor in self._fed:
                 raise _invalid(f"The feed {tensor.name} has already been fed.")
         for tensor in wanted.tensors:
             if tensor not in self._declared.tensors:
                 raise _invalid(f"The fetch {tensor.name} was not specified in partial_run_setup.")
 
     def _run(self, wanted: Fetches) -> None:
-        fed = self._feeds - self._pending_feeds
         nodes = [
             node
             for node in needed(wanted.tensors, wanted.targets, dict.fromkeys(self._feeds))
             if node not in self._done
         ]
         for node in nodes:
-            missing = [t for t in node.inputs if t in self._feeds and t not in fed]
+            missing = [t for t in node.inputs if t in self._feeds - self._fed]
             if missing:
                 raise errors.InvalidArgumentError(
                     None, node, f"You must feed a value for {missing[0].name} before this fetch"
                 )
+        pending = set(nodes)
         with np.errstate(all="ignore"):
-            instructions = {
-                self._instructions[node].node: self._instructions[node] for node in nodes
-            }
-            for instruction in instructions.values():
-                resources = self._resources.on(self._placement[instruction.nodes[0]])
-                run([instruction], self._slots, resources, Cancellation())
-        self._done.update(
-            node for instruction in instructions.values() for node in instruction.nodes
-        )
+            for instruction in self._instructions:
+                if not pending.isdisjoint(instruction.nodes):
+                    resources = self._resources.on(self._placement[instruction.nodes[0]])
+                    run([instruction], self._slots, resources, Cancellation())
+                    self._done.update(instruction.nodes)
 
 
 def _invalid(message: str) -> errors.InvalidArgumentError:

@@ -30,7 +30,7 @@ from thalweg.runtime.compiled import Backend, RemoteDevice, Run
 from thalweg.runtime.dataflow.control_region import DataflowStep, control_call
 from thalweg.runtime.dataflow.run import Dataflow
 from thalweg.runtime.dataflow.tokens import of_instructions
-from thalweg.runtime.dataflow.unfold import has_primitives, is_constant
+from thalweg.runtime.dataflow.unfold import has_primitives
 from thalweg.runtime.kernels import Call, Instruction, call_of
 from thalweg.runtime.restoring import Restoring, reordered, restorings
 from thalweg.runtime.sending import with_sends
@@ -50,17 +50,21 @@ class Step(NamedTuple):
 class Plan:
     """An executable plan of a step."""
 
-    instructions: tuple[Instruction, ...]
-    slot_count: int
-    feeds: tuple[int, ...]  # the slot of each feed
-    fetches: tuple[int, ...]  # the slot of each fetched tensor
     placement: Placement
     order: Order  # the predecessors of each node
+    instructions: tuple[Instruction, ...] = ()
+    slot_count: int = 0
+    feeds: int = 0  # this many leading slots are the feeds
+    fetches: tuple[int, ...] = ()  # the slot of each fetched tensor
     device: str = ""  # the device whose state it uses
     #: the plan of each device of a step on several: `instructions` is then empty
     partitions: tuple[PartitionPlan, ...] = ()
     #: the reports of the optimiser's passes
     passes: tuple[PassReport, ...] = ()
+
+    def slots(self, feeds: Sequence[Any]) -> list[Any]:
+        """The slots at the start of a run."""
+        return [*feeds, *[None] * (self.slot_count - len(feeds))]
 
     @property
     def every_instruction(self) -> list[Instruction]:
@@ -104,7 +108,7 @@ class Plan:
             copies = holders[earlier]
             if writes and touches_state(earlier):
                 yield from (at for at in copies if at != index)
-            elif index not in copies and not is_constant(earlier):
+            elif index not in copies and not is_replicated(earlier):
                 yield from copies[:1]
 
     def __str__(self) -> str:
@@ -167,7 +171,7 @@ def plan(
         return replace(_plan_one(step, nodes, placement, order, backend), passes=passes)
     cut = partition(nodes, *step, placement, order)
     parts = tuple(plan_partition(part, devices, compiled) for part in cut)
-    return Plan((), 0, (), (), placement, order, partitions=parts, passes=passes)
+    return Plan(placement, order, partitions=parts, passes=passes)
 
 
 def optimized(
@@ -323,15 +327,9 @@ def schedule(
         inputs = tuple(slots[tensor] for tensor in _read_tensors(unit))
         operands = inputs, start, len(unit.outputs), tuple(dead)
         instructions.append(Instruction(*_call(unit, fed, backend)[:5], *operands))
-    return Plan(
-        tuple(instructions),
-        count,
-        tuple(slots[tensor] for tensor in feeds),
-        tuple(slots[tensor] for tensor in fetches),
-        placement,
-        order or {},
-        backend.device.name,
-    )
+    fetched = tuple(slots[tensor] for tensor in fetches)
+    values = tuple(instructions), count, len(feeds), fetched
+    return Plan(placement, order or {}, *values, backend.device.name)
 
 
 def _read_tensors(unit: _Unit) -> tuple[Tensor, ...]:
@@ -395,8 +393,7 @@ def _fallback(region: Region, on_host: Node | None, device: Device) -> Run:
     places = [region.references.index(region.roots[tensor]) for tensor in outer]
 
     def run(context: Any, arrays: Sequence[Any], cells: Sequence[Any]) -> list[Any]:
-        slots: list[Any] = [None] * fallback_plan.slot_count
-        slots[: len(fallback_plan.feeds)] = [*arrays, *(cells[place] for place in places)]
+        slots = fallback_plan.slots([*arrays, *(cells[place] for place in places)])
         context.run(fallback_plan.instructions, slots)
         return [slots[slot] for slot in fallback_plan.fetches]
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import importlib
 import platform
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from hashlib import blake2b
 from typing import Any
@@ -41,15 +40,6 @@ MAX_BYTES = 1 << 20  # of an entry of a lowering or step; larger ones have large
 FOLDERS = ("autodiff", "codegen", "control", "device", "graph", "ir", "lower", "ops", "runtime")
 
 
-@dataclass(frozen=True, eq=False)
-class CachedProgram:
-    """A program that an earlier process stored."""
-
-    template: Any
-    loaded: Any  # its kernels
-    form: Callable[[], Form]  # decodes the form of its lowering
-
-
 class ProgramCache:
     """The disk entries of the programs of one region, conditional or loop."""
 
@@ -63,9 +53,11 @@ class ProgramCache:
         self._not_restored: list[Callable[[], Form]] = []
         self._form: Form | None = None  # of the last lowering
 
-    def find(self, shapes: Shapes) -> CachedProgram | None:
-        """Look up the program for these shapes; raises NotCompiled if it is known to have none.
-        Programs are not restored while tuning: it measures those that are compiled."""
+    def find(self, shapes: Shapes) -> tuple[Any, Any, Callable[[], Form]] | None:
+        """Look up the program that an earlier process stored for these shapes: its template, its
+        kernels, and a function that decodes the form of its lowering. Raises NotCompiled if it is
+        known to have none. Programs are not restored while tuning: it measures those that are
+        compiled."""
         if tuning.TUNES:
             return None
         self._note(shapes)
@@ -77,7 +69,7 @@ class ProgramCache:
                 loaded = self._device.find_kernels(template.kernels)
                 if loaded is not None:
                     self._not_restored.append(partial(decode, form, self._region))
-                    return CachedProgram(template, loaded, self._not_restored[-1])
+                    return template, loaded, self._not_restored[-1]
             case _:
                 pass
         return None

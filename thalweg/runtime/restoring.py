@@ -65,28 +65,25 @@ def restorings(
         for tensor in node.inputs:
             readers.setdefault(tensor, []).append(node)
 
-    def only_assigns(node: Node, restore: Node) -> bool:
-        if not isinstance(node.op, Assign) or node.outputs[0] in readers:
+    def only_assigned(value: Tensor) -> bool:
+        consumers = readers.get(value, ())
+        if len(consumers) != 1 or not isinstance(consumers[0].op, Assign):
             return False
-        variable, value = node.inputs
+        assign, variable = consumers[0], consumers[0].inputs[0]
         return (
-            value.op is restore
-            and set(order[node]) - {restore} == {variable.op}
+            assign.outputs[0] not in readers
+            and set(order[assign]) - {value.op} == {variable.op}
             and isinstance(variable.op.op, VariableV2)
-            and visible.isdisjoint((variable, node.outputs[0]))
+            and visible.isdisjoint((value, variable, assign.outputs[0]))
             # The unit takes the restore node's position: its variables must precede it.
-            and positions[variable.op] < positions[restore]
+            and positions[variable.op] < positions[value.op]
         )
 
-    units: list[Restoring] = []
-    for node in restores:
-        consumers = [readers.get(tensor, []) for tensor in node.outputs]
-        assigns = tuple(reader for consumer in consumers for reader in consumer)
-        is_single = all(len(consumer) == 1 for consumer in consumers)
-        is_hidden = is_single and visible.isdisjoint(node.outputs)
-        if is_hidden and all(only_assigns(assign, node) for assign in assigns):
-            units.append(Restoring(node, assigns))
-    return units
+    return [
+        Restoring(node, tuple(readers[tensor][0] for tensor in node.outputs))
+        for node in restores
+        if all(map(only_assigned, node.outputs))
+    ]
 
 
 def reordered(order: Order, joined: Sequence[Restoring]) -> dict[Node, set[Node]]:

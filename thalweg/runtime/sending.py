@@ -6,16 +6,16 @@ in the region, so that the receiver does not wait for unrelated computations.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar, cast
 
 from thalweg.graph.analysis.order import Order
-from thalweg.graph.node import Node
+from thalweg.graph.node import Node, reached
 from thalweg.lower.specialise import Region
 from thalweg.ops.core.context import VariableCell
-from thalweg.partition.rendezvous import Key, Rendezvous
+from thalweg.partition.rendezvous import Key
 from thalweg.partition.transfers import Send, send
 from thalweg.runtime.compiled import Executable
 
@@ -40,46 +40,27 @@ def with_sends(units: Sequence[Unit], order: Order) -> list[Unit | SendingRegion
         if tensor not in unit.roots
     }
     sends: dict[int, list[Node]] = {}
-    for unit in units:
+    others: list[tuple[int, Unit]] = []
+    for index, unit in enumerate(units):
         if isinstance(unit, Node) and isinstance(unit.op, Send) and unit.inputs[0] in region_index:
             sends.setdefault(region_index[unit.inputs[0]], []).append(unit)
-    if not sends:
-        return [*units]
-    moved = {node for nodes in sends.values() for node in nodes}
-    new_units: list[Unit | SendingRegion] = []
-    for index, unit in enumerate(units):
-        if isinstance(unit, Region) and index in sends:
-            new_units.append(_sending(unit, sends[index], order))
-        elif not isinstance(unit, Node) or unit not in moved:
-            new_units.append(unit)
-    return new_units
+        else:
+            others.append((index, unit))
+    return [
+        _sending(unit, sends[index], order) if isinstance(unit, Region) and index in sends else unit
+        for index, unit in others
+    ]
 
 
 def _sending(region: Region, sends: Sequence[Node], order: Order) -> SendingRegion:
-    early = tuple(dict.fromkeys(send.inputs[0] for send in sends))
-    before = _ancestors([tensor.op for tensor in early], set(region.nodes), order)
-    return SendingRegion(
-        tuple(sorted(region.nodes, key=lambda node: node not in before)),
-        region.inputs,
-        region.references,
-        region.outputs,
-        region.roots,
-        region.carried,
-        early,
-        tuple(sends),
-    )
+    early, inside = tuple(dict.fromkeys(send.inputs[0] for send in sends)), set(region.nodes)
 
+    def producers(node: Node) -> set[Node]:
+        return inside & {*order.get(node, ()), *(tensor.op for tensor in node.inputs)}
 
-def _ancestors(nodes: Sequence[Node], inside: set[Node], order: Order) -> set[Node]:
-    """The nodes and their ancestors among `inside`."""
-    ancestors, pending = set(nodes), [*nodes]
-    while pending:
-        node = pending.pop()
-        earlier = {*order.get(node, ()), *(tensor.op for tensor in node.inputs)}
-        new = (earlier & inside) - ancestors
-        ancestors |= new
-        pending += new
-    return ancestors
+    before = reached([tensor.op for tensor in early], producers)
+    nodes = tuple(sorted(region.nodes, key=lambda node: node not in before))
+    return SendingRegion(**vars(replace(region, nodes=nodes, early=early)), sends=tuple(sends))
 
 
 class SendingExecutable(Executable):
@@ -108,31 +89,22 @@ class SendingExecutable(Executable):
             results = Executable.run(self, context, arrays, cells)
             self.send(context, results)
             return results
-        delivery = _Delivery(self.keys, context.rendezvous)
-        results = super().run(context, arrays, cells, delivery)
-        delivery.complete(results)
+        sent = set[int]()
+
+        def send_early(number: int, value: Any) -> None:
+            sent.add(number)
+            self._send_output(context, number, value)
+
+        results = super().run(context, arrays, cells, send_early)
+        self.send(context, results, sent)
         return results
 
-    def send(self, context: Any, results: Sequence[Any]) -> None:
-        """Send the results of a run that did not send them itself."""
-        rendezvous = context.rendezvous
-        for number, keys in self.keys.items():
-            for key in keys:
-                send(rendezvous, key, results[number])
+    def send(self, context: Any, results: Sequence[Any], sent: Collection[int] = ()) -> None:
+        """Send the results of a run, except those that were sent while it ran."""
+        for number in self.keys:
+            if number not in sent:
+                self._send_output(context, number, results[number])
 
-
-class _Delivery:
-    """The Sends of one run; each value is sent once."""
-
-    def __init__(self, keys: Mapping[int, Sequence[Key]], rendezvous: Rendezvous) -> None:
-        self._left, self._rendezvous = dict(keys), rendezvous
-
-    def __call__(self, number: int, value: Any) -> None:
-        """Send the output with this index."""
-        for key in self._left.pop(number):
-            send(self._rendezvous, key, value)
-
-    def complete(self, results: Sequence[Any]) -> None:
-        """Send the values that were not sent during the run."""
-        for number in [*self._left]:
-            self(number, results[number])
+    def _send_output(self, context: Any, number: int, value: Any) -> None:
+        for key in self.keys[number]:
+            send(context.rendezvous, key, value)

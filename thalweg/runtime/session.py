@@ -13,7 +13,7 @@ import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
+from functools import cache, partial
 from typing import Any, cast
 
 from thalweg import errors, protos
@@ -31,7 +31,7 @@ from thalweg.public import public
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.config import RunMetadata, session_options, store_graphs
 from thalweg.runtime.engine import Engine, LocalEngine
-from thalweg.runtime.fast_path import CachedStep, PlannedStep, RestoredStep, step_path
+from thalweg.runtime.fast_path import CachedStep, step_path
 from thalweg.runtime.fetches import Fetches, feed_items, feed_tensor, feed_value
 from thalweg.runtime.partial import PartialRun
 from thalweg.runtime.plan import Plan, Step
@@ -165,13 +165,18 @@ class BaseSession:
         return [extract_sub_graph(self._graph.as_graph_def(), wanted)]
 
     def _cached_step(self, step: Step) -> CachedStep:
-        """A step with the program that an earlier process stored, or else with a plan."""
+        """A step with the program that an earlier process stored, or else with a plan. The first
+        call that a restored program cannot serve plans the step."""
         entry = self._entry(step)
         path = None if entry is None else entry.find()
         if path is None:
             return self._planned_step(step, entry)
-        plan = partial(self._planned_step, step)
-        return RestoredStep(path, step, plan, self._engine.resources, self._closing)
+        planned = cache(partial(self._planned_step, step))
+
+        def run(restored: CachedStep, values: Sequence[Any]) -> list[Any]:
+            return restored.replace(planned(), values)
+
+        return CachedStep(path, step, run, self._engine.resources, self._closing)
 
     def _entry(self, step: Step) -> StepEntry | None:
         """The disk entry of a step; None if it has to be planned anyway."""
@@ -181,20 +186,21 @@ class BaseSession:
         self._graph.graph_def_versions.check()
         return self._engine.entry(step)
 
-    def _planned_step(self, step: Step, entry: StepEntry | None = None) -> PlannedStep:
+    def _planned_step(self, step: Step, entry: StepEntry | None = None) -> CachedStep:
         """A step with its plan; stores its program in `entry` after a run."""
         planned = self._plan(step)
         has_clock = bool(self._options.timeout_in_ms)  # the fast path does not check it
         path = None if has_clock else step_path(planned, step)
 
-        def execute(feeds: Sequence[Any]) -> list[Any]:
-            values = self._execute(planned, feeds)
+        def run(_: CachedStep, values: Sequence[Any]) -> list[Any]:
+            feeds = [feed_value(t, value) for t, value in zip(step.feeds, values, strict=True)]
+            results = self._execute(planned, feeds)
             if entry is not None and path is not None:
                 entry.store(path)
-            return values
+            return results
 
         resources = self._engine.resources.on(planned.device)
-        return PlannedStep(path, step, execute, resources, self._closing)
+        return CachedStep(path, step, run, resources, self._closing)
 
     def _plan(self, step: Step) -> Plan:
         plan = self._plans.get(step)

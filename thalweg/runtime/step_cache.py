@@ -30,7 +30,7 @@ from thalweg.ops.core.basic import Const
 from thalweg.optimize.custom import are_any_registered
 from thalweg.optimize.options import OptimizerSwitches
 from thalweg.platform.collector import gc_paused
-from thalweg.runtime.fast_path import FastPath, ProgramPath, Shapes, StepInterface
+from thalweg.runtime.fast_path import FastPath, ProgramPath, Shapes
 from thalweg.runtime.plan import Step
 from thalweg.runtime.program_cache import MAX_BYTES, entry_name, read_entry, write_entry
 
@@ -42,8 +42,8 @@ ENABLED = True
 FOLDERS = ("optimize", "partition", "place", "platform", "variables")
 _MAX_CONSTANT_BYTES = 16 << 20  # of a step's constants; the key hashes them, and the plan again
 
-#: Shapes of the inputs, template, `StepInterface`, and of each variable the positions of its node
-#: and among the outputs of that.
+#: Shapes of the inputs, template, positions of a `ProgramPath`, and of each variable the positions
+#: of its node and among the outputs of that.
 _Entry = tuple[Shapes, Any, tuple[Any, ...], list[tuple[int, int]]]
 
 
@@ -68,7 +68,7 @@ class StepEntry:
         nodes = self._nodes.nodes
         program = self._device.restore(template, kernels, self._nodes, _no_listing)
         variables = [nodes[position].outputs[output] for position, output in references]
-        return ProgramPath(nodes[-1], StepInterface(*interface), variables, {shapes: program})
+        return ProgramPath(nodes[-1], variables, {shapes: program}, *interface)
 
     def store(self, path: FastPath) -> None:
         """Store the program that the step ran, once. A step is not stored if its random ops or
@@ -91,7 +91,8 @@ class StepEntry:
         ]
         references = [(positions[tensor.op], tensor.value_index) for tensor in path.references]
         template = replace(template, streams=streams)
-        entry: _Entry = shapes, template, tuple(path.interface), references
+        interface = path.inputs, path.fetches, path.cells, path.is_whole
+        entry: _Entry = shapes, template, interface, references
         write_entry(self.name, self._nodes, lambda: entry, MAX_BYTES)
 
     def _folded_bytes(self, constants: Sequence[Any]) -> int:

@@ -8,7 +8,7 @@ its own device's state; vertices on a device of another process are called remot
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -48,8 +48,7 @@ class ControlCall:
     @cached_property
     def dataflow(self) -> Dataflow:
         """The unit as a token graph, unfolded on first use."""
-        nested = self._nested if self._backend.compiled else None
-        return Dataflow(unfold(self.unit, self._backend, nested))
+        return Dataflow(unfold(self.unit, self._backend))
 
     @property
     def reason(self) -> str:
@@ -61,9 +60,6 @@ class ControlCall:
         if self.native is None or not NATIVE:
             return "nothing is compiled"
         return self.native.reason or "native code gave up"
-
-    def _nested(self, unit: ControlRegion) -> Call:
-        return control_call(unit, (), self._backend)
 
     def __call__(self, context: Any, *values: Any) -> list[Any]:
         inputs = list(values)
@@ -119,16 +115,10 @@ def _fed_cell(tensor: Tensor, value: Any) -> VariableCell:
 # Token graphs
 
 
-Nested = Callable[[ControlRegion], Call]
-
-
-def unfold(unit: ControlRegion, backend: Backend, nested: Nested | None = None) -> TokenGraph:
-    """Unfold a conditional or a loop to a token graph. With `nested`, inner loops that cannot block
-    become the calls that it returns."""
-    unfolder = _StepUnfolder(backend, nested=nested)
-    root = Section()
-    for tensor in unit.inputs:
-        root.values[tensor] = unfolder.add(root, VertexKind.PASS, node=tensor.op)
+def unfold(unit: ControlRegion, backend: Backend) -> TokenGraph:
+    """Unfold a conditional or a loop to a token graph."""
+    unfolder = _StepUnfolder(backend)
+    root = unfolder.root(unit.inputs)
     unfolder.control(unit, root, {})
     fetches = tuple(root.values[tensor] for tensor in unit.outputs)
     if not fetches:
@@ -142,9 +132,7 @@ def unfold_step(
 ) -> TokenGraph:
     """Unfold a step with control primitives to a token graph, node by node."""
     unfolder = _StepUnfolder(replace(backend, compiled=False), feeds)
-    root = Section()
-    for tensor in feeds:
-        root.values[tensor] = unfolder.add(root, VertexKind.PASS, node=tensor.op)
+    root = unfolder.root(feeds)
     order = {node: set(node.controls) for node in nodes}
     for unit in with_traces(nodes, fetches):
         unfolder.unit(unit, root, order)
@@ -156,12 +144,16 @@ def unfold_step(
 class _StepUnfolder(Unfolder):
     """Unfolds a part of a step for execution."""
 
-    def __init__(
-        self, backend: Backend, fed: Collection[Tensor] = (), nested: Nested | None = None
-    ) -> None:
+    def __init__(self, backend: Backend, fed: Collection[Tensor] = ()) -> None:
         super().__init__(fed)
         self._backend = backend
-        self._nested = nested
+
+    def root(self, inputs: Sequence[Tensor]) -> Section:
+        """The section of a whole graph, with the vertices of its inputs."""
+        root = Section()
+        for tensor in inputs:
+            root.values[tensor] = self.add(root, VertexKind.PASS, node=tensor.op)
+        return root
 
     def units(
         self, nodes: Sequence[Node], wanted: Sequence[Tensor], section: Section, order: Order
@@ -173,13 +165,14 @@ class _StepUnfolder(Unfolder):
         return regions(nodes, wanted, values_in(section), order, devices=names)
 
     def call(self, unit: Unit) -> Call | None:
-        """Of nested control nodes, only loops become calls: a branch trace without a value needs a
-        dead token."""
+        """Of nested control nodes, only loops that cannot block become calls, if anything is
+        compiled: a branch trace without a value needs a dead token."""
+        backend = self._backend
         if not isinstance(unit, ControlRegion):
-            call = call_of(unit, self._fed, self._backend)
-        elif self._nested and not unit.node.op.blocking and isinstance(unit.node.op, While):
-            call = self._nested(unit)
+            call = call_of(unit, self._fed, backend)
+        elif backend.compiled and not unit.node.op.blocking and isinstance(unit.node.op, While):
+            call = control_call(unit, (), backend)
         else:
             return None
-        devices = self._backend.devices
+        devices = backend.devices
         return call if devices is None else call._replace(device=devices[call.nodes[-1]].name)

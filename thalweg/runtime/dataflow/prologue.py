@@ -7,7 +7,7 @@ no run. A prologue makes them one after the other; the rest of the graph runs as
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -32,13 +32,12 @@ class Prologue:
 
     def __init__(self, graph: StraightGraph, keys: Sequence[Key], context: Context) -> None:
         self._graph, self.keys, self._context = graph, keys, context
-        self._predecessors = _predecessors(graph)
         done: set[int] = set()
         self.calls: list[_Call] = []
         is_eligible = not graph.fed and not graph.fetches
         for index, vertex in enumerate(graph.vertices if is_eligible else ()):
             if vertex is not None and self._is_ready(vertex, index):
-                done |= {index, *(i for i, _ in self._predecessors[index] if self._key(i))}
+                done |= {index, *(i for i, _ in self._graph.producers(index) if self._key(i))}
                 if not vertex.is_empty:
                     self.calls.append(self._call(vertex, index))
         received = [key for i in done if (key := self._key(i)) is not None]
@@ -68,14 +67,14 @@ class Prologue:
             vertex.sent is not None and vertex.last > vertex.first
         )
         return is_call and all(
-            self._is_available(producer) for producer, _ in self._predecessors[index]
+            self._is_available(producer) for producer, _ in self._graph.producers(index)
         )
 
     def _is_available(self, index: int) -> bool:
         """Whether the result of a vertex is available before the run: a variable, or a received
         value with one consumer."""
         vertex = self._graph.vertices[index]
-        if self._predecessors[index] or vertex.controls:
+        if self._graph.producers(index) or vertex.controls:
             return False
         is_received = vertex.key in self.keys and len(vertex.outputs[0]) == 1
         return is_lasting(vertex) or is_received
@@ -84,7 +83,7 @@ class Prologue:
         value_index = {key: number for number, key in enumerate(self.keys)}
         received = [
             (slot - vertex.first, value_index[key])
-            for producer, slot in self._predecessors[index]
+            for producer, slot in self._graph.producers(index)
             if (key := self._key(producer)) is not None
         ]
         if isinstance(vertex.executable, SendingExecutable):
@@ -127,18 +126,3 @@ def _sent_value(vertex: StraightVertex, value: Any) -> Any:
     """The value that a Send of a variable or buffer transmits."""
     value = value.read() if vertex.call.references else value
     return value.lease() if isinstance(value, Buffer) else value
-
-
-def _predecessors(graph: StraightGraph) -> Mapping[int, list[tuple[int, int]]]:
-    """The predecessors of each vertex, with the slot of each value; -1 for a control edge."""
-    predecessors: dict[int, list[tuple[int, int]]] = {
-        producer: [] for producer in range(len(graph.vertices))
-    }
-    for producer, vertex in enumerate(graph.vertices):
-        if vertex is not None:
-            for edges in vertex.outputs:
-                for consumer, slot in edges:
-                    predecessors.setdefault(consumer, []).append((producer, slot))
-            for consumer in vertex.controls:
-                predecessors.setdefault(consumer, []).append((producer, -1))
-    return predecessors

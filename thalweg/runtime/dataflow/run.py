@@ -18,22 +18,16 @@ import numpy as np
 
 from thalweg import errors
 from thalweg.graph.node import Node
-from thalweg.partition.transfers import Transfer
 from thalweg.runtime.cancellation import Cancellation
-from thalweg.runtime.compiled import Executable
 from thalweg.runtime.dataflow.scheduler import Deferred, Done, Scheduler
-from thalweg.runtime.dataflow.straight import are_large
-from thalweg.runtime.dataflow.tokens import Source, TokenGraph, VertexKind
+from thalweg.runtime.dataflow.straight import is_short
+from thalweg.runtime.dataflow.tokens import Source, VertexKind
 from thalweg.runtime.dataflow.wiring import EMPTY, Edges, FrameWiring, WiredVertex, Wiring
 from thalweg.runtime.kernels import Call, Context, outputs_of, raise_at
 
 
-class Dataflow:
-    """A token graph with its wiring. Any number of threads may run it concurrently."""
-
-    def __init__(self, graph: TokenGraph) -> None:
-        self.graph = graph
-        self.wiring = Wiring(graph)
+class Dataflow(Wiring):
+    """A wired token graph that can be run, by any number of threads concurrently."""
 
     def __call__(self, context: Context, *feeds: Any) -> list[Any]:
         """Run as the kernel of a whole step; returns the fetched values."""
@@ -92,7 +86,7 @@ class Frame:
         self.place = place
         self.parent = parent
         #: the initial tokens of iterations, with the constants entered so far
-        self.pattern = Tokens(wiring.values[:], wiring.pending[:], [])
+        self.pattern = Tokens(wiring.values[:], wiring.pending[:], wiring.ready[:])
         self.iterations: dict[int, Iteration] = {}
         self.oldest, self.newest = 0, -1
         self.missing = wiring.entering  # ENTER vertices that have not fired yet, live or dead
@@ -116,7 +110,7 @@ class _Run:
     """One run of a token graph."""
 
     def __init__(self, dataflow: Dataflow, context: Context, scheduler: Scheduler) -> None:
-        self._graph, self._wiring = dataflow.graph, dataflow.wiring
+        self._graph, self._wiring = dataflow.graph, dataflow
         self._context = context
         self._cancellation = context.cancellation
         self._contexts: dict[Node, Context] = {}
@@ -124,13 +118,8 @@ class _Run:
         self._root = Frame(self._wiring.frames[0], 0, None)
 
     def begin(self, feeds: Sequence[Any]) -> None:
-        """Send the feeds and make the vertices without inputs ready."""
+        """Send the feeds; the vertices without inputs are ready."""
         first = self._begin(self._root)
-        feed_count = len(self._wiring.feeds)
-        sources = [
-            p for p, count in enumerate(first.pending[feed_count:-1], feed_count) if not count
-        ]
-        first.ready += reversed(sources)  # `ready` is a stack: the first source fires first
         for vertex, value in zip(self._wiring.feeds, feeds, strict=True):
             self._send(first, vertex.edges[0], value)
 
@@ -150,7 +139,7 @@ class _Run:
         while ready:
             place = ready.pop()
             vertex = vertices[place]
-            if dead[place]:
+            if dead[place] and vertex.kind != VertexKind.TRIGGER:
                 self._propagate_dead(iteration, vertex)
             else:
                 _FIRES[vertex.kind](self, iteration, vertex)
@@ -180,8 +169,6 @@ class _Run:
         """Send tokens along the control edges of a vertex."""
         for place in vertex.controls:
             self._count_down(tokens, place)
-        for place in vertex.triggers:
-            self._count_down(tokens, place)
 
     def _kill(self, iteration: Iteration, edges: Edges) -> None:
         """Send a dead token to the consumers of an output."""
@@ -195,13 +182,11 @@ class _Run:
                 self._count_down(iteration, place)
 
     def _kill_all(self, iteration: Iteration, vertex: WiredVertex) -> None:
-        """Send dead tokens along all out-edges of a vertex; triggers fire all the same."""
+        """Send dead tokens along all out-edges of a vertex."""
         for edges in vertex.edges:
             self._kill(iteration, edges)
         for place in vertex.controls:
             iteration.dead[place] = 1
-            self._count_down(iteration, place)
-        for place in vertex.triggers:
             self._count_down(iteration, place)
 
     def _queue(self, iteration: Iteration) -> None:
@@ -218,7 +203,7 @@ class _Run:
         values[vertex.first : vertex.last] = vertex.empty  # release values after their last use
         call: Call = vertex.call  # pyright: ignore[reportAssignmentType] - calls have one
         scheduler, blocks = self._scheduler, vertex.spec.blocks or call.is_async
-        if not blocks and (not scheduler.defers or _is_short(call, inputs)):
+        if not blocks and (not scheduler.defers or is_short(call, inputs)):
             self._send_outputs(iteration, vertex, self._result(call, inputs))
             return
         iteration.out += 1
@@ -261,7 +246,7 @@ class _Run:
             flat = outputs_of(result, len(edges), vertex.call.node)  # pyright: ignore[reportOptionalMemberAccess] - a call
             for output_edges, value in zip(edges, flat, strict=True):
                 self._send(iteration, output_edges, value)
-        if vertex.is_awaited:
+        if vertex.controls:
             self.send_done(iteration, vertex)
 
     def switch(self, iteration: Iteration, vertex: WiredVertex) -> None:
@@ -274,7 +259,7 @@ class _Run:
             elif edges.dead or edges.merges:
                 self._kill(iteration, edges)
         values[first] = None
-        if vertex.is_awaited:
+        if vertex.controls:
             self.send_done(iteration, vertex)
 
     def merge(self, iteration: Iteration, vertex: WiredVertex) -> None:
@@ -284,14 +269,14 @@ class _Run:
         if len(vertex.edges) > 1:
             self._send(iteration, vertex.edges[1], np.int32(values[first + 1]))
         values[first] = None
-        if vertex.is_awaited:
+        if vertex.controls:
             self.send_done(iteration, vertex)
 
     def forward(self, iteration: Iteration, vertex: WiredVertex) -> None:
         """Send the input on."""
         self._send(iteration, vertex.edges[0], iteration.values[vertex.first])
         iteration.values[vertex.first] = None
-        if vertex.is_awaited:
+        if vertex.controls:
             self.send_done(iteration, vertex)
 
     def _propagate_dead(self, iteration: Iteration, vertex: WiredVertex) -> None:
@@ -338,7 +323,7 @@ class _Run:
 
     def _deliver(self, tokens: Tokens, vertex: WiredVertex, value: Any) -> None:
         self._send(tokens, vertex.edges[0], value)
-        if vertex.is_awaited:
+        if vertex.controls:
             self.send_done(tokens, vertex)
 
     def next_iteration(self, iteration: Iteration, vertex: WiredVertex) -> None:
@@ -402,15 +387,10 @@ class _Run:
         frame.is_over = True
         del parent.children[frame.place]
         for vertex in frame.wiring.leaving:
-            collects = vertex.spec.collects
-            if collects is None:
-                if vertex not in frame.exited:
-                    self._kill_all(parent, vertex)
-            elif frame.exited:
-                self._deliver(
-                    parent, vertex, collects(frame.collected.get(vertex, {}), frame.newest)
-                )
-            else:
+            collects, values = vertex.spec.collects, frame.collected.get(vertex, {})
+            if collects is not None and frame.exited:
+                self._deliver(parent, vertex, collects(values, frame.newest))
+            elif vertex not in frame.exited:
                 self._kill_all(parent, vertex)
         self._queue(parent)
 
@@ -456,17 +436,3 @@ _BY_KIND: dict[VertexKind, Callable[[_Run, Iteration, WiredVertex], None]] = {
     VertexKind.TRIGGER: _Run.send_done,
 }
 _FIRES = [_BY_KIND[kind] for kind in VertexKind]
-
-
-def _is_short(call: Call, inputs: Sequence[Any]) -> bool:
-    """Whether a call takes less time than handing it to another thread."""
-    function, op = call.function, call.node.op
-    if isinstance(function, Executable):
-        if function.holds_gil:
-            return True
-        is_inexpensive = function.is_inexpensive
-    elif isinstance(op, Transfer) or not call.node.inputs:
-        return True
-    else:
-        is_inexpensive = op.inexpensive
-    return is_inexpensive and not are_large(inputs)

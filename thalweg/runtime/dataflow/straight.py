@@ -12,7 +12,6 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -26,7 +25,7 @@ from thalweg.partition.rendezvous import Key
 from thalweg.partition.transfers import Receiving, Sending, Transfer, send
 from thalweg.runtime.compiled import Executable
 from thalweg.runtime.dataflow.scheduler import Submit
-from thalweg.runtime.dataflow.tokens import TokenGraph, VertexKind
+from thalweg.runtime.dataflow.tokens import Source, VertexKind
 from thalweg.runtime.dataflow.wiring import WiredVertex, Wiring
 from thalweg.runtime.kernels import Call, Context, outputs_of, raise_at, starter_of
 from thalweg.runtime.resources import Objects
@@ -38,24 +37,28 @@ _LASTING = (Const, VariableV2, QueueHandle, AccumulatorHandle)
 _MAX_SHORT_BYTES = 1 << 20  # inputs of an inexpensive call that is short
 
 
-@dataclass(slots=True, eq=False)
 class StraightVertex:
-    """A call and its out-edges. Uses `__slots__`: it is read for every call."""
+    """A call and its out-edges, without those to vertices that are `done`."""
 
-    call: Call
-    executable: Executable | None  # of a region
-    is_empty: bool  # a region of NoOps: it only orders other vertices
-    inputs: int  # the number of the region's inputs; its variables follow them
-    starter: Callable[..., None] | None  # starts a blocking op without waiting
-    is_limited: bool  # whether its duration must be checked before each call
-    is_long: bool  # whether it always counts as long
-    key: Key | None  # the rendezvous key of a receive
-    sent: Key | None  # the rendezvous key of a send
-    first: int  # its inputs are in slots [first, last)
-    last: int
-    empty: list[None]
-    outputs: list[list[tuple[int, int]]]  # (consumer, slot) edges of each output
-    controls: list[int]  # consumers of control edges
+    def __init__(self, call: Call, wired: WiredVertex, done: Collection[int]) -> None:
+        op, function = call.node.op, call.function
+        executable = function if isinstance(function, Executable) else None
+        region = None if executable is None else executable.region
+        self.call, self.executable = call, executable  # None unless it is a region
+        #: A region of NoOps: it only orders other vertices.
+        self.is_empty = region is not None and all(isinstance(n.op, NoOp) for n in region.nodes)
+        #: The number of the region's inputs; its variables follow them.
+        self.inputs = len(region.inputs) if region else 0
+        self.starter = starter_of(call) if wired.spec.blocks else None  # if it may block
+        is_brief = isinstance(op, Transfer) or not call.node.inputs
+        #: Whether its duration must be checked before each call.
+        self.is_limited = not self.is_empty if region else not is_brief
+        self.key = op.key if isinstance(op, Receiving) else None  # of a receive
+        self.sent = op.key if isinstance(op, Sending) and region is None else None  # of a send
+        self.first, self.last, self.empty = wired.first, wired.last, wired.empty  # input slots
+        #: The (consumer, slot) edges of each output.
+        self.outputs = [[e for e in edges.plain if e[0] not in done] for edges in wired.edges]
+        self.controls = [place for place in wired.controls if place not in done]
 
 
 class _InitialState(NamedTuple):
@@ -79,7 +82,7 @@ class StraightGraph:
         self.fed = [vertex.edges[0].plain for vertex in wiring.feeds]
         self._values, self._pending = frame.values, frame.pending
         self.vertices: list[Any] = [  # StraightVertex, or None if it is fed or done
-            None if index in done else _straight_vertex(each, done)
+            None if each.call is None or index in done else StraightVertex(each.call, each, done)
             for index, each in enumerate(frame.vertices)
         ]
         #: The receives that wait for no other vertex.
@@ -93,12 +96,12 @@ class StraightGraph:
         self._executables = self._ordered_regions()
 
     @staticmethod
-    def of(graph: TokenGraph, wiring: Wiring) -> StraightGraph | None:
+    def of(wiring: Wiring) -> StraightGraph | None:
         """The straight form of a token graph; None if it has none."""
-        is_flat = len(wiring.frames) == 1 and not graph.may_be_dead
+        is_flat = len(wiring.frames) == 1 and not wiring.graph.may_be_dead
         vertices = wiring.frames[0].vertices
         is_straight = is_flat and all(map(_is_straight, vertices))
-        is_alone = sum(not _is_short(vertex) for vertex in vertices) <= 1
+        is_alone = sum(map(_is_long, vertices)) <= 1
         return StraightGraph(wiring) if is_straight and is_alone else None
 
     def without(self, done: Collection[int]) -> StraightGraph | None:
@@ -110,6 +113,15 @@ class StraightGraph:
     def has_calls(self) -> bool:
         """Whether there are calls besides lookups of constants and variables."""
         return any(vertex is not None and not is_lasting(vertex) for vertex in self.vertices)
+
+    def producers(self, index: int) -> list[tuple[int, int]]:
+        """The vertices that a vertex waits for, which precede it, each with the slot of its value;
+        -1 for a control edge."""
+        wired = self._wiring.frames[0].vertices[index]
+        inputs = enumerate(wired.spec.inputs, wired.first)
+        edges = [(source.vertex, slot) for slot, source in inputs if isinstance(source, Source)]
+        edges += [(control, -1) for control in wired.spec.controls]
+        return [edge for edge in edges if self.vertices[edge[0]] is not None]
 
     def start(self, context: Context) -> _InitialState:
         """The initial state of a run; variables are looked up again only after a deletion."""
@@ -123,10 +135,7 @@ class StraightGraph:
         version, values, pending = objects.version, self._values[:], self._pending[:]
         sources = [index for index, each in enumerate(self.vertices) if each and not pending[index]]
         lasting = [index for index in sources if is_lasting(self.vertices[index])]
-        started = {
-            *lasting,
-            *(index for index in sources if self.vertices[index].key is not None),
-        }
+        started = {*lasting, *(index for index in sources if self.vertices[index].key is not None)}
         ready = [index for index in reversed(sources) if index not in started]
         for vertex in [self.vertices[index] for index in lasting]:
             call = vertex.call
@@ -138,20 +147,13 @@ class StraightGraph:
     def _ordered_regions(self) -> list[tuple[Executable, int, int]]:
         """The regions in topological order, each with its bit and the mask of its ancestors."""
         regions = list[tuple[Executable, int, int]]()
-        pending, ancestors = self._pending[:], [0] * len(self._pending)
-        ready = [i for i, each in enumerate(self.vertices) if each and not pending[i]]
-        for index, _ in (edge for edges in self.fed for edge in edges):
-            _count_down(index, pending, ready)
-        while ready:
-            index = ready.pop()
-            vertex, mask = self.vertices[index], ancestors[index]
-            if vertex.executable is not None and not vertex.is_empty:
-                regions.append((vertex.executable, 1 << len(regions), mask))
-                mask |= regions[-1][1]
-            consumers = [i for edges in vertex.outputs for i, _ in edges] + [*vertex.controls]
-            for consumer in consumers:
-                ancestors[consumer] |= mask
-                _count_down(consumer, pending, ready)
+        masks = [0] * len(self.vertices)  # the regions that the consumers of a vertex depend on
+        for index, vertex in enumerate(self.vertices):
+            for producer, _ in self.producers(index):
+                masks[index] |= masks[producer]
+            if vertex is not None and vertex.executable is not None and not vertex.is_empty:
+                regions.append((vertex.executable, 1 << len(regions), masks[index]))
+                masks[index] |= regions[-1][1]
         return regions
 
     @property
@@ -167,34 +169,37 @@ class StraightGraph:
         return True
 
 
-def _count_down(index: int, pending: list[int], ready: list[int]) -> None:
-    pending[index] -= 1
-    if not pending[index] and index >= 0:  # -1: a fetch, which has no vertex
-        ready.append(index)
-
-
-def are_large(inputs: Sequence[Any]) -> bool:
-    """Whether an inexpensive call on these inputs takes longer than waking another thread."""
-    return sum([getattr(each, "nbytes", 0) for each in inputs]) > _MAX_SHORT_BYTES
+def is_short(call: Call, inputs: Sequence[Any]) -> bool:
+    """Whether a call takes less time than handing it to another thread."""
+    function, op = call.function, call.node.op
+    if isinstance(function, Executable):
+        if function.holds_gil:
+            return True
+        is_inexpensive = function.is_inexpensive
+    elif isinstance(op, Transfer) or not call.node.inputs:
+        return True
+    else:
+        is_inexpensive = op.inexpensive
+    return is_inexpensive and sum([getattr(i, "nbytes", 0) for i in inputs]) <= _MAX_SHORT_BYTES
 
 
 def _is_straight(vertex: WiredVertex) -> bool:
     call = vertex.call
     if call is None:
         return vertex.kind == VertexKind.PASS
-    if vertex.triggers or any(edges.merges for edges in vertex.edges):
+    if any(edges.merges for edges in vertex.edges):
         return False
     if isinstance(call.node.op, Receiving):
         return True
     return not call.is_async and (not vertex.spec.blocks or starter_of(call) is not None)
 
 
-def _is_short(vertex: WiredVertex) -> bool:
-    """Whether a call is short, or its duration can be determined before each call."""
+def _is_long(vertex: WiredVertex) -> bool:
+    """Whether a call always counts as long, whatever its inputs."""
     call = vertex.call
     if call is None or vertex.spec.blocks or isinstance(call.function, Executable):
-        return True
-    return isinstance(call.node.op, Transfer) or call.node.op.inexpensive or not call.node.inputs
+        return False
+    return not is_short(call, ())
 
 
 def is_lasting(vertex: StraightVertex) -> bool:
@@ -216,30 +221,6 @@ def put(
         left = pending[place] = pending[place] - 1
         if not left:
             ready.append(place)
-
-
-def _straight_vertex(wired: WiredVertex, done: Collection[int]) -> Any:
-    if wired.call is None:
-        return None  # a feed: its value is stored when a run starts
-    op, function = wired.call.node.op, wired.call.function
-    executable = function if isinstance(function, Executable) else None
-    is_long = not _is_short(wired)
-    return StraightVertex(
-        wired.call,
-        executable,
-        executable is not None and all(isinstance(n.op, NoOp) for n in executable.region.nodes),
-        len(executable.region.inputs) if executable else 0,
-        starter_of(wired.call) if wired.spec.blocks else None,
-        executable is not None or (op.inexpensive and bool(wired.call.node.inputs)) or is_long,
-        is_long,
-        op.key if isinstance(op, Receiving) else None,
-        op.key if isinstance(op, Sending) and executable is None else None,
-        wired.first,
-        wired.last,
-        wired.empty,
-        [[edge for edge in edges.plain if edge[0] not in done] for edges in wired.edges],
-        [place for place in wired.controls if place not in done],
-    )
 
 
 class StraightRun:
@@ -329,8 +310,8 @@ class StraightRun:
                     self._start(vertex)
                     continue
                 executable = vertex.executable
-                is_short = vertex.is_empty or (executable is not None and executable.holds_gil)
-                if vertex.is_limited and not is_short and self._is_long(vertex):
+                holds_gil = executable is not None and executable.holds_gil
+                if vertex.is_limited and not holds_gil and self._is_long(vertex):
                     if not holds_turn:
                         postponed.append(index)
                         continue
@@ -373,10 +354,7 @@ class StraightRun:
 
     def _is_long(self, vertex: StraightVertex) -> bool:
         """Whether a call is so long that another thread should make it."""
-        executable = vertex.executable
-        if vertex.is_long or (executable is not None and not executable.is_inexpensive):
-            return True
-        return are_large(self._values[vertex.first : vertex.last])
+        return not is_short(vertex.call, self._values[vertex.first : vertex.last])
 
     def _result(self, vertex: StraightVertex) -> Any:
         call, executable, context = vertex.call, vertex.executable, self._context

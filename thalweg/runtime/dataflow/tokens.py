@@ -88,25 +88,25 @@ class TokenGraph:
 
 def of_instructions(
     instructions: Sequence[Instruction],
-    feeds: Sequence[int],
+    feeds: int,
     fetches: Sequence[int],
     before: Sequence[Collection[int]],
 ) -> TokenGraph:
     """Convert instructions over slots to a token graph without frames. Each instruction runs after
-    the producers of its inputs and after the instructions listed in `before`."""
-    count = len(feeds)
-    sources = {slot: Source(number) for number, slot in enumerate(feeds)}
-    for vertex, step in enumerate(instructions, count):
+    the producers of its inputs and after the instructions listed in `before`. The first `feeds`
+    slots are fed."""
+    sources = {slot: Source(slot) for slot in range(feeds)}
+    for vertex, step in enumerate(instructions, feeds):
         for output in range(step.output_count):
             sources.setdefault(step.output + output, Source(vertex, output))
-    vertices = [Vertex(VertexKind.PASS) for _ in feeds]
+    vertices = [Vertex(VertexKind.PASS)] * feeds
     for step, earlier in zip(instructions, before, strict=True):
         inputs = tuple(sources[slot] for slot in step.inputs)
-        controls = {count + at for at in earlier} - {source.vertex for source in inputs}
+        controls = {feeds + at for at in earlier} - {source.vertex for source in inputs}
         call, after = Call(*step[:5], is_async=step.node.op.asynchronous), tuple(sorted(controls))
         made = Vertex(VertexKind.CALL, inputs, after, step.output_count, step.node, call)
         vertices.append(made._replace(blocks=step.node.op.blocking))
-    return TokenGraph(tuple(vertices), count, tuple(sources[slot] for slot in fetches))
+    return TokenGraph(tuple(vertices), feeds, tuple(sources[slot] for slot in fetches))
 
 
 def _vertex_text(index: int, vertex: Vertex) -> str:

@@ -27,7 +27,7 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.graph.subgraph import Argument, Body
 from thalweg.lower.regions import Unit
 from thalweg.lower.specialise import ControlRegion, Region
-from thalweg.ops.core.basic import Const
+from thalweg.place.placer import is_replicated
 from thalweg.runtime.compiled import host_arrays
 from thalweg.runtime.dataflow.tokens import (
     Input,
@@ -149,7 +149,7 @@ class Unfolder(ABC):
 
     def unit(self, unit: Unit, section: Section, order: Order) -> None:
         """Unfold a node, a region or a control node."""
-        if isinstance(unit, Node) and self.folds and is_constant(unit):
+        if isinstance(unit, Node) and self.folds and is_replicated(unit):
             section.values.setdefault(unit.outputs[0], Known(unit.op.numpy()))
         elif isinstance(unit, Node) and isinstance(unit.op, Primitive):
             self._primitive(unit, section, order)
@@ -194,7 +194,7 @@ class Unfolder(ABC):
             if each in section.ends
             and each not in nodes
             and each not in producers
-            and not is_constant(each)
+            and not is_replicated(each)
         ]
 
     # Primitives
@@ -460,11 +460,6 @@ class _Collector:
             else [size or 0 for size in sizes]
         )
         return np.zeros(shape, self.tensor.dtype.base_dtype.as_numpy_dtype)
-
-
-def is_constant(node: Node) -> bool:
-    """Whether a node is an unconditional constant."""
-    return isinstance(node.op, Const) and not node.control_inputs
 
 
 def has_primitives(nodes: Iterable[Node]) -> bool:

@@ -43,8 +43,6 @@ class WiredVertex:
     edges: list[Edges]  # by output
     child: int = 0  # ENTER only: the frame that is entered
     controls: list[int] = field(default_factory=list[int])  # consumers of control edges
-    triggers: list[int] = field(default_factory=list[int])  # those that fire live or dead
-    is_awaited: bool = False  # whether it has controls or triggers
 
 
 class FrameWiring:
@@ -56,6 +54,7 @@ class FrameWiring:
         self.vertices: list[WiredVertex] = []
         self.values: list[Any] = []
         self.pending: list[int] = []
+        self.ready: list[int] = []  # a stack: the first vertex that fires is the last
         self.entering = 0  # the number of ENTER vertices
         self.leaving: list[WiredVertex] = []
 
@@ -64,36 +63,36 @@ class Wiring:
     """All frames of a token graph; the first is the root frame."""
 
     def __init__(self, graph: TokenGraph) -> None:
-        self._vertices = graph.vertices
+        self.graph = graph
         self.frames = [FrameWiring(0, Loop("", 1))]
         self._children: dict[tuple[int, str], int] = {}
-        self._frame_of = self._infer_frames(graph)
+        self._frame_of = self._infer_frames(graph.vertices)
         self._wired = self._allocate_slots()
         self.feeds = self._wired[: graph.feeds]
-        self.fetches = self._fetch_slots(graph)
-        self._connect(graph)
+        self.fetches = self._fetch_slots()
+        self._connect()
 
     # Frames
 
-    def _infer_frames(self, graph: TokenGraph) -> list[int]:
+    def _infer_frames(self, vertices: Sequence[Vertex]) -> list[int]:
         """The frame of each vertex, propagated forward from the vertices without inputs."""
         consumers: dict[int, list[int]] = defaultdict(list)
-        for place, vertex in enumerate(graph.vertices):
+        for place, vertex in enumerate(vertices):
             for producer in _predecessors(vertex):
                 consumers[producer].append(place)
-        frames = [-1] * len(graph.vertices)
-        pending = [p for p, v in enumerate(graph.vertices) if next(_predecessors(v), None) is None]
+        frames = [-1] * len(vertices)
+        pending = [p for p, v in enumerate(vertices) if next(_predecessors(v), None) is None]
         for place in pending:
             frames[place] = 0
         while pending:
             place = pending.pop()
-            frame = self._target_frame(graph.vertices[place], frames[place])
+            frame = self._target_frame(vertices[place], frames[place])
             for consumer in consumers[place]:
                 if frames[consumer] < 0:
                     frames[consumer] = frame
                     pending.append(consumer)
                 elif frames[consumer] != frame:
-                    raise _mixed_frames_error(graph.vertices[consumer])
+                    raise _mixed_frames_error(vertices[consumer])
         return [max(0, frame) for frame in frames]
 
     def _target_frame(self, vertex: Vertex, frame: int) -> int:
@@ -114,7 +113,7 @@ class Wiring:
     def _allocate_slots(self) -> list[WiredVertex]:
         wired_vertices: list[WiredVertex] = []
         for number, (vertex, frame_index) in enumerate(
-            zip(self._vertices, self._frame_of, strict=True)
+            zip(self.graph.vertices, self._frame_of, strict=True)
         ):
             frame = self.frames[frame_index]
             first, values = len(frame.values), _initial_slots(vertex)
@@ -132,16 +131,16 @@ class Wiring:
             wired_vertices.append(wired)
         return wired_vertices
 
-    def _fetch_slots(self, graph: TokenGraph) -> range:
+    def _fetch_slots(self) -> range:
         """Append slots for the fetched values to the root frame; they belong to no vertex."""
         values = self.frames[0].values
         first = len(values)
-        values += [f.value if isinstance(f, Known) else EMPTY for f in graph.fetches]
+        values += [f.value if isinstance(f, Known) else EMPTY for f in self.graph.fetches]
         return range(first, len(values))
 
     # Edges
 
-    def _connect(self, graph: TokenGraph) -> None:
+    def _connect(self) -> None:
         for wired in self._wired:
             vertex, index = wired.spec, wired.place
             for position, source in enumerate(vertex.inputs):
@@ -154,15 +153,16 @@ class Wiring:
                 edges.plain.append((index, wired.first + position))
                 if vertex.kind not in _ENDS_DEAD:
                     edges.dead.append(index)
-            for predecessor in [self._wired[control] for control in dict.fromkeys(vertex.controls)]:
-                is_trigger = vertex.kind is VertexKind.TRIGGER
-                (predecessor.triggers if is_trigger else predecessor.controls).append(index)
-                predecessor.is_awaited = True
-        for slot, source in zip(self.fetches, graph.fetches, strict=True):
+            for control in dict.fromkeys(vertex.controls):
+                self._wired[control].controls.append(index)
+        for slot, source in zip(self.fetches, self.graph.fetches, strict=True):
             if isinstance(source, Source):
                 self._edges_of(source).plain.append((-1, slot))
+        root = self.frames[0]
+        sources = [place for place, count in enumerate(root.pending) if not count]
+        root.ready = [place for place in reversed(sources) if place >= self.graph.feeds]
         # Fetch slots decrement the count at index -1, which belongs to no vertex and never fires.
-        self.frames[0].pending.append(0)
+        root.pending.append(0)
 
     def _edges_of(self, source: Source) -> Edges:
         return self._wired[source.vertex].edges[source.output]
