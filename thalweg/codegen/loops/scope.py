@@ -8,7 +8,7 @@ before the loop. A `Scope` is the lane scopes of the vectors that are interleave
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -54,25 +54,25 @@ _INT32: Any = np.dtype(np.int32)
 
 
 class KernelContext(Frame):
-    """What all scopes of a kernel share: the function, its buffers, and how it faults."""
+    """What all scopes of a kernel share: the function, its buffers, how it faults and reduces."""
 
     is_aligned = False  # buffers are aligned for any vector
     is_simt = False  # lanes are of one GPU thread, whose masks are branches
     #: calls whose results are rounded to these dtypes at once, so that approximations suffice
     hidden: Mapping[Expr, Dtype] = MappingProxyType({})
 
-    def __init__(
-        self,
-        b: Builder,
-        pointers: Mapping[Argument, Value],
-        words: Mapping[int, Value],
-        fault: Callable[[Builder, Value], None],
-        reduce_masked: Callable[[LaneScope, Reduce, Value | None], Value],
-    ) -> None:
-        super().__init__(b, pointers, words)
-        self.fault, self.reduce_masked = fault, reduce_masked
-        #: which expressions may be executed speculatively
-        self.speculatable = speculation_safety()
+    def fault(self, b: Builder, condition: Value) -> None:
+        """Emit a fault under a scalar condition: some lane divides by zero."""
+        raise NotImplementedError
+
+    def reduce_masked(self, vector: LaneScope, expr: Reduce, mask: Value | None) -> Value:
+        """The value of a reduction in the lanes of a mask."""
+        raise NotImplementedError
+
+    @cached_property
+    def speculatable(self) -> Fold[bool]:
+        """Whether an expression may be executed speculatively."""
+        return speculation_safety()
 
     @cached_property
     def sensitive(self) -> Fold[bool]:
