@@ -111,7 +111,6 @@ class LaneScope(PointEvaluator):
         super().__init__(context, values, lanes, vector, tail, context.fault)
         self.context, self.parent = context, parent
         self.bound_variables = frozenset(values)
-        self._loaded: dict[Any, Value] = {}
         self.spilled: dict[Expr, Spill] = {}
         self._branch_depth = 0  # enclosing branches of selects
 
@@ -280,13 +279,7 @@ class LaneScope(PointEvaluator):
         return super()._leaf_value(expr, mask)
 
     def _load(self, argument: Argument, offset: Affine, mask: Value | None) -> Value:
-        if argument.contains(offset):
-            mask = self.tail
-        address = self.locate(argument, offset, mask)
-        key = argument, address, self._read_mask(address, mask)
-        if key not in self._loaded:
-            self._loaded[key] = self.read(*key)
-        return self._loaded[key]
+        return super()._load(argument, offset, self.tail if argument.contains(offset) else mask)
 
     # Addresses
 
