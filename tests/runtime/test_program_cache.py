@@ -223,7 +223,7 @@ def test_a_file_that_did_not_change_is_not_read_again(
 ) -> None:
     def digest() -> str:
         sources.own_digest.cache_clear()
-        sources._kept_digests.cache_clear()
+        sources._folder_digest.cache_clear()
         with processes.next():
             return sources.own_digest(("lower",))
 

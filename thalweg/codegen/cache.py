@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -188,6 +188,9 @@ class Loaded:
     scratch: int
 
 
+_Futures = dict[str, Future[Loaded]]  # by the names of kernels
+
+
 def load(modules: Sequence[Emitted], target: CpuTarget) -> list[Addresses]:
     """The addresses of the functions of each module; they stay valid until the process ends."""
     return [kernel.functions for kernel in load_all([as_request(m) for m in modules], target)]
@@ -244,12 +247,17 @@ class Kernels:
         """The requested kernels. Concurrent requests for one key compile it once."""
         keys = [name_of(request, target) for request in requests]
         wanted = dict(zip(keys, requests, strict=True))
-        futures, own_requests = self._claim_requests(wanted)
+        with self._lock:
+            known = {key: self._futures[key] for key in wanted if key in self._futures}
+            own = {key: Future[Loaded]() for key in wanted if key not in known}
+            self._futures.update(own)
+        self.count(memory_hits=len(known))
         try:
-            self._fulfil(own_requests, futures, target)
+            self._fulfil(own, wanted, target)
         except BaseException as error:
-            self._fail(own_requests, futures, error)
+            self._fail(own, error)
             raise
+        futures = known | own
         return [futures[key].result() for key in keys]
 
     def find(self, names: Sequence[str], target: CpuTarget) -> list[Loaded] | None:
@@ -281,43 +289,25 @@ class Kernels:
         for key in [key for key, future in self._futures.items() if not future.done()]:
             del self._futures[key]
 
-    def _claim_requests(
-        self, wanted: dict[str, Request]
-    ) -> tuple[dict[str, Future[Loaded]], dict[str, Request]]:
-        """The futures of all wanted keys, and the requests that this thread must fulfil."""
-        with self._lock:
-            known = {key: self._futures[key] for key in wanted if key in self._futures}
-            own_requests = {key: request for key, request in wanted.items() if key not in known}
-            claimed = {key: Future[Loaded]() for key in own_requests}
-            self._futures.update(claimed)
-        futures = known | claimed
-        self.count(memory_hits=len(wanted) - len(own_requests))
-        return futures, own_requests
-
-    def _fulfil(
-        self,
-        own_requests: dict[str, Request],
-        futures: dict[str, Future[Loaded]],
-        target: CpuTarget,
-    ) -> None:
+    def _fulfil(self, own: _Futures, wanted: dict[str, Request], target: CpuTarget) -> None:
+        """Find or compile the kernels of this thread's own futures."""
         missing: dict[str, Request] = {}
-        for key, request in own_requests.items():
+        for key, future in own.items():
             found = self._from_disk(key, target)
             if found is None:
-                missing[key] = request
+                missing[key] = wanted[key]
             else:
-                futures[key].set_result(found)
+                future.set_result(found)
         for key, kernel in self._compile(missing, target) if missing else ():
-            futures[key].set_result(kernel)
+            own[key].set_result(kernel)
 
-    def _fail(
-        self, own_requests: Iterable[str], futures: dict[str, Future[Loaded]], error: BaseException
-    ) -> None:
+    def _fail(self, own: _Futures, error: BaseException) -> None:
         """Raise the error in threads that wait for unfinished keys; a later request retries."""
-        for key in (key for key in own_requests if not futures[key].done()):
-            with self._lock:
-                self._futures.pop(key, None)
-            futures[key].set_exception(error)
+        for key, future in own.items():
+            if not future.done():
+                with self._lock:
+                    self._futures.pop(key, None)
+                future.set_exception(error)
 
     def _from_disk(self, key: str, target: CpuTarget) -> Loaded | None:
         content = self.disk.read(key) if self.disk else None

@@ -192,7 +192,6 @@ class Point(PointEvaluator):
     """A point of a contraction.
 
     Variables have the values `values`, plus a constant `displacement`. `sum` is the finished sum.
-    `base_addresses` caches addresses without the displacement, for all points that share it.
     """
 
     frame: Frame
@@ -202,9 +201,6 @@ class Point(PointEvaluator):
     tail: Value | None = None
     sum: Value | None = None
     displacement: Mapping[Variable, int] = field(default_factory=dict[Variable, int])
-    base_addresses: dict[tuple[Argument, Affine], Value] = field(
-        default_factory=dict[tuple[Argument, Affine], Value]
-    )
 
     def __post_init__(self) -> None:
         super().__init__(self.frame, self.values, self.lanes, self.vector, self.tail)
@@ -239,18 +235,11 @@ class Point(PointEvaluator):
                 distance = frame.add(distance, frame.multiply(value, factor))
             else:
                 distances.append(self._times(value, factor))
-        base = frame.element(self._base_address(argument, offset, scalar), scalar, distance)
+        # The address without the displacement, which all points of a tile share.
+        start = frame.evaluate(Affine(offset.constant, {**offset.strides}), self.values)
+        base = self.builder.element(frame.pointers[argument], scalar, start)
+        base = frame.element(base, scalar, distance)
         return self._spread(argument, offset, base, distances, I64.of(self.lanes))
-
-    def _base_address(self, argument: Argument, offset: Affine, scalar: str) -> Value:
-        """The address of the variable terms of an offset, without displacement."""
-        key = argument, offset
-        if key not in self.base_addresses:
-            start = self.frame.evaluate(Affine(offset.constant, {**offset.strides}), self.values)
-            self.base_addresses[key] = self.builder.element(
-                self.frame.pointers[argument], scalar, start
-            )
-        return self.base_addresses[key]
 
     def store(self, store: Store, value: Value, mask: Value | None = None) -> None:
         """Store a value in the lanes of a mask; in one place for all, that of the last lane."""

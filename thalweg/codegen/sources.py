@@ -1,19 +1,16 @@
 """A digest of the compiler's own source, part of every cache key: other versions miss.
 
-Comments and docstrings do not count. Each file's digest is kept on disk beside the kernels with the
-file's time and size, as Python keeps bytecode: a process whose files are unchanged reads none.
+Comments and docstrings do not count. Each folder's digest is kept on disk beside the kernels, under
+the times and sizes of its files: a process whose files are unchanged reads none.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
-from collections.abc import Iterator, Sequence
-from functools import cache
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import NamedTuple
 
 from thalweg.codegen.cache import shared_disk
 from thalweg.platform.caches import memoized
@@ -29,57 +26,36 @@ _TOKEN = re.compile(
 )
 
 
-class _FileEntry(NamedTuple):
-    """The digest of a file, valid while its modification time and size are these."""
-
-    time: int
-    size: int
-    digest: str
-
-
 @memoized(64)
 def own_digest(folders: tuple[str, ...]) -> str:
     """A digest of the Python code in some folders of this package."""
-    known = _kept_digests()
-    before = dict(known)
-    result = _digest(_PACKAGE, folders, known)
+    return _combined(map(_folder_digest, folders))
+
+
+@memoized(64)
+def _folder_digest(folder: str) -> str:
+    """A digest of a folder of this package, kept on disk for files of these times and sizes."""
+    files = sorted(_python_files(str(_PACKAGE / folder)))
+    name = blake2b(f"code digest of {files}".encode(), digest_size=32).hexdigest()
     disk = shared_disk()
-    if known != before and disk is not None:
-        disk.write(_table_name(), json.dumps(known, separators=(",", ":")).encode())
-    return result
-
-
-@cache
-def _kept_digests() -> dict[str, _FileEntry]:
-    disk = shared_disk()
-    content = None if disk is None else disk.read(_table_name())
-    try:
-        return {path: _FileEntry(*known) for path, known in json.loads(content or b"{}").items()}
-    except (TypeError, ValueError, AttributeError):  # not written by this code
-        return {}
-
-
-def _table_name() -> str:
-    return blake2b(f"code digests of {_PACKAGE}".encode(), digest_size=32).hexdigest()
+    known = None if disk is None else disk.read(name)
+    if known is None:
+        known = code_digest(_PACKAGE, [folder]).encode()
+        if disk is not None:
+            disk.write(name, known)
+    return known.hex()  # whatever bytes these are
 
 
 def code_digest(package: Path, folders: Sequence[str]) -> str:
     """A digest of the Python code in some folders of a package, without the disk cache."""
-    return _digest(package, folders, {})
-
-
-def _digest(package: Path, folders: Sequence[str], known: dict[str, _FileEntry]) -> str:
-    """A digest of all files. `known` has digests of unchanged files, and gets those of others."""
-    parts: list[str] = []
     start = len(str(package)) + 1
-    for folder in folders:
-        for path, time, size in sorted(_python_files(str(package / folder))):
-            name = path[start:]
-            found = known.get(name)
-            if found is None or found.time != time or found.size != size:
-                found = known[name] = _FileEntry(time, size, _file_digest(path))
-            parts.append(f"{name} {found.digest}")
-    return blake2b("\n".join(parts).encode(), digest_size=20).hexdigest()
+    files = [sorted(_python_files(str(package / folder))) for folder in folders]
+    paths = [path for each in files for path, _, _ in each]
+    return _combined(f"{path[start:]} {_file_digest(path)}" for path in paths)
+
+
+def _combined(digests: Iterable[str]) -> str:
+    return blake2b("\n".join(digests).encode(), digest_size=20).hexdigest()
 
 
 def _python_files(folder: str) -> Iterator[tuple[str, int, int]]:

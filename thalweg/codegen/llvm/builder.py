@@ -407,10 +407,7 @@ class Builder:
         if mask is None:
             return self.emit(kind, f"load {kind}, {address}, align {align}")
         name, zero = f"llvm.masked.load.{suffix(kind)}.p0", Value(kind, "zeroinitializer")
-        self.module.declare(name, kind, [POINTER, mask.type, kind])
-        return self.emit(
-            kind, f"call {kind} @{name}(ptr align {align} {address.text}, {mask}, {zero})"
-        )
+        return self.call(name, kind, _aligned(address, align), mask, zero)
 
     def store(
         self, value: Value, address: Value, mask: Value | None = None, aligned: int = 1
@@ -425,8 +422,7 @@ class Builder:
             return
         mask = self._opaque_mask(mask) if kind.bits < 32 else mask
         name = f"llvm.masked.store.{suffix(kind)}.p0"
-        self.module.declare(name, VOID, [kind, POINTER, mask.type])
-        self.line(f"call void @{name}({value}, ptr align {align} {address.text}, {mask})")
+        self.call(name, VOID, value, _aligned(address, align), mask)
 
     def _opaque_mask(self, mask: Value) -> Value:
         """A mask that LLVM cannot see through. Of a truncated vector with one known lane to store,
@@ -442,23 +438,14 @@ class Builder:
         """Load from a vector of addresses, in the lanes of the mask; others are zero."""
         mask = mask or constant(kind.like("i1"), True)
         name = f"llvm.masked.gather.{suffix(kind)}.v{kind.lanes}p0"
-        zero = Value(kind, "zeroinitializer")
-        align = alignment(kind)
-        self.module.declare(name, kind, [addresses.type, mask.type, kind])
-        return self.emit(
-            kind,
-            f"call {kind} @{name}({addresses.type} align {align} {addresses.text}, {mask}, {zero})",
-        )
+        places, zero = _aligned(addresses, alignment(kind)), Value(kind, "zeroinitializer")
+        return self.call(name, kind, places, mask, zero)
 
     def scatter(self, value: Value, addresses: Value, mask: Value | None) -> None:
         """Store to a vector of addresses, in lane order, in the lanes of the mask."""
         kind, mask = value.type, mask or constant(value.type.like("i1"), True)
         name = f"llvm.masked.scatter.{suffix(kind)}.v{kind.lanes}p0"
-        align = alignment(kind)
-        self.module.declare(name, VOID, [kind, addresses.type, mask.type])
-        self.line(
-            f"call void @{name}({value}, {addresses.type} align {align} {addresses.text}, {mask})"
-        )
+        self.call(name, VOID, value, _aligned(addresses, alignment(kind)), mask)
 
     # Control flow
 
@@ -552,6 +539,11 @@ class Builder:
             self.emit(one.type, f"phi {one.type} [{one.text}, %{left}], [{two.text}, %{right}]")
             for one, two in zip(first, second, strict=True)
         ]
+
+
+def _aligned(addresses: Value, align: int) -> Value:
+    """Addresses as an argument of a call that promises their alignment in bytes."""
+    return Value(addresses.type, f"align {align} {addresses.text}")
 
 
 def suffix(kind: Type) -> str:

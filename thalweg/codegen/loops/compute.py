@@ -7,7 +7,7 @@ are needed again are spilled to memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import cycle
@@ -35,6 +35,7 @@ from thalweg.codegen.math.conversion import register_type
 from thalweg.codegen.math.elements import Accumulator, State, accumulator_of
 from thalweg.ir.dynamic import is_static
 from thalweg.ir.expr import Const, Expr, Reduce, Select
+from thalweg.ir.kernel import Argument
 from thalweg.ir.loop import Variable
 from thalweg.ir.rewrite import free_variables, postorder
 
@@ -72,12 +73,19 @@ class ReductionNest:
         return self.lanes.block if self.lanes is not None and is_last else 1
 
 
-class ExpressionEmitter:
+class ExpressionEmitter(KernelContext):
     """Emits the expressions of a kernel."""
 
-    def __init__(self, plan: Plan, builder: Builder, context: KernelContext) -> None:
-        self._plan, self._b, self._context = plan, builder, context
-        self._safe = context.speculatable
+    def __init__(
+        self,
+        plan: Plan,
+        b: Builder,
+        pointers: Mapping[Argument, Value],
+        words: Mapping[int, Value],
+        fault: Value,
+    ) -> None:
+        super().__init__(b, pointers, words)
+        self._plan, self._fault_word = plan, fault
         self._reduced = plan.form.every(Reduce)
         self._outside = outside_reductions(plan.form.roots)
         self._long = _long_expressions(plan.form.parts)
@@ -86,8 +94,8 @@ class ExpressionEmitter:
         """The extent of a variable."""
         for inner, blocks in self._plan.blocks.items():
             if variable is blocks:
-                return self._context.ceil_div(self.extent(inner), BLOCK)
-        return self._context.integer(variable.extent)
+                return self.ceil_div(self.extent(inner), BLOCK)
+        return self.integer(variable.extent)
 
     def hoist(self, scope: Scope, certain: Sequence[Expr], perhaps: Sequence[Expr] = ()) -> None:
         """Compute the parts of expressions that are invariant in inner loops. Those of `certain`
@@ -106,7 +114,7 @@ class ExpressionEmitter:
         bound, result = scope.bound_variables, dict[Expr, None]()
         roots = [*((r, True) for r in certain), *((r, False) for r in perhaps)]
         for expr, sure in _walk(roots, lambda expr: free_variables(expr) <= bound):
-            if free_variables(expr) <= bound and (sure or self._safe.of(expr)):
+            if free_variables(expr) <= bound and (sure or self.speculatable.of(expr)):
                 result[expr] = None
         return list(result)
 
@@ -127,7 +135,7 @@ class ExpressionEmitter:
             for expr, sure in _walk([(expr, True) for expr in found], has_value)
             if isinstance(expr, Reduce)
             and free_variables(expr) <= bound
-            and (sure or self._safe.of(expr))
+            and (sure or self.speculatable.of(expr))
             and not has_value(expr)
         }
         return [expr for expr in postorder(found) if isinstance(expr, Reduce) and expr in chosen]
@@ -159,7 +167,7 @@ class ExpressionEmitter:
             slots = self._reduce_in_lanes(scope, group, lane, accumulate)
         for vector, slot in zip(scope.vectors, slots, strict=True):
             for expr, state in split_states(group, slot):
-                vector.define(expr, accumulator_of(expr).result(self._b, state))
+                vector.define(expr, accumulator_of(expr).result(self.b, state))
         for vector, memory in zip(scope.vectors, spilled, strict=True):
             vector.spilled |= memory
 
@@ -194,11 +202,11 @@ class ExpressionEmitter:
 
     def _spill_slot(self, expr: Expr, variable: Variable, count: int, lanes: int) -> Spill:
         kind = register_type(expr.dtype, lanes)
-        return Spill(self._b.stack(kind, -(-count // _PADDED) * _PADDED), variable, kind)
+        return Spill(self.b.stack(kind, -(-count // _PADDED) * _PADDED), variable, kind)
 
     def _reduce_nest(self, scope: Scope, nest: ReductionNest, start: Slots, block: int) -> Slots:
         """The final states of a nest, summed in blocks where sums are long."""
-        totals = BlockTotals(self._b, nest.group)
+        totals = BlockTotals(self.b, nest.group)
         split = block_split(nest.iterations, block) if totals.is_compensated else None
         if split is None:
             return self._merge_vectors(nest, self._loop_nest(scope, nest, start))
@@ -223,7 +231,7 @@ class ExpressionEmitter:
         self, scope: Scope, nest: ReductionNest, start: Slots, split: BlockSplit
     ) -> Slots:
         """The same where there may be a single block at run time, which then needs no totals."""
-        b, totals = self._b, BlockTotals(self._b, nest.group)
+        b, totals = self.b, BlockTotals(self.b, nest.group)
         none = totals.start(_merged_slots(nest, start))
         count = self.extent(nest.variables[0])
         with self._block_loop(nest, split, [*flatten(none), *flatten(start)]) as (loop, span):
@@ -250,10 +258,10 @@ class ExpressionEmitter:
         self, nest: ReductionNest, split: BlockSplit, carried: Sequence[Value]
     ) -> Generator[tuple[Loop, Span]]:
         """A loop over the blocks of a nest; yields it and the span of a block."""
-        count, frame = self.extent(nest.variables[split.position]), self._context
+        count = self.extent(nest.variables[split.position])
         size = split.size * nest.unit(split.position)
-        with self._b.loop(0, count, size, carried) as loop:
-            yield loop, (loop.index, frame.minimum(frame.add(loop.index, size), count))
+        with self.b.loop(0, count, size, carried) as loop:
+            yield loop, (loop.index, self.minimum(self.add(loop.index, size), count))
 
     def _loop_nest(
         self, scope: Scope, nest: ReductionNest, slots: Slots, span: Span | None = None
@@ -265,7 +273,7 @@ class ExpressionEmitter:
         span = span or (constant(I64, 0), self.extent(first))
         if nest.lanes is not None and len(nest.variables) == 1:
             return nest.lanes.run(scope, span, nest.inside, slots)
-        with self._b.loop(*span, 1, flatten(slots)) as loop:
+        with self.b.loop(*span, 1, flatten(slots)) as loop:
             inner = scope.bind({first: loop.index})
             self.hoist(inner, nest.bodies)
             carried = unflatten(slots, loop.carried)
@@ -292,7 +300,7 @@ class ExpressionEmitter:
 
     def _accumulated(self, vector: LaneScope, expr: Reduce, state: State) -> State:
         variables = expr.variables
-        b, accumulator = self._b, accumulator_of(expr)
+        b, accumulator = self.b, accumulator_of(expr)
         element = vector.value_as(expr.body, accumulator.dtype, vector.tail)
         position = element
         if accumulator.row.gives_position:
@@ -308,7 +316,7 @@ class ExpressionEmitter:
         """Reduce in interleaved vectors, then merge the partial states in a fixed order."""
         width = vector_width(lane, self._plan.target.lanes)
         copies = self._lane_interleave(lane, width, group)
-        loop = VectorLoop(self._context, lane, width, copies, self._plan.masks_tails)
+        loop = VectorLoop(self, lane, width, copies, self._plan.masks_tails)
         others = [v for v in group[0].variables if v is not lane]
         start = [initial_states(group, lanes) for lanes in loop.slot_lanes]
         nest = ReductionNest((*others, lane), group, body, loop)
@@ -332,7 +340,7 @@ class ExpressionEmitter:
         """Merge the states of all slots and of all their lanes."""
 
         def across(accumulator: Accumulator, state: State) -> State:
-            return accumulator.reduce_lanes(self._b, state)
+            return accumulator.reduce_lanes(self.b, state)
 
         return self._merge_slots(group, [map_states(group, slot, across) for slot in slots])
 
@@ -341,7 +349,7 @@ class ExpressionEmitter:
         while len(states) > 1:
             odd: list[State] = states[-1:] if len(states) % 2 else []
             pairs = zip(states[::2], states[1::2], strict=False)
-            states = [*(accumulator.merge(self._b, one, other) for one, other in pairs), *odd]
+            states = [*(accumulator.merge(self.b, one, other) for one, other in pairs), *odd]
         return states[0]
 
     def _lane_interleave(self, lane: Variable, width: int, group: Sequence[Reduce]) -> int:

@@ -10,59 +10,46 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import cached_property
 
 import numpy as np
 
 from thalweg.codegen.llvm.builder import I64, Builder, Value, constant
 from thalweg.codegen.loops.compute import ExpressionEmitter
 from thalweg.codegen.loops.lanes import Slots, VectorLoop, flatten, initial_states
-from thalweg.codegen.loops.plan import BLOCK, Plan
-from thalweg.codegen.loops.scope import KernelContext, LaneScope, Scope
+from thalweg.codegen.loops.plan import BLOCK
+from thalweg.codegen.loops.scope import LaneScope, Scope
 from thalweg.codegen.loops.simplify import static_extent
 from thalweg.codegen.math.elements import accumulator_of, combine_elements
 from thalweg.codegen.point import Address
 from thalweg.ir.expr import Expr, Scan
 from thalweg.ir.functions.reductions import REDUCTIONS
-from thalweg.ir.kernel import Argument, Check, Store
+from thalweg.ir.kernel import Check, Store
 from thalweg.ir.loop import Variable
 
 #: The fault word of an integer division by zero.
 _DIVISION_FAULT = 1
 
 
-class StatementEmitter:
+class StatementEmitter(ExpressionEmitter):
     """Emits the statements of a kernel into a function."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        builder: Builder,
-        pointers: dict[Argument, Value],
-        words: dict[int, Value],
-        fault: Value,
-    ) -> None:
-        self._plan, self._b = plan, builder
-        self._fault_word = fault
-        self._context = KernelContext(
-            builder,
-            pointers,
-            words,
-            lambda _, condition: self._report_fault(condition, _DIVISION_FAULT),
-            lambda vector, expr, mask: self._expressions.reduce_masked(vector, expr, mask),
-        )
-        self._expressions = self._expression_emitter()
-        self._statements: list[Check | Store] = [*plan.form.checks, *plan.form.stores]
-        self._scans = plan.form.every(Scan)
+    @cached_property
+    def _statements(self) -> list[Check | Store]:
+        return [*self._plan.form.checks, *self._plan.form.stores]
 
-    def _expression_emitter(self) -> ExpressionEmitter:
-        """The emitter of expressions."""
-        return ExpressionEmitter(self._plan, self._b, self._context)
+    @cached_property
+    def _scans(self) -> list[Scan]:
+        return self._plan.form.every(Scan)
 
     # Faults
 
+    def fault(self, b: Builder, condition: Value) -> None:
+        self._report_fault(condition, _DIVISION_FAULT)
+
     def _report_fault(self, condition: Value, fault: int) -> None:
-        with self._b.when(condition):
-            self._b.line(
+        with self.b.when(condition):
+            self.b.line(
                 f"store atomic {constant(I64, fault)}, {self._fault_word} monotonic, align 8"
             )
 
@@ -79,24 +66,24 @@ class StatementEmitter:
         states = dict(zip([(c, s) for c in scope.vectors for s in scans], carried, strict=True))
         for scan in scans:
             accumulator, body, exclusive = accumulator_of(scan), scan.body, scan.exclusive
-            self._expressions.hoist(scope, [body])
+            self.hoist(scope, [body])
             for vector in scope.vectors:
                 before = states[vector, scan]
                 element = vector.value_as(body, accumulator.dtype, vector.tail)
-                (after,) = accumulator.accumulate(self._b, [before], element, element)
+                (after,) = accumulator.accumulate(self.b, [before], element, element)
                 states[vector, scan] = after
                 vector.define(scan, before if exclusive else after)
         return list(states.values())
 
     # Hoisting
 
-    def _hoist(self, scope: Scope, statements: Sequence[Check | Store]) -> None:
+    def _hoist_statements(self, scope: Scope, statements: Sequence[Check | Store]) -> None:
         """Compute what statements here and in inner loops need and what is invariant in those."""
         certain = [root for statement in statements for root in _unconditional_roots(statement)]
         perhaps = [
             root for statement in statements for root in statement.roots if root not in certain
         ]
-        self._expressions.hoist(scope, certain, perhaps)
+        self.hoist(scope, certain, perhaps)
 
     # Stores and checks
 
@@ -116,12 +103,12 @@ class StatementEmitter:
                     evaluated = self._evaluate_store(vector, statement)
                     stored.append((statement, vector, *evaluated))
         if stored:
-            with self._b.when(guard()) if guard else nullcontext():
+            with self.b.when(guard()) if guard else nullcontext():
                 for one in stored:
                     self._store(*one)
 
     def _check(self, vector: LaneScope, check: Check) -> None:
-        b = self._b
+        b = self.b
         holds = vector.value_as(check.condition, np.bool_, vector.tail)
         fails = b.binary("xor", holds, True)
         if vector.tail is not None:
@@ -148,7 +135,7 @@ class StatementEmitter:
             return
         if row:
             old = vector.read(store.buffer, address, mask)
-            value = combine_elements(self._b, row, store.buffer.dtype, old, value)
+            value = combine_elements(self.b, row, store.buffer.dtype, old, value)
         vector.write(store.buffer, address, value, mask)
 
 
@@ -168,21 +155,20 @@ class CpuEmitter(StatementEmitter):
     def write(self, thread: Value, threads: Value) -> None:
         """Emit the whole kernel, as thread number `thread` of `threads` runs it."""
         self._threads = thread, threads
-        scope = Scope((LaneScope(self._context),))
-        with (
-            self._b.when(self._is_first()) if self._plan.threaded_levels is None else nullcontext()
-        ):
+        scope = Scope((LaneScope(self),))
+        with self.b.when(self._is_first()) if self._plan.threaded_levels is None else nullcontext():
             self._level(scope, 0)
 
     def _is_first(self) -> Value:
-        return self._b.compare("eq", self._threads[0], 0)
+        return self.b.compare("eq", self._threads[0], 0)
 
     # Levels of the kernel's loops
 
     def _level(self, scope: Scope, depth: int) -> None:
         """Emit all that runs where the first `depth` variables are bound, inner loops included."""
-        here = [statement for statement in self._statements if self._plan.depth(statement) == depth]
-        self._hoist(scope, [work for work in self._statements if self._plan.depth(work) >= depth])
+        here = [work for work in self._statements if self._plan.depth(work) == depth]
+        inside = [work for work in self._statements if self._plan.depth(work) >= depth]
+        self._hoist_statements(scope, inside)
         split = self._plan.threaded_levels
         once = split is not None and depth <= split[0]
         self._execute(scope, here, self._is_first if once else None)
@@ -201,57 +187,53 @@ class CpuEmitter(StatementEmitter):
 
     def _thread_bounds(self, depth: int, count: Value, unit: int) -> tuple[Value, Value]:
         """The range of a loop on this thread: whole units, except at the end of the loop."""
-        frame = self._context
         if not self._is_threaded(depth):
             return constant(I64, 0), count
-        first, last = frame.shares(frame.ceil_div(count, unit), *self._threads)
+        first, last = self.shares(self.ceil_div(count, unit), *self._threads)
         if unit == 1:
             return first, last
-        return frame.multiply(first, unit), frame.minimum(frame.multiply(last, unit), count)
+        return self.multiply(first, unit), self.minimum(self.multiply(last, unit), count)
 
     def _is_threaded(self, depth: int) -> bool:
         """Whether threads share the loop at a depth."""
         return self._plan.threaded_levels is not None and self._plan.threaded_levels[0] == depth
 
     def _scalar_loop(self, scope: Scope, depth: int, variable: Variable) -> None:
-        count = self._expressions.extent(variable)
+        count = self.extent(variable)
         first, last = self._thread_bounds(depth, count, 1)
         if variable in self._plan.blocks:
             first, last = self._block_bounds(scope, variable, count)
         scans = [scan for scan in self._scans if scan.variable is variable]
         carried = self._initial_scans(scope, scans)
-        with self._b.loop(first, last, 1, carried) as loop:
+        with self.b.loop(first, last, 1, carried) as loop:
             index = loop.index
             if variable in self._plan.backward:
-                index = self._b.binary("sub", self._context.add(count, -1), index)
+                index = self.b.binary("sub", self.add(count, -1), index)
             inner = scope.bind({variable: index})
             loop.next = self._advance_scans(inner, scans, loop.carried)
             self._level(inner, depth + 1)
 
     def _block_bounds(self, scope: Scope, variable: Variable, count: Value) -> tuple[Value, Value]:
         """The range of a blocked variable in the current block."""
-        frame, number = self._context, scope.vectors[0].at(self._plan.blocks[variable])
-        first = frame.multiply(number, BLOCK)
-        return first, frame.minimum(frame.add(first, BLOCK), count)
+        first = self.multiply(scope.vectors[0].at(self._plan.blocks[variable]), BLOCK)
+        return first, self.minimum(self.add(first, BLOCK), count)
 
     def _collapsed_loop(self, scope: Scope, first: int, last: int) -> None:
         """Emit several loops as one, so that threads have enough iterations to share."""
-        frame, variables = self._context, self._plan.variables[first : last + 1]
-        counts = [self._expressions.extent(variable) for variable in variables]
-        low, high = self._thread_bounds(first, frame.product(counts), 1)
-        with self._b.loop(low, high) as loop:
-            indices = frame.unravel(loop.index, counts)
+        variables = self._plan.variables[first : last + 1]
+        counts = [self.extent(variable) for variable in variables]
+        low, high = self._thread_bounds(first, self.product(counts), 1)
+        with self.b.loop(low, high) as loop:
+            indices = self.unravel(loop.index, counts)
             self._level(scope.bind(dict(zip(variables, indices, strict=True))), last + 1)
 
     def _vector_loop(self, scope: Scope, depth: int) -> None:
         """Emit blocks of interleaved vectors, then single vectors, then a masked or scalar tail."""
         variable, lanes = self._plan.variables[depth], self._plan.width
-        loop = VectorLoop(
-            self._context, variable, lanes, self._plan.interleave, self._plan.masks_tails
-        )
+        loop = VectorLoop(self, variable, lanes, self._plan.interleave, self._plan.masks_tails)
         count = static_extent(variable)
         unit = loop.block if count is not None and count >= _MIN_BLOCKS * loop.block else lanes
-        bounds = self._thread_bounds(depth, self._expressions.extent(variable), unit)
+        bounds = self._thread_bounds(depth, self.extent(variable), unit)
 
         def inside(inner: Scope, slots: Slots) -> Slots:
             self._level(inner, depth + 1)

@@ -8,7 +8,7 @@ before the loop. A `Scope` is the lane scopes of the vectors that are interleave
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -54,25 +54,25 @@ _INT32: Any = np.dtype(np.int32)
 
 
 class KernelContext(Frame):
-    """What all scopes of a kernel share: the function, its buffers, and how it faults."""
+    """What all scopes of a kernel share: the function, its buffers, how it faults and reduces."""
 
     is_aligned = False  # buffers are aligned for any vector
     is_simt = False  # lanes are of one GPU thread, whose masks are branches
     #: calls whose results are rounded to these dtypes at once, so that approximations suffice
     hidden: Mapping[Expr, Dtype] = MappingProxyType({})
 
-    def __init__(
-        self,
-        b: Builder,
-        pointers: Mapping[Argument, Value],
-        words: Mapping[int, Value],
-        fault: Callable[[Builder, Value], None],
-        reduce_masked: Callable[[LaneScope, Reduce, Value | None], Value],
-    ) -> None:
-        super().__init__(b, pointers, words)
-        self.fault, self.reduce_masked = fault, reduce_masked
-        #: which expressions may be executed speculatively
-        self.speculatable = speculation_safety()
+    def fault(self, b: Builder, condition: Value) -> None:
+        """Emit a fault under a scalar condition: some lane divides by zero."""
+        raise NotImplementedError
+
+    def reduce_masked(self, vector: LaneScope, expr: Reduce, mask: Value | None) -> Value:
+        """The value of a reduction in the lanes of a mask."""
+        raise NotImplementedError
+
+    @cached_property
+    def speculatable(self) -> Fold[bool]:
+        """Whether an expression may be executed speculatively."""
+        return speculation_safety()
 
     @cached_property
     def sensitive(self) -> Fold[bool]:
@@ -111,7 +111,6 @@ class LaneScope(PointEvaluator):
         super().__init__(context, values, lanes, vector, tail, context.fault)
         self.context, self.parent = context, parent
         self.bound_variables = frozenset(values)
-        self._loaded: dict[Any, Value] = {}
         self.spilled: dict[Expr, Spill] = {}
         self._branch_depth = 0  # enclosing branches of selects
 
@@ -280,13 +279,7 @@ class LaneScope(PointEvaluator):
         return super()._leaf_value(expr, mask)
 
     def _load(self, argument: Argument, offset: Affine, mask: Value | None) -> Value:
-        if argument.contains(offset):
-            mask = self.tail
-        address = self.locate(argument, offset, mask)
-        key = argument, address, self._read_mask(address, mask)
-        if key not in self._loaded:
-            self._loaded[key] = self.read(*key)
-        return self._loaded[key]
+        return super()._load(argument, offset, self.tail if argument.contains(offset) else mask)
 
     # Addresses
 

@@ -281,6 +281,4 @@ class OutputTransform(Stage):
         if number and across.extent % self.layout.outputs:
             guard = self.b.when(self.output_exists(1, point.values, number))
         with guard:
-            store_sums(
-                self.conv.kernel, replace(point, displacement={across: number}, base_addresses={})
-            )
+            store_sums(self.conv.kernel, replace(point, displacement={across: number}))

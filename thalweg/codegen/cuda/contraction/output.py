@@ -83,7 +83,7 @@ def store_all(problem: Problem, point: GridPoint) -> None:
             point.store(store, value)
         else:
             with point.builder.when(inside):
-                replace(point, base_addresses=dict(point.base_addresses)).store(store, value)
+                replace(point).store(store, value)  # what it computes is not known outside
 
 
 def sum_type(problem: Problem) -> Type:

@@ -19,7 +19,7 @@ from thalweg.codegen.cuda.loops.hidden import hidden_calls
 from thalweg.codegen.cuda.loops.mapping import Mapping, divisor
 from thalweg.codegen.cuda.loops.online import sums_of_powers
 from thalweg.codegen.llvm.builder import I32, I64, Value, constant
-from thalweg.codegen.loops.compute import ExpressionEmitter, ReductionNest
+from thalweg.codegen.loops.compute import ReductionNest
 from thalweg.codegen.loops.emit import StatementEmitter
 from thalweg.codegen.loops.lanes import Slots, Span
 from thalweg.codegen.loops.plan import Plan, is_long
@@ -34,27 +34,6 @@ from thalweg.platform.dtype_traits import is_narrow_float
 _NARROW = 1 << 31
 _MAX_UNROLLED = 27  # iterations: a window of 3x3x3
 _MAX_UNROLLED_INSTRUCTIONS = 4000  # about
-
-
-class GridExpressionEmitter(ExpressionEmitter):
-    """Values in the registers of a thread: it has no memory of its own to spill to. Short loops
-    are straight code, so that their loads are under way together."""
-
-    def _loop_nest(
-        self, scope: Scope, nest: ReductionNest, slots: Slots, span: Span | None = None
-    ) -> Slots:
-        counts = [static_extent(variable) for variable in nest.variables]
-        if span is not None or nest.lanes is not None or not _is_short(counts, nest, scope):
-            return super()._loop_nest(scope, nest, slots, span)
-        first, *others = nest.variables
-        for number in range(counts[0] or 0):
-            inner = scope.bind({first: constant(I64, number)})
-            self.hoist(inner, nest.bodies)
-            slots = self._loop_nest(inner, replace(nest, variables=tuple(others)), slots)
-        return slots
-
-    def _allocate_spills(self, scope: Scope, group: Sequence[Reduce]) -> list[dict[Expr, Spill]]:
-        return [{} for _ in scope.vectors]
 
 
 def _is_short(counts: Sequence[int | None], nest: ReductionNest, scope: Scope) -> bool:
@@ -80,26 +59,24 @@ class GridEmitter(StatementEmitter):
     ) -> None:
         self.mapping, self._grid = mapping, Grid.of(builder)
         super().__init__(_plan(mapping), builder, pointers, words, fault)
-        self._context.is_aligned, self._context.is_simt = is_aligned, True
-        self._context.hidden = hidden_calls(mapping.form, set(sums_of_powers(mapping).values()))
+        self.is_aligned, self.is_simt = is_aligned, True
+        self._powers = sums_of_powers(mapping)
+        self.hidden = hidden_calls(mapping.form, set(self._powers.values()))
         self._builder = builder
 
     def write(self) -> None:
         """The whole kernel."""
         raise NotImplementedError
 
-    def _expression_emitter(self) -> ExpressionEmitter:
-        return GridExpressionEmitter(self._plan, self._b, self._context)
-
     @property
     def _root(self) -> Scope:
-        return Scope((LaneScope(self._context),))
+        return Scope((LaneScope(self),))
 
     def _report_fault(self, condition: Value, fault: int) -> None:
-        with self._b.when(condition):
+        with self.b.when(condition):
             code = constant(I64, fault)
             kind = 'syncscope("device") monotonic, align 8'
-            self._b.emit(I64, f"atomicrmw umax {self._fault_word}, {code} {kind}")
+            self.b.emit(I64, f"atomicrmw umax {self._fault_word}, {code} {kind}")
 
     def _stored_value(self, copy: LaneScope, store: Store, mask: Value | None) -> Value:
         """A float32 number that is stored as a narrow float is rounded on its way to memory."""
@@ -120,24 +97,44 @@ class GridEmitter(StatementEmitter):
         else:
             super()._store(store, copy, place, value, mask)
 
+    # Reductions of a thread
+
+    def _loop_nest(
+        self, scope: Scope, nest: ReductionNest, slots: Slots, span: Span | None = None
+    ) -> Slots:
+        """Short loops are straight code, so that their loads are under way together."""
+        counts = [static_extent(variable) for variable in nest.variables]
+        if span is not None or nest.lanes is not None or not _is_short(counts, nest, scope):
+            return super()._loop_nest(scope, nest, slots, span)
+        first, *others = nest.variables
+        for number in range(counts[0] or 0):
+            inner = scope.bind({first: constant(I64, number)})
+            self.hoist(inner, nest.bodies)
+            slots = self._loop_nest(inner, replace(nest, variables=tuple(others)), slots)
+        return slots
+
+    def _allocate_spills(self, scope: Scope, group: Sequence[Reduce]) -> list[dict[Expr, Spill]]:
+        """A thread has no memory of its own to spill to."""
+        return [{} for _ in scope.vectors]
+
     # Numbers
 
     def _wide(self, value: Value) -> Value:
-        return self._b.convert("zext", value, "i64")
+        return self.b.convert("zext", value, "i64")
 
     def _times(self, one: Value, other: Value) -> Value:
-        return self._b.binary("mul", one, other)
+        return self.b.binary("mul", one, other)
 
     def _plus(self, one: Value, other: Value) -> Value:
-        return self._b.binary("add", one, other)
+        return self.b.binary("add", one, other)
 
     def count(self, variables: Sequence[Variable], width: int = 1) -> Value:
         """How many values some variables have together, `width` of the last at a time."""
         total = constant(I64, 1)
         for variable in variables:
-            extent = self._expressions.extent(variable)
+            extent = self.extent(variable)
             total = extent if total.text == "1" else self._times(total, extent)
-        return total if width == 1 else self._b.binary("udiv", total, width)
+        return total if width == 1 else self.b.binary("udiv", total, width)
 
     def digits(
         self, number: Value, variables: Sequence[Variable], width: int = 1
@@ -145,7 +142,7 @@ class GridEmitter(StatementEmitter):
         """The values of variables, of which the last goes fastest, by `width`, at a place."""
         if not variables:
             return {}
-        b, narrow = self._b, _is_narrow(variables)
+        b, narrow = self.b, _is_narrow(variables)
         rest = b.convert("trunc", number, "i32") if narrow else number
         result = dict[Variable, Value]()
         for position in reversed(range(1, len(variables))):
@@ -161,7 +158,7 @@ class GridEmitter(StatementEmitter):
         known = static_extent(variable)
         if known is not None:
             return constant(I32 if narrow else I64, known // step)
-        return self._b.binary("udiv", self._expressions.extent(variable), step)
+        return self.b.binary("udiv", self.extent(variable), step)
 
     def _digit(self, value: Value, step: int) -> Value:
         whole = self._wide(value) if value.type.bits < 64 else value
@@ -174,8 +171,8 @@ class GridEmitter(StatementEmitter):
         found: Value | None = None
         for variable, value in values.items():
             if variable not in work.variables:
-                zero = self._b.compare("eq", value, 0)
-                found = zero if found is None else self._b.binary("and", found, zero)
+                zero = self.b.compare("eq", value, 0)
+                found = zero if found is None else self.b.binary("and", found, zero)
         return found
 
     def _partial(
@@ -189,9 +186,9 @@ class GridEmitter(StatementEmitter):
         for work in works:
             guard = self._at_zero(values, work)
             around = scope if self.mapping.vector in work.variables else plain
-            with self._b.when(guard) if guard is not None else nullcontext():
+            with self.b.when(guard) if guard is not None else nullcontext():
                 inner = around.bind({})  # what is computed here is not known to what follows
-                self._hoist(inner, [work])
+                self._hoist_statements(inner, [work])
                 self._execute(inner, [work])
 
 
@@ -199,7 +196,7 @@ class EachEmitter(GridEmitter):
     """A kernel in which every thread has items of its own."""
 
     def write(self) -> None:
-        b, m, grid = self._b, self.mapping, self._grid
+        b, m, grid = self.b, self.mapping, self._grid
         block, threads = self._wide(grid.block()), self._wide(grid.threads())
         first = self._plus(self._times(block, threads), self._wide(grid.thread()))
         step = self._times(self._wide(grid.blocks()), threads)
@@ -211,9 +208,9 @@ class EachEmitter(GridEmitter):
     def _left_over(self, variable: Variable, first: Value, step: Value) -> None:
         """The elements of the only variable after those that are taken by several."""
         width = constant(I64, self.mapping.width)
-        end = self._expressions.extent(variable)
-        whole = self._times(self._b.binary("udiv", end, width), width)
-        with self._b.loop(self._plus(whole, first), end, step) as loop:
+        end = self.extent(variable)
+        whole = self._times(self.b.binary("udiv", end, width), width)
+        with self.b.loop(self._plus(whole, first), end, step) as loop:
             values = {variable: loop.index}
             scope = self._root.bind(values)
             self._level(scope, scope, values, 0)
@@ -233,7 +230,7 @@ class EachEmitter(GridEmitter):
         inside = [work for work in self._statements if self._depth(work) >= depth]
         here = [work for work in inside if self._depth(work) == depth]
         whole = [work for work in inside if set(m.items) <= set(work.variables)]
-        self._hoist(scope, whole)
+        self._hoist_statements(scope, whole)
         self._execute(scope, [work for work in here if work in whole])
         self._partial(scope, plain, values, [work for work in here if work not in whole])
         if depth < len(m.serial) and any(self._depth(work) > depth for work in inside):
@@ -246,13 +243,13 @@ class EachEmitter(GridEmitter):
         self, scope: Scope, plain: Scope, values: dict[Variable, Value], depth: int
     ) -> None:
         variable = self.mapping.serial[depth]
-        count = self._expressions.extent(variable)
+        count = self.extent(variable)
         scans = [scan for scan in self._scans if scan.variable is variable]
         carried = self._initial_scans(scope, scans)
-        with self._b.loop(0, count, 1, carried) as loop:
+        with self.b.loop(0, count, 1, carried) as loop:
             index = loop.index
             if variable in self.mapping.backward:
-                index = self._b.binary("sub", self._context.add(count, -1), index)
+                index = self.b.binary("sub", self.add(count, -1), index)
             inner = scope.bind({variable: index})
             plain = inner if plain is scope else plain.bind({variable: index})
             loop.next = self._advance_scans(inner, scans, loop.carried)

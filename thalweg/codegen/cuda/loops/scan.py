@@ -29,7 +29,7 @@ class ScanEmitter(GridEmitter):
     """A kernel in which each block has the scans of one item."""
 
     def write(self) -> None:
-        b, m, grid = self._b, self.mapping, self._grid
+        b, m, grid = self.b, self.mapping, self._grid
         warp = constant(I32, m.target.warp)
         self._thread = grid.thread()
         self._lane = b.binary("urem", self._thread, warp)
@@ -38,13 +38,13 @@ class ScanEmitter(GridEmitter):
         with b.loop(first, self.count(m.items), step) as loop:
             grid.barrier()  # the totals of the item before have been read
             scope = self._root.bind(self.digits(loop.index, m.items))
-            self._hoist(scope, self._statements)
+            self._hoist_statements(scope, self._statements)
             self._item(scope)
 
     def _item(self, scope: Scope) -> None:
-        b, m = self._b, self.mapping
+        b, m = self.b, self.mapping
         (variable,) = m.serial
-        count = self._expressions.extent(variable)
+        count = self.extent(variable)
         carried = self._initial_scans(scope, self._scans)
         size = constant(I64, SCAN_THREADS * m.width)
         mine = self._times(self._wide(self._thread), constant(I64, m.width))
@@ -52,7 +52,7 @@ class ScanEmitter(GridEmitter):
         with b.loop(even, count, size, [even, *carried]) as loop:
             number = self._plus(loop.index, mine)
             inside = b.compare("slt", number, count)
-            last = self._context.add(count, -m.width)
+            last = self.add(count, -m.width)
             index = b.select(inside, number, last)
             if variable in m.backward:
                 index = b.binary("sub", last, index)
@@ -63,7 +63,7 @@ class ScanEmitter(GridEmitter):
                 for n, (scan, carry) in enumerate(zip(self._scans, carries, strict=True))
             ]
             loop.next = [b.binary("xor", parity, 1), *after]
-            self._hoist(inner, self._statements)
+            self._hoist_statements(inner, self._statements)
             with b.when(inside):
                 self._execute(inner.bind({}), self._statements)
 
@@ -74,8 +74,8 @@ class ScanEmitter(GridEmitter):
 
     def _scan(self, scope: Scope, scan: Scan, inside: Value, carry: Value, row: Value) -> Value:
         """Scan the elements of a block; what is carried on. `row` is that of the warps' totals."""
-        b, accumulator = self._b, accumulator_of(scan)
-        self._expressions.hoist(scope, [scan.body])
+        b, accumulator = self.b, accumulator_of(scan)
+        self.hoist(scope, [scan.body])
         (copy,) = scope.vectors
         (nothing,) = accumulator.initial(1)
         mine = self._in_thread(accumulator, copy.value_as(scan.body, accumulator.dtype))
@@ -99,7 +99,7 @@ class ScanEmitter(GridEmitter):
         """The scan of a thread's elements, each with its own included, in order."""
         if value.type.lanes == 1:
             return [value]
-        first, *others = (self._b.extract(value, lane) for lane in self._order)
+        first, *others = (self.b.extract(value, lane) for lane in self._order)
         result = [first]
         for element in others:
             result.append(self._merged(accumulator, result[-1], element))
@@ -112,15 +112,15 @@ class ScanEmitter(GridEmitter):
         kind = values[0].type.of(len(values))
         vector = Value(kind, "poison")
         for lane, value in zip(self._order, values, strict=True):
-            vector = self._b.emit(kind, f"insertelement {vector}, {value}, i64 {lane}")
+            vector = self.b.emit(kind, f"insertelement {vector}, {value}, i64 {lane}")
         return vector
 
     def _is_lane(self, lane: int) -> Value:
-        return self._b.compare("eq", self._lane, lane)
+        return self.b.compare("eq", self._lane, lane)
 
     def _in_warp(self, accumulator: Accumulator, value: Value, count: int) -> Value:
         """The scan of the first `count` lanes, each lane's own element included."""
-        b, distance = self._b, 1
+        b, distance = self.b, 1
         while distance < count:
             by = constant(I32, distance)
             other = self._grid.from_lane(value, b.binary("sub", self._lane, by))
@@ -132,7 +132,7 @@ class ScanEmitter(GridEmitter):
     def _of_warps(self, accumulator: Accumulator, value: Value, row: Value) -> tuple[Value, Value]:
         """What the warps before this one have, and all of them. Rows take turns: when one is
         written again, all threads have come to the barrier in between, and have read it."""
-        b, grid, warps = self._b, self._grid, SCAN_THREADS // self.mapping.target.warp
+        b, grid, warps = self.b, self._grid, SCAN_THREADS // self.mapping.target.warp
         (nothing,) = accumulator.initial(1)
         start = self._times(row, constant(I64, warps))
         with b.when(self._is_lane(self.mapping.target.warp - 1)):
@@ -146,9 +146,9 @@ class ScanEmitter(GridEmitter):
         return b.select(is_first, nothing, before), whole
 
     def _merged(self, accumulator: Accumulator, one: Value, other: Value) -> Value:
-        (merged,) = accumulator.merge(self._b, [one], [other])
+        (merged,) = accumulator.merge(self.b, [one], [other])
         return merged
 
     def _cell(self, start: Value, place: Value) -> Value:
         at = self._plus(start, self._wide(place))
-        return self._b.element(self._grid.shared(), "i64", at)
+        return self.b.element(self._grid.shared(), "i64", at)

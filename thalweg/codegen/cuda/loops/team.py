@@ -12,7 +12,7 @@ from contextlib import nullcontext
 
 from thalweg.codegen.cuda.loops import online
 from thalweg.codegen.cuda.loops.combine import Combination
-from thalweg.codegen.cuda.loops.emit import GridEmitter, GridExpressionEmitter
+from thalweg.codegen.cuda.loops.emit import GridEmitter
 from thalweg.codegen.cuda.loops.mapping import (
     MIN_UNROLLED,
     STRAIGHT,
@@ -24,7 +24,7 @@ from thalweg.codegen.cuda.loops.mapping import (
 from thalweg.codegen.cuda.loops.rows import Rows
 from thalweg.codegen.cuda.loops.split import Phase
 from thalweg.codegen.llvm.builder import I32, I64, Builder, Value, constant
-from thalweg.codegen.loops.compute import ExpressionEmitter, bodies_of
+from thalweg.codegen.loops.compute import bodies_of
 from thalweg.codegen.loops.lanes import (
     BlockTotals,
     Slots,
@@ -33,8 +33,7 @@ from thalweg.codegen.loops.lanes import (
     split_states,
     unflatten,
 )
-from thalweg.codegen.loops.plan import Plan
-from thalweg.codegen.loops.scope import KernelContext, Scope
+from thalweg.codegen.loops.scope import Scope
 from thalweg.codegen.loops.simplify import outside_reductions, static_extent
 from thalweg.codegen.math.elements import accumulator_of
 from thalweg.ir.expr import Load, Reduce, Variable
@@ -51,7 +50,7 @@ class TeamEmitter(GridEmitter):
     phase: Phase | None = None  # of reductions that are split
 
     def write(self) -> None:
-        b, m, grid = self._b, self.mapping, self._grid
+        b, m, grid = self.b, self.mapping, self._grid
         thread, team, side = grid.thread(), constant(I32, m.team), constant(I32, m.side)
         if m.kind == "row":
             member, beside = b.binary("urem", thread, team), b.binary("udiv", thread, team)
@@ -75,12 +74,9 @@ class TeamEmitter(GridEmitter):
                 last = b.binary("sub", count, 1)
                 self._item(b.select(inside, number, last), inside)
 
-    def _expression_emitter(self) -> ExpressionEmitter:
-        return TeamExpressionEmitter(self, self._plan, self._b, self._context)
-
     def _item(self, number: Value, inside: Value | None) -> None:
         """An item; where it is not `inside`, threads only take part in what a block does."""
-        m, b = self.mapping, self._b
+        m, b = self.mapping, self.b
         self.number, self.inside = number, inside
         values = self.digits(number, m.items, m.item_width)
         plain = self._root.bind(values)
@@ -89,9 +85,9 @@ class TeamEmitter(GridEmitter):
             outer = {v: value for v, value in values.items() if v is not m.vector}
             self.item = self._root.bind(outer).vectorize(m.vector, m.width, [values[m.vector]])
         if self.phase is not None and self.phase.is_first:
-            self._expressions.hoist(self.item, list(self.phase.split.rows))
+            self.hoist(self.item, list(self.phase.split.rows))
             return
-        self._hoist(self.item, self._statements)
+        self._hoist_statements(self.item, self._statements)
         own = [work for work in self._statements if set(work.variables) <= set(m.items)]
         whole = [work for work in own if set(m.items) <= set(work.variables)]
         shared = [work for work in self._statements if work not in own]
@@ -117,7 +113,7 @@ class TeamEmitter(GridEmitter):
     def _rest(
         self, plain: Scope, values: dict[Variable, Value], works: Sequence[Check | Store]
     ) -> None:
-        m, b = self.mapping, self._b
+        m, b = self.mapping, self.b
         in_lanes = m.kind == "row" and m.vector is not None
         width = m.width if in_lanes else 1
         first = self._times(self.member, constant(I64, width))
@@ -155,7 +151,7 @@ class TeamEmitter(GridEmitter):
             scope = self._in_lanes(item, places)
         whole = [w for w in works if set(m.form.variables) == set(w.variables)]
         self.rows.recall(scope)
-        self._hoist(scope, whole)
+        self._hoist_statements(scope, whole)
         self._execute(scope, whole)
         others = [work for work in works if work not in whole]
         self._partial(scope, plain.bind(places), values | places, others)
@@ -172,19 +168,10 @@ class TeamEmitter(GridEmitter):
             m.vector, m.width, [places[m.vector]]
         )
 
-
-class TeamExpressionEmitter(GridExpressionEmitter):
-    """Values, of which a team's threads reduce together what they know as one item."""
-
-    def __init__(
-        self, emitter: TeamEmitter, plan: Plan, builder: Builder, frame: KernelContext
-    ) -> None:
-        super().__init__(plan, builder, frame)
-        self._emitter, self._map = emitter, emitter.mapping
-        self._powers = online.sums_of_powers(emitter.mapping)
+    # Reductions: a team's threads reduce together what they know as one item
 
     def _reduce(self, scope: Scope, group: Sequence[Reduce]) -> None:
-        if scope is not self._emitter.item or not is_shared(group[0], self._map.form):
+        if scope is not self.item or not is_shared(group[0], self.mapping.form):
             super()._reduce(scope, group)
             return
         for most in [expr for expr in group if expr in self._powers]:
@@ -192,28 +179,28 @@ class TeamExpressionEmitter(GridExpressionEmitter):
         group = [expr for expr in group if not scope.vectors[0].has_value(expr)]
         if not group:
             return
-        phase = self._emitter.phase
+        phase = self.phase
         if phase is None or phase.is_first:
             self.hoist(scope, bodies_of(group))
             slots = self._thread_states(scope, group)
         else:
             slots = [self._parts(phase, group, copy.lanes) for copy in scope.vectors]
-        combination = self._emitter.combination
-        combine = combination.row if self._map.kind == "row" else combination.columns
+        combination = self.combination
+        combine = combination.row if self.mapping.kind == "row" else combination.columns
         slots = [combine(group, slot) for slot in slots]
         if phase is not None and phase.is_first:
             self._keep(phase, group, slots)
         for copy, slot in zip(scope.vectors, slots, strict=True):
             for expr, state in split_states(group, slot):
-                copy.define(expr, accumulator_of(expr).result(self._b, state))
+                copy.define(expr, accumulator_of(expr).result(self.b, state))
 
     # Maxima with sums of powers
 
     def _reduce_online(self, scope: Scope, most: Reduce, total: Reduce) -> None:
-        b, width, (lane,) = self._b, self._map.width, most.variables
-        rows = self._emitter.rows
+        b, width, (lane,) = self.b, self.mapping.width, most.variables
+        rows = self.rows
         self.hoist(scope, [most.body])
-        step = self._map.team * width
+        step = self.mapping.team * width
 
         def take(index: Value, state: Sequence[Value], vectors: int) -> list[Value]:
             starts = [b.binary("add", index, n * step) for n in range(vectors)]
@@ -223,8 +210,8 @@ class TeamExpressionEmitter(GridExpressionEmitter):
             elements = [copy.value_as(most.body, most.dtype, copy.tail) for copy in inner.vectors]
             return online.taken(b, state, elements)
 
-        first = b.binary("mul", self._emitter.member, width)
-        end, state = self._emitter.count(most.variables), online.start()
+        first = b.binary("mul", self.member, width)
+        end, state = self.count(most.variables), online.start()
         last = b.binary("sub", end, (UNROLLED - 1) * step)
         stride = constant(I64, UNROLLED * step)
         with b.loop(first, last, stride, [first, *state]) as loop:
@@ -233,9 +220,9 @@ class TeamExpressionEmitter(GridExpressionEmitter):
         first, *state = loop.results
         with b.loop(first, end, step, state) as loop:
             loop.next = take(loop.index, loop.carried, 1)
-        (largest,) = self._emitter.combination.row([most], loop.results[:1])
+        (largest,) = self.combination.row([most], loop.results[:1])
         powers = online.finished(b, loop.results, largest)
-        (summed,) = self._emitter.combination.row([total], [powers])
+        (summed,) = self.combination.row([total], [powers])
         for copy in scope.vectors:
             copy.define(most, largest)
             copy.define(total, summed)
@@ -244,26 +231,25 @@ class TeamExpressionEmitter(GridExpressionEmitter):
 
     def _thread_states(self, scope: Scope, group: Sequence[Reduce]) -> Slots:
         """The states of this thread, in each copy."""
-        if self._map.kind == "row":
+        if self.mapping.kind == "row":
             return [self._merge_lanes(group, self._row(scope, group))]
         return self._columns(scope, group)
 
     def _first(self) -> Value:
         """The number of this thread among those that share a reduction."""
-        emitter, team = self._emitter, constant(I64, self._map.team)
-        if emitter.phase is None:
-            return emitter.member
-        part = emitter.part()
-        return self._b.binary("add", self._b.binary("mul", part, team), emitter.member)
+        if self.phase is None:
+            return self.member
+        team = constant(I64, self.mapping.team)
+        return self.b.binary("add", self.b.binary("mul", self.part(), team), self.member)
 
     @property
     def _sharing(self) -> int:
         """How many threads share a reduction."""
-        phase = self._emitter.phase
-        return self._map.team * (1 if phase is None else phase.split.parts)
+        phase = self.phase
+        return self.mapping.team * (1 if phase is None else phase.split.parts)
 
     def _row(self, scope: Scope, group: Sequence[Reduce]) -> Slots:
-        b, m, emitter = self._b, self._map, self._emitter
+        b, m = self.b, self.mapping
         lane = m.reduced if m.reduced in group[0].variables else group[0].variables[-1]
         assert lane is not None
         variables = (*(v for v in group[0].variables if v is not lane), lane)
@@ -274,7 +260,7 @@ class TeamExpressionEmitter(GridExpressionEmitter):
 
         def take(index: Value, carried: Slots) -> Slots:
             if len(variables) > 1:
-                places = emitter.digits(index, variables)
+                places = self.digits(index, variables)
                 outer = scope.bind({v: x for v, x in places.items() if v is not lane})
                 inner = outer.vectorize(lane, width, [places[lane]])
             else:
@@ -286,7 +272,7 @@ class TeamExpressionEmitter(GridExpressionEmitter):
         start = [initial_states(group, width) for _ in range(copies)]
         if iterations == copies:
             return take(first, start)
-        count = emitter.count(variables)
+        count = self.count(variables)
         if copies == 1:
             return self._strided(group, (first, count, step), start, take, width)
         with b.loop(first, count, copies * step, flatten(start)) as loop:
@@ -294,14 +280,14 @@ class TeamExpressionEmitter(GridExpressionEmitter):
         return unflatten(start, loop.results)
 
     def _columns(self, scope: Scope, group: Sequence[Reduce]) -> Slots:
-        emitter, variables = self._emitter, group[0].variables
+        variables = group[0].variables
         start = [initial_states(group, copy.lanes) for copy in scope.vectors]
 
         def take(index: Value, carried: Slots) -> Slots:
-            inner = scope.bind(emitter.digits(index, variables))
+            inner = scope.bind(self.digits(index, variables))
             return self._accumulate(inner, group, carried, [{}])
 
-        span = self._first(), emitter.count(variables), self._sharing
+        span = self._first(), self.count(variables), self._sharing
         return self._strided(group, span, start, take)
 
     def _strided(
@@ -315,7 +301,7 @@ class TeamExpressionEmitter(GridExpressionEmitter):
         """The states after every so many elements of a span (first, end, step): several at once
         where there are many, so that their loads are under way together, and those that are left
         with loads of the last ones, `width` of them, in place of what is beyond."""
-        b, (first, end, step) = self._b, span
+        b, (first, end, step) = self.b, span
         if not _is_long(group[0], MIN_UNROLLED * step):
             with b.loop(first, end, step, flatten(start)) as loop:
                 loop.next = flatten(take(loop.index, unflatten(start, loop.carried)))
@@ -346,7 +332,7 @@ class TeamExpressionEmitter(GridExpressionEmitter):
         """Where whole runs of several elements end, and the states there. Of long sums, each run
         starts from zero and is added with what rounding takes from the total kept beside it. The
         elements of a run have states of their own, unless there are enough of those in lanes."""
-        b, (first, end, step) = self._b, span
+        b, (first, end, step) = self.b, span
         totals = BlockTotals(b, group)
         kept = totals.is_compensated and _is_long(group[0], _MIN_COMPENSATED * step)
         chained = not kept and sum(value.type.lanes for value in flatten(start)) >= _MIN_CHAINS
@@ -381,11 +367,11 @@ class TeamExpressionEmitter(GridExpressionEmitter):
 
     def _keep(self, phase: Phase, group: Sequence[Reduce], slots: Slots) -> None:
         """Leave the states of a team in scratch memory."""
-        b, emitter = self._b, self._emitter
-        first = b.compare("eq", emitter.member, 0)
-        if emitter.inside is not None:
-            first = b.binary("and", first, emitter.inside)
-        part = emitter.part()
+        b = self.b
+        first = b.compare("eq", self.member, 0)
+        if self.inside is not None:
+            first = b.binary("and", first, self.inside)
+        part = self.part()
         with b.when(first):
             for slot in slots:
                 for expr, state in split_states(group, slot):
@@ -396,15 +382,15 @@ class TeamExpressionEmitter(GridExpressionEmitter):
 
     def _parts(self, phase: Phase, group: Sequence[Reduce], lanes: int) -> list[Value]:
         """This thread's share of the states that the first launch left."""
-        b, m, count = self._b, self._map, phase.split.parts
+        b, m, count = self.b, self.mapping, phase.split.parts
         start = initial_states(group, lanes)
         if count > STRAIGHT * m.team:
-            with b.loop(self._emitter.member, count, m.team, start) as loop:
+            with b.loop(self.member, count, m.team, start) as loop:
                 loop.next = self._with_part(phase, group, loop.carried, loop.index)
             return loop.results
         slots = Slots()
         for first in range(0, count, m.team):
-            part = b.binary("add", self._emitter.member, first)
+            part = b.binary("add", self.member, first)
             slots.append(self._optional_part(phase, group, part, start, first + m.team <= count))
         return self._merge_slots(group, slots)
 
@@ -419,7 +405,7 @@ class TeamExpressionEmitter(GridExpressionEmitter):
         """The state of a part, or what no elements give if there is no such part."""
         if is_certain:
             return self._with_part(phase, group, start, part)
-        b, last = self._b, constant(I64, phase.split.parts - 1)
+        b, last = self.b, constant(I64, phase.split.parts - 1)
         inside = b.compare("ule", part, last)
         found = self._with_part(phase, group, start, b.select(inside, part, last))
         return [
@@ -434,14 +420,14 @@ class TeamExpressionEmitter(GridExpressionEmitter):
             value
             for expr, state in split_states(group, slot)
             for value in accumulator_of(expr).merge(
-                self._b, state, self._left(phase, expr, state, part)
+                self.b, state, self._left(phase, expr, state, part)
             )
         ]
 
     def _left(
         self, phase: Phase, expr: Reduce, like_state: Sequence[Value], part: Value
     ) -> list[Value]:
-        b, result = self._b, list[Value]()
+        b, result = self.b, list[Value]()
         for number, value in enumerate(like_state):
             kind, vector = value.type, Value(value.type, "poison")
             for lane in range(kind.lanes):
@@ -456,8 +442,8 @@ class TeamExpressionEmitter(GridExpressionEmitter):
 
     def _cell(self, phase: Phase, expr: Reduce, number: int, part: Value, lane: int) -> Value:
         """The address of a value of an item's state."""
-        b, split = self._b, phase.split
-        item = b.binary("mul", self._emitter.number, self._map.item_width)
+        b, split = self.b, phase.split
+        item = b.binary("mul", self.number, self.mapping.item_width)
         row = b.binary("mul", part, split.elements)
         place = b.binary("add", b.binary("add", row, item), lane)
         place = b.binary("add", place, split.row(expr, number))

@@ -39,7 +39,7 @@ class TransposeEmitter(GridEmitter):
     """A kernel in which blocks have squares of two variables."""
 
     def write(self) -> None:
-        b, m, grid = self._b, self.mapping, self._grid
+        b, m, grid = self.b, self.mapping, self._grid
         *others, across, along = m.items
         thread = grid.thread()
         column = self._wide(b.binary("urem", thread, SQUARE))
@@ -65,17 +65,17 @@ class TransposeEmitter(GridEmitter):
     def _squares(self, variable: Variable) -> Value:
         """How many squares there are along a variable."""
         side = side_of(self.mapping)
-        above = self._plus(self._expressions.extent(variable), constant(I64, side - 1))
-        return self._b.binary("udiv", above, side)
+        above = self._plus(self.extent(variable), constant(I64, side - 1))
+        return self.b.binary("udiv", above, side)
 
     def _inside(self, places: dict[Variable, Value]) -> AbstractContextManager[None]:
         """Code for places that may be outside, where not all squares are whole."""
         found: Value | None = None
         for variable, place in places.items():
             if divisor(variable.extent) % side_of(self.mapping):
-                one = self._b.compare("slt", place, self._expressions.extent(variable))
-                found = one if found is None else self._b.binary("and", found, one)
-        return nullcontext() if found is None else self._b.when(found)
+                one = self.b.compare("slt", place, self.extent(variable))
+                found = one if found is None else self.b.binary("and", found, one)
+        return nullcontext() if found is None else self.b.when(found)
 
     def _in_lanes(self, scope: Scope, variable: Variable, places: dict[Variable, Value]) -> Scope:
         """Some places, with neighbours along a variable in lanes."""
@@ -107,7 +107,7 @@ class TransposeEmitter(GridEmitter):
 
     def _stage(self, copy: LaneScope, number: int, load: Load, row: Value, column: Value) -> None:
         """Put neighbours of a row into shared memory."""
-        b = self._b
+        b = self.b
         at = copy.locate(load.buffer, load.offset, None)
         kind = storage_type(load.buffer.dtype, copy.lanes)
         raw = b.load(kind, copy.pointer(load.buffer, at), None, at.aligned)
@@ -135,14 +135,14 @@ class TransposeEmitter(GridEmitter):
                 inner = self._in_lanes(scope, along, places)
                 for number, load in enumerate(self.mapping.transposed):
                     self._define_neighbours(inner, number, load, column, there)
-                self._hoist(inner, self._statements)
+                self._hoist_statements(inner, self._statements)
                 self._execute(inner, self._statements)
 
     def _define_neighbours(
         self, scope: Scope, number: int, load: Load, row: Value, column: Value
     ) -> None:
         """Have neighbours of a column at hand as a load's value."""
-        b, (copy,) = self._b, scope.vectors
+        b, (copy,) = self.b, scope.vectors
         kind = storage_type(load.buffer.dtype, copy.lanes)
         vector = Value(kind, "poison")
         for lane in range(copy.lanes):
@@ -155,7 +155,7 @@ class TransposeEmitter(GridEmitter):
     def _cell(self, number: int, row: Value, column: Value) -> Value:
         width, loads = self.mapping.width, self.mapping.transposed
         before = sum(_square_bytes(load, width) for load in loads[:number])
-        start = self._b.element(self._grid.shared(), "i8", before)
+        start = self.b.element(self._grid.shared(), "i8", before)
         pitch = constant(I64, side_of(self.mapping) + 1)
         place = self._plus(self._times(row, pitch), column)
-        return self._b.element(start, storage_type(loads[number].buffer.dtype).scalar, place)
+        return self.b.element(start, storage_type(loads[number].buffer.dtype).scalar, place)
