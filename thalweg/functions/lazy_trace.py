@@ -110,9 +110,13 @@ class LazyTrace:
     # Inputs
 
     def position(self, tensor: EagerTensor) -> int:
-        """The position of a tensor in this trace; one from outside becomes a leaf."""
-        if tensor._lazy_trace is self:
+        """The position of a tensor in this trace; one from outside becomes a leaf, and is computed
+        if it is pending elsewhere."""
+        other: LazyTrace | None = tensor._lazy_trace
+        if other is self:
             return tensor._position
+        if other is not None and not other.done and type(tensor._array) is VariableCell:
+            other.finish()  # it may write the variable
         position = self.entered.get(tensor)
         if position is not None:
             return position

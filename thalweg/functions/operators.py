@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
-from thalweg.functions.eager import EAGER, record_op
+from thalweg.functions.eager import EAGER
 from thalweg.functions.lazy_trace import LazyTrace, fast_path_disabled
 from thalweg.functions.tensors import EagerTensor, class_of
 from thalweg.functions.trace import LITERAL, TraceNode
@@ -29,6 +29,8 @@ from thalweg.platform.caches import Bounded
 from thalweg.variables.variable import Variable
 
 _MAX_CONSTANTS = 1_000
+
+_record = EAGER.record  # bound once: looking it up is slow
 
 _BINARY = {
     "__add__": "add",
@@ -111,7 +113,7 @@ def _general_operator(method: str, symbol: str) -> Callable[[Any, Any], Any]:
             return on_graphs(x, y)
         if other is None:
             return on_graphs(x, y)
-        return record_op(cached.op, (x, other), None, 3)
+        return _record(cached.op, (x, other), None)
 
     return operate
 

@@ -103,11 +103,7 @@ def _append_key(values: Sequence[Any], key: list[Any], lazy_trace: LazyTrace) ->
         if kind is EagerVariable:
             key.append(value.value()._position)
         elif kind is EagerTensor:
-            key.append(
-                value._position
-                if value._lazy_trace is lazy_trace
-                else EAGER.enter(lazy_trace, value)
-            )
+            key.append(lazy_trace.position(value))
         elif kind in _PLAIN_TYPES:
             key.append((kind, value) if value or value is None else (kind, repr(value)))
         elif kind is list or kind is tuple:
