@@ -21,7 +21,7 @@ import numpy as np
 from thalweg import errors
 from thalweg.functions.devices import eager_devices
 from thalweg.functions.steps import RecordedStep, record_step
-from thalweg.functions.tensors import EagerTensor, Failure, Literal
+from thalweg.functions.tensors import EagerTensor, Failure, Literal, set_devices
 from thalweg.functions.trace import (
     LITERAL,
     REFERENCE,
@@ -299,6 +299,8 @@ class LazyTrace:
             wanted = [self.templates[t._position] for t in live]
             for span in spans:
                 wanted += span.wanted()
+            if not wanted and not self.end.path_has_effects:
+                return
             step = self.end.plans[key] = record_step(self.end, wanted, self.values)
         try:
             results = step.run(self.values, self.cells, self.streams)
@@ -306,10 +308,8 @@ class LazyTrace:
             raise self._located(error, step) from error
         for tensor, result in zip(live, results, strict=False):
             tensor.resolve(result if type(result) is np.ndarray else _as_array(result))
-        devices = step.devices
-        if devices is not None:
-            for tensor, device in zip(live, devices, strict=False):
-                tensor._device = device
+        if step.step.devices is not None:
+            set_devices(live, step.step.devices)
         if spans:
             rest = map(_as_array, results[len(live) :])
             for span in spans:

@@ -8,7 +8,6 @@ compiles for each set of shapes, as plans of sessions do.
 from __future__ import annotations
 
 import threading
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, cast
@@ -25,7 +24,6 @@ from thalweg.functions.trace import (
     TraceNode,
     has_effect,
 )
-from thalweg.graph.analysis.node_effects import reference_roots
 from thalweg.graph.graph import Graph
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
@@ -35,6 +33,7 @@ from thalweg.graph.subgraph import needed
 from thalweg.lower.fingerprint import Unnamed, flow_text
 from thalweg.ops.core.basic import Placeholder, constant
 from thalweg.ops.core.buffer import Buffer
+from thalweg.ops.core.context import VariableCell
 from thalweg.ops.random.random import Random
 from thalweg.place.placer import Placer
 from thalweg.platform.caches import Bounded
@@ -116,9 +115,7 @@ class PlannedStep:
             results = self.path.run(context, arrays, variables)
         if results is None:
             context = self._context(cells, streams)
-            results = execute(
-                self._plan, values, context.resources, context.cancellation, on_device
-            )
+            results = execute(self._plan, values, context.resources, context.cancellation, _fetched)
         return self._with_arrays(results)
 
     def _context(self, cells: Sequence[Any], streams: Sequence[Any]) -> Context:
@@ -228,6 +225,11 @@ class AcceleratedStep(PlannedStep):
         raise error.at(self.context.node) from error
 
 
+def _fetched(item: Any) -> Any:
+    """A fetched value: a variable as its cell, others in the memory where they were computed."""
+    return item if isinstance(item, VariableCell) else on_device(item)
+
+
 def _freeze(results: list[Any]) -> list[Any]:
     """Make the device buffers among results immutable."""
     for result in results:
@@ -262,27 +264,21 @@ def plan_step(
 class RecordedStep:
     """A planned step that computes tensors of a lazy trace, and the leaves that it takes."""
 
-    step: PlannedStep | None  # None if only variables are wanted
+    step: PlannedStep
     values: list[int]  # indices among the trace's values
     references: list[int]  # indices among its variables
     randoms: list[int]  # indices among its random streams
-    cells: dict[int, int]  # index of a result that is a reference → index of its variable
     originals: dict[Node, Node]  # node of the plan → node of the hidden graph
 
     def __post_init__(self) -> None:
         """The leaves have static shapes: after the first run, one bound program serves all."""
         self._program: BoundProgram | None = None
-        path = self.step and self.step.path
+        path = self.step.path
         self._inputs = [self.values[number] for number in path.inputs] if path else []
-        self._cells = [self.references[number] for number in self.step.cells] if self.step else []
-        devices = None if self.step is None else self.step.devices
-        #: Of the results, "" for variables; None without GPUs.
-        self.devices = None if devices is None else self._with_cells([*devices], defaultdict(str))
+        self._cells = [self.references[number] for number in self.step.cells]
 
     def run(self, values: Sequence[Any], cells: Sequence[Any], streams: Sequence[Any]) -> list[Any]:
         """The wanted values, in order."""
-        if self.step is None:
-            return self._with_cells([], cells)
         if self._program is not None:
             arrays = [values[number] for number in self._inputs]
             variables = [cells[number] for number in self._cells] if self._cells else ()
@@ -294,17 +290,10 @@ class RecordedStep:
             [cells[number] for number in self.references],
             [streams[number] for number in self.randoms] if self.randoms else (),
         )
-        if not self.randoms and not self.cells and not self.step.has_duplicate_fetches:
+        if not self.randoms and not self.step.has_duplicate_fetches:
             bound = self.step.bind([values[number] for number in self._inputs])
             self._program = bound and bound[0]
-        return self._with_cells(results, cells)
-
-    def _with_cells(self, results: list[Any], cells: Any) -> list[Any]:
-        """Insert the cells of variables among results."""
-        if not self.cells:
-            return results
-        rest, count = iter(results), len(results) + len(self.cells)
-        return [cells[self.cells[i]] if i in self.cells else next(rest) for i in range(count)]
+        return results
 
 
 _steps = Bounded[Any, "tuple[PlannedStep, list[Node]]"]("plans of eager code", _MAX_PLANS)
@@ -333,22 +322,13 @@ class _StepBuilder:
 
     def build(self, wanted: Sequence[Tensor], runs_effects: bool) -> RecordedStep:
         """A step that computes these tensors."""
-        roots = reference_roots(self._nodes)
-        cells = {
-            position: self._references.index(roots[tensor])
-            for position, tensor in enumerate(wanted)
-            if tensor.dtype.is_ref_dtype and roots.get(tensor) in self._references
-        }
-        fetches = [t for position, t in enumerate(wanted) if position not in cells]
         targets = [node for node in self._nodes if has_effect(node)] if runs_effects else []
-        if not fetches and not targets:
-            return RecordedStep(None, [], [], [], cells, {})
         leaves = dict.fromkeys([*self._values, *self._references])
-        nodes = needed(fetches, targets, leaves)
-        used = {tensor for node in nodes for tensor in node.inputs} | set(fetches)
+        nodes = needed(wanted, targets, leaves)
+        used = {tensor for node in nodes for tensor in node.inputs} | set(wanted)
         self._feeds = [t for t in self._values if t in used and t not in self._constants]
         self._variables = [t for t in self._references if t in used]
-        planned, copies = self._cached_plan(nodes, fetches, targets)
+        planned, copies = self._cached_plan(nodes, wanted, targets)
         running = set(nodes)
         randoms = [number for number, node in enumerate(self._randoms) if node in running]
         return RecordedStep(
@@ -356,7 +336,6 @@ class _StepBuilder:
             [self._values.index(tensor) for tensor in self._feeds],
             [self._references.index(tensor) for tensor in self._variables],
             randoms,
-            cells,
             dict(zip(copies, nodes, strict=True)),
         )
 

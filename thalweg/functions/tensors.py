@@ -9,7 +9,7 @@ pending: an output of a lazy trace, which runs when a value is read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from sys import getrefcount
 from typing import Any, NamedTuple, cast
 
@@ -370,6 +370,12 @@ def literal(array: Array, dtype: Any) -> EagerTensor:
     if array.size <= _MAX_LITERAL and array.dtype.kind in _LITERAL_KINDS:
         tensor._literal = Literal(tensor.dtype.as_datatype_enum, array.shape, array.tobytes())
     return tensor
+
+
+def set_devices(tensors: Iterable[EagerTensor], devices: Iterable[str] | None) -> None:
+    """Set where tensors were computed; nothing without GPUs."""
+    for tensor, device in zip(tensors, devices or (), strict=False):
+        tensor._device = device
 
 
 def _unpickled(value: Any, dtype: str) -> EagerTensor:
