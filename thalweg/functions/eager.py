@@ -211,22 +211,11 @@ class EagerGraph(threading.local, BareGraph):
     ) -> Any:
         """Convert arguments and record an op; a symbolic argument moves the op to its graph."""
         symbolic = _first_symbolic(arguments)
-        if symbolic is not None and self._eager_tensor(symbolic) is None:
+        if symbolic is not None:
             with symbolic.graph.as_default():
                 return apply(op, tuple(arguments), name)
-        arguments = [self._as_eager(argument) for argument in arguments]
         grouped = build.convert_inputs(op, tuple(arguments), name or op.type_name)[1]
-        grouped = [self._as_eager(argument) for argument in grouped]
         return self.record(op, grouped, name, attributes)
-
-    def _as_eager(self, value: Any) -> Any:
-        """An argument with tensors of the hidden graph replaced by their eager tensors."""
-        if type(value) is Tensor:
-            eager = self._eager_tensor(value)
-            return value if eager is None else eager
-        if isinstance(value, list | tuple):
-            return [self._as_eager(item) for item in cast("Sequence[Any]", value)]
-        return value
 
     def _eager_tensor(self, template: Tensor) -> EagerTensor | None:
         """The eager tensor of the current lazy trace for a tensor of the hidden graph."""
