@@ -10,7 +10,7 @@ proxies: copies that are differentiated, and whose outputs take the saved values
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -62,10 +62,10 @@ class TraceSpan:
         saved = [t for t in used if t not in leaves and t.op.type != "Const"]
         return [t for t in dict.fromkeys(saved) if not t.dtype.is_ref_dtype]
 
-    def save(self, values: Iterator[Any]) -> None:
-        """Keep the values of the `wanted` tensors, which come next."""
+    def save(self, values: Mapping[Tensor, Any]) -> None:
+        """Keep the values of the `wanted` tensors."""
         self.close()
-        self.saved = {tensor: next(values) for tensor in self.wanted()}
+        self.saved = {tensor: values[tensor] for tensor in self.wanted()}
 
 
 class BackwardStage:

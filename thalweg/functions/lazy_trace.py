@@ -306,14 +306,15 @@ class LazyTrace:
             results = step.run(self.values, self.cells, self.streams)
         except errors.OpError as error:
             raise self._located(error, step) from error
+        if spans:  # a tensor has one array: tapes find tensors by their values
+            values = dict(zip(step.wanted, map(_as_array, results), strict=True))
+            results = [values[template] for template in step.wanted]
+            for span in spans:
+                span.save(values)
         for tensor, result in zip(live, results, strict=False):
             tensor.resolve(result if type(result) is np.ndarray else _as_array(result))
         if step.step.devices is not None:
             set_devices(live, step.step.devices)
-        if spans:
-            rest = map(_as_array, results[len(live) :])
-            for span in spans:
-                span.save(rest)
 
     def _located(self, error: errors.OpError, step: RecordedStep) -> errors.OpError:
         """An error at the line that recorded the op in this trace, not in the first one like it."""

@@ -79,7 +79,6 @@ class PlannedStep:
 
     def __init__(self, step: Step, references: Sequence[Tensor], randoms: Sequence[Node]) -> None:
         self._plan = self._make_plan(step)
-        self._fetches: Sequence[Any] = self._plan.fetches or step.fetches
         self.randoms = randoms
         self._state_nodes = [*(tensor.op for tensor in references), *randoms]
         self.context = Context(
@@ -93,11 +92,6 @@ class PlannedStep:
     def _make_plan(self, step: Step) -> Plan:
         return plan(step, eager_devices().all, compiled=COMPILES)
 
-    @property
-    def has_duplicate_fetches(self) -> bool:
-        """Whether one value is fetched more than once."""
-        return len(set(self._fetches)) < len(self._fetches)
-
     def run(
         self,
         values: Sequence[Any],
@@ -107,29 +101,20 @@ class PlannedStep:
     ) -> list[Any]:
         """The fetched values. `immutable` are the indices of the values that nobody writes to, as
         those of eager tensors; all of them if None."""
-        results = None
         if self.path is not None:
             context = self._context(cells, streams) if streams else self.context
             arrays = [values[number] for number in self.path.inputs]
             variables = [cells[number] for number in self.cells]
             results = self.path.run(context, arrays, variables)
-        if results is None:
-            context = self._context(cells, streams)
-            results = execute(self._plan, values, context.resources, context.cancellation, _fetched)
-        return self._with_arrays(results)
+            if results is not None:
+                return results
+        context = self._context(cells, streams)
+        return execute(self._plan, values, context.resources, context.cancellation, _fetched)
 
     def _context(self, cells: Sequence[Any], streams: Sequence[Any]) -> Context:
         """The context of a run with these variables and random streams."""
         states = dict(zip(self._state_nodes, [*cells, *streams], strict=True))
         return Context(self.context.node, StepResources(resources, states), Cancellation())
-
-    def _with_arrays(self, results: Sequence[Any]) -> list[Any]:
-        """Scalars as arrays, one array per slot: tapes distinguish values by identity."""
-        arrays = {
-            slot: np.asarray(cast("Any", result)) if isinstance(result, np.generic) else result
-            for slot, result in zip(self._fetches, results, strict=True)
-        }
-        return [arrays[slot] for slot in self._fetches]
 
     def bind(self, arrays: Sequence[Any], immutable: Collection[int] | None = None) -> Bound | None:
         """The program of the fast path for arrays of these shapes, and the shapes of its results;
@@ -265,6 +250,7 @@ class RecordedStep:
     """A planned step that computes tensors of a lazy trace, and the leaves that it takes."""
 
     step: PlannedStep
+    wanted: Sequence[Tensor]
     values: list[int]  # indices among the trace's values
     references: list[int]  # indices among its variables
     randoms: list[int]  # indices among its random streams
@@ -290,7 +276,7 @@ class RecordedStep:
             [cells[number] for number in self.references],
             [streams[number] for number in self.randoms] if self.randoms else (),
         )
-        if not self.randoms and not self.step.has_duplicate_fetches:
+        if not self.randoms:
             bound = self.step.bind([values[number] for number in self._inputs])
             self._program = bound and bound[0]
         return results
@@ -333,6 +319,7 @@ class _StepBuilder:
         randoms = [number for number, node in enumerate(self._randoms) if node in running]
         return RecordedStep(
             planned,
+            wanted,
             [self._values.index(tensor) for tensor in self._feeds],
             [self._references.index(tensor) for tensor in self._variables],
             randoms,
