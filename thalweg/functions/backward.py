@@ -127,12 +127,10 @@ class BackwardStage:
         self._proxies[tensor] = proxy
         return proxy
 
-    def value_of(self, proxy: Tensor) -> Any:
-        """The saved value of a proxy; None if it is not one of this stage."""
-        for tensor, candidate in self._proxies.items():
-            if candidate is proxy:
-                return self.saved[tensor] if tensor in self.saved else self.leaves[tensor]
-        return None
+    def proxy_values(self) -> dict[Tensor, Any]:
+        """The saved values of the proxies; none for those that are other tensors."""
+        known = {**self.leaves, **self.saved}
+        return {proxy: known[t] for t, proxy in self._proxies.items() if t in known}
 
     # Between stages
 
@@ -298,8 +296,8 @@ class EagerGradient:
 
 def _enter_proxy_values(stages: Sequence[BackwardStage], results: Sequence[Any]) -> None:
     """Enter the saved values of the proxies that the backward pass uses."""
-    closed = [stage for stage in stages if not stage.is_open]
-    if not closed:
+    values = {proxy: v for stage in stages for proxy, v in stage.proxy_values().items()}
+    if not values:
         return
     lazy_trace = EAGER.lazy_trace
     known = set(lazy_trace.templates)
@@ -310,7 +308,6 @@ def _enter_proxy_values(stages: Sequence[BackwardStage], results: Sequence[Any])
             continue
         known.add(tensor)
         if PROXY in tensor.op.annotations:
-            value = next(v for s in closed if (v := s.value_of(tensor)) is not None)
-            lazy_trace.enter_saved(tensor, value, tensor)
+            lazy_trace.enter_saved(tensor, values[tensor])
         else:
             pending += tensor.op.inputs

@@ -172,19 +172,18 @@ class LazyTrace:
 
     def enter_device_scope(self, device: str) -> None:
         """Record that the ops that follow request a device."""
-        key = ("device", device)
-        child = self.end.children.get(key)
-        if child is None:
-            child = self.end.children[key] = TraceNode(self.end, (), (), SCOPE)
-        self.end = child
+        self._enter_child(("device", device), (), SCOPE)
 
-    def enter_saved(self, template: Tensor, value: Any, key: Any) -> None:
+    def enter_saved(self, template: Tensor, value: Any) -> None:
         """Enter a value that an earlier trace computed for a tensor of the hidden graph."""
-        child = self.end.children.get(key)
-        if child is None:
-            child = self.end.children[key] = TraceNode(self.end, (), (template,), VALUE)
+        self._enter_child(template, (template,), VALUE)
         self.values.append(value)
         self.leaves.append(None)
+
+    def _enter_child(self, key: Any, outputs: tuple[Tensor, ...], kind: int) -> None:
+        child = self.end.children.get(key)
+        if child is None:
+            child = self.end.children[key] = TraceNode(self.end, (), outputs, kind)
         self.end = child
 
     def leaf_value(self, leaf: Leaf) -> Any:
