@@ -225,12 +225,16 @@ class LazyTrace:
         self.end = child
         return tensor
 
-    def shortcut_target(self) -> TraceNode:
-        """The last trace node, with its line for shortcuts that lead to it."""
-        trace_node = self.end
-        if trace_node.line is None:
-            trace_node.line = self.lines.get(trace_node)
-        return trace_node
+    def cache_shortcut(self, key: Any, start: TraceNode) -> None:
+        """Cache the last trace node as a shortcut from `start`, past a literal between them; with
+        its line, which later uses do not record."""
+        end = self.end
+        before = end.parent
+        if before is not start and before is not None and before.kind == LITERAL:
+            before = before.parent
+        if before is start and end.is_plain:
+            end.line = end.line or self.lines.get(end)
+            start.shortcuts[key] = end
 
     def child(self, key: Any) -> TraceNode | None:
         """The child of the last trace node for a key, if it was recorded before."""

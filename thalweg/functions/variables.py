@@ -107,12 +107,8 @@ class EagerVariable(ResourceVariable):
             if not lazy_trace.closed:  # else another thread ran the trace
                 return value
         value = EAGER.record(_READ, (reference,), None)
-        if (
-            value._lazy_trace is lazy_trace
-            and lazy_trace.end.parent is trace_node
-            and lazy_trace.end.is_plain
-        ):
-            trace_node.shortcuts[position] = lazy_trace.shortcut_target()
+        if value._lazy_trace is lazy_trace:
+            lazy_trace.cache_shortcut(position, trace_node)
         return value
 
     def read_value(self) -> Tensor:
