@@ -23,7 +23,7 @@ from thalweg.graph.likes import MaybeNone
 from thalweg.graph.node import Node, Tensor, operators
 from thalweg.graph.shapes import TensorShape
 from thalweg.ops.core.basic import identity
-from thalweg.ops.core.buffer import HOST, Buffer
+from thalweg.ops.core.buffer import HOST, Buffer, read_only
 from thalweg.ops.core.compilable import is_number
 from thalweg.ops.core.context import VariableCell
 
@@ -246,9 +246,7 @@ class EagerTensor(Tensor):
             if copy is False:
                 raise ValueError(f"{value.dtype} cannot be {wanted} without a copy")
             return value.astype(wanted)
-        view = value.view()
-        view.flags.writeable = False
-        return view
+        return read_only(value.view())
 
     def __dlpack__(
         self,
