@@ -20,7 +20,7 @@ import numpy as np
 
 from thalweg import errors
 from thalweg.functions.devices import eager_devices
-from thalweg.functions.steps import RecordedStep, record_step
+from thalweg.functions.steps import RecordedStep, StepBuilder
 from thalweg.functions.tensors import EagerTensor, Failure, Literal, set_devices
 from thalweg.functions.trace import (
     LITERAL,
@@ -304,7 +304,7 @@ class LazyTrace:
                 wanted += span.wanted()
             if not wanted and not self.end.path_has_effects:
                 return
-            step = self.end.plans[key] = record_step(self.end, wanted, self.values)
+            step = self.end.plans[key] = StepBuilder(self.end, self.values).build(wanted)
         try:
             results = step.run(self.values, self.cells, self.streams)
         except errors.OpError as error:
@@ -348,7 +348,7 @@ class LazyTrace:
         if not _is_pure(template):
             return Failure(error)
         try:
-            step = record_step(self.end, [template], self.values, runs_effects=False)
+            step = StepBuilder(self.end, self.values).build([template], runs_effects=False)
             (result,) = step.run(self.values, self.cells, self.streams)
             return _as_array(result)
         except Exception as own_error:  # perhaps not the one that stopped the step

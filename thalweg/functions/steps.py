@@ -286,14 +286,7 @@ _steps = Bounded[Any, "tuple[PlannedStep, list[Node]]"]("plans of eager code", _
 _lock = threading.Lock()
 
 
-def record_step(
-    end: TraceNode, wanted: Sequence[Tensor], values: Sequence[Any], runs_effects: bool = True
-) -> RecordedStep:
-    """A step that computes the wanted tensors of a lazy trace, and runs its effects."""
-    return _StepBuilder(end, values).build(wanted, runs_effects)
-
-
-class _StepBuilder:
+class StepBuilder:
     """Builds steps from the nodes and leaves of a lazy trace."""
 
     def __init__(self, trace_node: TraceNode, values: Sequence[Any]) -> None:
@@ -306,8 +299,8 @@ class _StepBuilder:
         self._nodes = [node for p in path for node in p.nodes]
         self._randoms = [node for p in path for node in p.randoms]
 
-    def build(self, wanted: Sequence[Tensor], runs_effects: bool) -> RecordedStep:
-        """A step that computes these tensors."""
+    def build(self, wanted: Sequence[Tensor], runs_effects: bool = True) -> RecordedStep:
+        """A step that computes these tensors, and runs the effects of the trace."""
         targets = [node for node in self._nodes if has_effect(node)] if runs_effects else []
         leaves = dict.fromkeys([*self._values, *self._references])
         nodes = needed(wanted, targets, leaves)
