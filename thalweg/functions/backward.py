@@ -80,6 +80,7 @@ class BackwardStage:
         self.is_open = lazy_trace is EAGER.lazy_trace and not lazy_trace.done
         self.nodes = [node for span in spans for node in span.nodes()]
         path = spans[-1].end.path()
+        self._count = spans[-1].end.count  # of positions; tensors may enter after the last span
         values = [trace_node.outputs[0] for trace_node in path if trace_node.kind == VALUE]
         references = [trace_node.outputs[0] for trace_node in path if trace_node.kind == REFERENCE]
         self.leaves: dict[Tensor, Any] = dict(zip(values, lazy_trace.values, strict=False))
@@ -138,10 +139,9 @@ class BackwardStage:
         """The tensor of this stage's nodes for an eager tensor; None if it is not in this trace."""
         if not isinstance(tensor, EagerTensor):
             return None
-        if tensor._lazy_trace is self.lazy_trace:
-            return self.lazy_trace.templates[tensor._position]
-        position = self.lazy_trace.entered.get(tensor)
-        if position is not None:
+        is_own = tensor._lazy_trace is self.lazy_trace
+        position = tensor._position if is_own else self.lazy_trace.entered.get(tensor)
+        if position is not None and position < self._count:
             return self.lazy_trace.templates[position]
         held = tensor._array
         return None if held is None else self._tensor_with_value(held)
