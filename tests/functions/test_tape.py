@@ -188,6 +188,18 @@ class TestGradientTape:
                 y = scaled(x) * 3
             assert float(tape.gradient(y, x)) == 6 * scale
 
+    def test_second_gradient_of_an_earlier_step(self):
+        x = tf.constant([1.0, 2.0, 3.0])
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch(x)
+            a = tf.reduce_sum(x * x)
+            a.numpy()
+            b = a * 2.0
+            b.numpy()
+            _ = x * 1.0  # is still pending when the gradient of b takes a
+        assert tape.gradient(b, x).numpy().tolist() == [4.0, 8.0, 12.0]
+        assert tape.gradient(a, x).numpy().tolist() == [2.0, 4.0, 6.0]
+
     def test_jacobians(self):
         x = tf.constant([1.0, 2.0])
         with tf.GradientTape(persistent=True) as tape:

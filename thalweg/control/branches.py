@@ -16,7 +16,7 @@ from thalweg.control.bodies import (
     pack_tensors,
     trace_body,
 )
-from thalweg.control.traces import BranchTrace, add_trace, as_constant, capture
+from thalweg.control.traces import BranchTrace, add_trace, capture, capture_inner
 from thalweg.graph import nest
 from thalweg.graph.composite import IndexedSlices
 from thalweg.graph.convert import convert_to_tensor
@@ -90,17 +90,11 @@ class Branching(ControlOp, abstract=True):
         """The gradient of one branch, which takes values from inside the branch by traces.
         Gradients of lists are added to `lists`."""
         graph = SubGraph(get_default_graph(), f"the gradient of {node.name}")
-        indices = {tensor: index for index, tensor in enumerate(body.arguments)}
 
-        def source(tensor: Tensor) -> Tensor:
-            if tensor in indices:
-                return graph.capture(node.inputs[1 + indices[tensor]])
-            constant = as_constant(graph, tensor)
-            if constant is not None:
-                return constant
+        def read(tensor: Tensor) -> Tensor:
             return graph.capture(add_trace(node, BranchTrace(tensor=tensor, dtype=tensor.dtype)))
 
-        graph.sources[body.graph] = source
+        graph.sources[body.graph] = capture_inner(graph, body.bound(node), read)
         pairs = [(body.outputs[index], dy) for index, dy in dys.items()]
         pairs += [(y, dy) for y, dy in inner if y.graph is body.graph]
         xs = [body.arguments[index] for index in wanted]

@@ -36,10 +36,8 @@ class Rows:
         if not tensors:
             raise ValueError(f"elems must have at least one tensor (at {user_line()})")
         self.dtypes = [tensor.dtype.base_dtype for tensor in tensors]
-        self._static_count = _static_count(tensors)
-        self._count: Any = self._static_count
-        if self._count is None:
-            self._count = shaping.shape(tensors[0])[0]
+        static_count = _static_count(tensors)
+        self._count: Any = shaping.shape(tensors[0])[0] if static_count is None else static_count
         self._lists = [self._list(tensor) for tensor in tensors]
         self._is_reversed = reverse
         self.first, self.step = (self._count - 1, -1) if reverse else (0, 1)
@@ -66,14 +64,6 @@ class Rows:
             )
             for dtype in dtypes
         ]
-
-    def stack(self, results: Sequence[TensorArray]) -> list[Tensor]:
-        """Filled lists as tensors."""
-        tensors = [result.stack() for result in results]
-        for tensor in tensors:
-            if tensor.shape.rank is not None:
-                tensor.set_shape(TensorShape([self._static_count]).concatenate(tensor.shape[1:]))
-        return tensors
 
 
 def _write(lists: Sequence[TensorArray], index: Any, values: Sequence[Any]) -> list[TensorArray]:
@@ -156,7 +146,7 @@ def map_fn(
         options = (parallel_iterations or 10, back_prop, swap_memory)
         initial = convert_to_tensor(0, int32), rows.new_results(dtypes, infer_shape)
         _, results = while_loop(rows.has_row, iterate, initial, None, *options)
-        return nest.pack_sequence_as(like, rows.stack(results))
+        return nest.pack_sequence_as(like, [result.stack() for result in results])
 
 
 @public("foldl")
@@ -260,7 +250,7 @@ def scan(
         options = (parallel_iterations, back_prop, swap_memory)
         initial = convert_to_tensor(first, int32), value, results
         _, _, results = while_loop(rows.has_row, iterate, initial, None, *options)
-        return nest.pack_sequence_as(value, rows.stack(results))
+        return nest.pack_sequence_as(value, [result.stack() for result in results])
 
 
 def _next_value(value: Any, new: Any) -> Any:

@@ -19,7 +19,7 @@ from thalweg import errors
 from thalweg.control.list_storage import Nested, Shapes, Single, Stacked
 from thalweg.graph.dtypes import DType, variant
 from thalweg.graph.shapes import TensorShape, unknown_shape
-from thalweg.ops.core.buffer import Buffer
+from thalweg.ops.core.buffer import Buffer, read_only
 
 Array = NDArray[Any]
 Shape = tuple[int, ...]
@@ -194,7 +194,7 @@ class ListValue:
         nested = self.as_nested()
         if nested is not None:
             return ListValue.of_nested(nested.starts[start:end], nested.flat, nested.each)
-        rows = _read_only(cast("Array", self.as_stacked())[start:end])
+        rows = read_only(cast("Array", self.as_stacked())[start:end])
         grows = self.accumulates
         return ListValue.of_stacked(rows, dtype=self.dtype, accumulates=grows, dynamic_size=grows)
 
@@ -372,7 +372,7 @@ class ListValue:
                 return self.gather(np.arange(wanted), shape)
             self._share_rows()
             is_buffer = isinstance(rows, Buffer)
-            return rows.first_rows(wanted) if is_buffer else _read_only(rows[:wanted])
+            return rows.first_rows(wanted) if is_buffer else read_only(rows[:wanted])
 
     def concat(
         self, count: int | None = None, shape: TensorShape | None = None
@@ -386,7 +386,7 @@ class ListValue:
             if rows is not None and rows.ndim > 1:
                 self._share_rows()
                 joined = rows.reshape((wanted * rows.shape[1], *rows.shape[2:]))
-                return _read_only(joined), np.full(wanted, rows.shape[1], np.int64)
+                return read_only(joined), np.full(wanted, rows.shape[1], np.int64)
             entries = [self.read(index, shape) for index in range(wanted)]
         scalars = [index for index, entry in enumerate(entries) if not np.shape(entry)]
         if scalars:
@@ -445,7 +445,7 @@ class ListValue:
                 storage.put(index, None)
         if not isinstance(storage, Stacked):
             return value
-        return value.copy() if self.accumulates else _read_only(value)
+        return value.copy() if self.accumulates else read_only(value)
 
     def _zeros(self, index: int, known: TensorShape | None) -> Any:
         if not self.accumulates:
@@ -552,12 +552,6 @@ def dtype_mismatch(list_dtype: DType, op_dtype: DType, use: str) -> str:
 def invalid(message: str) -> errors.InvalidArgumentError:
     """An error for an invalid value, to which the executor adds the node."""
     return errors.InvalidArgumentError(None, None, message)
-
-
-def _read_only(array: Array) -> Array:
-    view = array.view()
-    view.flags.writeable = False
-    return view
 
 
 def _dims(value: Any) -> str:

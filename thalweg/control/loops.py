@@ -21,7 +21,7 @@ from thalweg.control.bodies import (
 )
 from thalweg.control.list_ops import TensorArrayRead
 from thalweg.control.sink_invariant_gradients import SunkGradient, sink_gradient
-from thalweg.control.traces import LoopCount, LoopTrace, add_trace, as_constant, capture
+from thalweg.control.traces import LoopCount, LoopTrace, add_trace, capture, capture_inner
 from thalweg.graph import nest
 from thalweg.graph.composite import IndexedSlices, SparseTensor
 from thalweg.graph.convert import convert_to_tensor
@@ -185,20 +185,15 @@ class _BackwardLoop:
 
     def _source(self, iteration: Tensor) -> Callable[[Tensor], Tensor]:
         """Maps a tensor of the forward body to its value in an iteration, in the backward body."""
-        node, graph = self._node, self._graph
-        indices = {tensor: index for index, tensor in enumerate(self._op.body.arguments)}
+        node, graph, arguments = self._node, self._graph, self._op.body.bound(self._node)
+        variables = self._op.body.arguments[: len(node.outputs)]
 
-        def source(tensor: Tensor) -> Tensor:
-            if indices.get(tensor, -1) >= len(node.outputs):  # an invariant
-                return graph.capture(node.inputs[indices[tensor]])
-            constant = as_constant(graph, tensor)
-            if constant is not None:
-                return constant
+        def read(tensor: Tensor) -> Tensor:
             values = graph.capture(add_trace(node, LoopTrace(tensor=tensor)))
-            with graph.as_default(), graph.without_scopes():
-                return _read_iteration(values, iteration, tensor)
+            return _read_iteration(values, iteration, tensor)
 
-        return source
+        invariants = {t: outer for t, outer in arguments.items() if t not in variables}
+        return capture_inner(graph, invariants, read)
 
     def _gradients(
         self, iteration: Tensor, dys: Sequence[Tensor], list_totals: Mapping[int, Tensor]

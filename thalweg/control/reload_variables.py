@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from thalweg.graph.analysis.node_effects import body_accesses
 from thalweg.graph.graph import Graph
 from thalweg.graph.node import Node, Tensor
-from thalweg.graph.subgraph import Argument, Body, SubGraph
+from thalweg.graph.subgraph import Body, SubGraph
 
 
 def stale_reads(bodies: Sequence[Body]) -> dict[Tensor, Tensor]:
@@ -35,18 +35,9 @@ def _is_read_of(tensor: Tensor, variable: Tensor) -> bool:
 
 def _origin(tensor: Tensor) -> Tensor:
     """The tensor outside of all bodies that a captured tensor stands for."""
-    outer = _captured_tensor(tensor)
-    while outer is not None:
-        tensor, outer = outer, _captured_tensor(outer)
-    return tensor
-
-
-def _captured_tensor(tensor: Tensor) -> Tensor | None:
-    """The tensor of the outer graph that an argument captures; None for other tensors."""
     graph: Graph = tensor.op.graph
-    if not isinstance(tensor.op.op, Argument) or not isinstance(graph, SubGraph):
-        return None
-    return next((outer for outer, inner in graph.captures.items() if inner is tensor), None)
+    outer = graph.outside(tensor) if isinstance(graph, SubGraph) else None
+    return tensor if outer is None else _origin(outer)
 
 
 def reload_variables(body: Body, stale: Mapping[Tensor, Tensor]) -> Body:

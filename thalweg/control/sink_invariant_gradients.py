@@ -83,8 +83,7 @@ def _sink_product(
     a, b = gradient.op.inputs
     if not isinstance(a.op.op, TensorArrayRead) or a.op.inputs[1] is not iteration:
         return None
-    outside = {inner: outer for outer, inner in graph.captures.items()}
-    values = outside.get(a.op.inputs[0])
+    values = graph.outside(a.op.inputs[0])
     if values is None or not (_has_static_rows(a, 2) and _has_static_rows(b, 2)):
         return None
 

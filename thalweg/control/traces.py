@@ -6,6 +6,7 @@ whether a step has it; in a plan, a control node and the traces that the step ne
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import Any, cast
 
@@ -85,16 +86,22 @@ def traced_tensor(trace: Node) -> Tensor:
     return cast("BranchTrace", trace.op).tensor
 
 
-def as_constant(graph: SubGraph, tensor: Tensor) -> Tensor | None:
-    """A tensor of a body as a constant of another graph, if its value follows from constants and
-    static shapes: then it needs no trace."""
-    if tensor.dtype.is_floating or tensor.dtype.is_complex:
-        return None
-    value = constant_value(tensor)
-    if value is None:
-        return None
-    with graph.as_default(), graph.without_scopes():
-        return basic.constant(value, tensor.dtype.base_dtype)
+def capture_inner(
+    graph: SubGraph, known: Mapping[Tensor, Tensor], read: Callable[[Tensor], Tensor]
+) -> Callable[[Tensor], Tensor]:
+    """Captures tensors of a body for its gradient, in `graph`: an argument as the outer tensor that
+    is `known` for it, others by a `read` of their trace. What follows from constants and static
+    shapes needs no trace."""
+
+    def source(tensor: Tensor) -> Tensor:
+        if tensor in known:
+            return graph.capture(known[tensor])
+        is_real = tensor.dtype.is_floating or tensor.dtype.is_complex
+        value = None if is_real else constant_value(tensor)
+        with graph.as_default(), graph.without_scopes():
+            return read(tensor) if value is None else basic.constant(value, tensor.dtype.base_dtype)
+
+    return source
 
 
 def capture(tensor: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ proxies: copies that are differentiated, and whose outputs take the saved values
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -62,10 +62,10 @@ class TraceSpan:
         saved = [t for t in used if t not in leaves and t.op.type != "Const"]
         return [t for t in dict.fromkeys(saved) if not t.dtype.is_ref_dtype]
 
-    def save(self, values: Iterator[Any]) -> None:
-        """Keep the values of the `wanted` tensors, which come next."""
+    def save(self, values: Mapping[Tensor, Any]) -> None:
+        """Keep the values of the `wanted` tensors."""
         self.close()
-        self.saved = {tensor: next(values) for tensor in self.wanted()}
+        self.saved = {tensor: values[tensor] for tensor in self.wanted()}
 
 
 class BackwardStage:
@@ -80,6 +80,7 @@ class BackwardStage:
         self.is_open = lazy_trace is EAGER.lazy_trace and not lazy_trace.done
         self.nodes = [node for span in spans for node in span.nodes()]
         path = spans[-1].end.path()
+        self._count = spans[-1].end.count  # of positions; tensors may enter after the last span
         values = [trace_node.outputs[0] for trace_node in path if trace_node.kind == VALUE]
         references = [trace_node.outputs[0] for trace_node in path if trace_node.kind == REFERENCE]
         self.leaves: dict[Tensor, Any] = dict(zip(values, lazy_trace.values, strict=False))
@@ -127,12 +128,10 @@ class BackwardStage:
         self._proxies[tensor] = proxy
         return proxy
 
-    def value_of(self, proxy: Tensor) -> Any:
-        """The saved value of a proxy; None if it is not one of this stage."""
-        for tensor, candidate in self._proxies.items():
-            if candidate is proxy:
-                return self.saved[tensor] if tensor in self.saved else self.leaves[tensor]
-        return None
+    def proxy_values(self) -> dict[Tensor, Any]:
+        """The saved values of the proxies; none for those that are other tensors."""
+        known = {**self.leaves, **self.saved}
+        return {proxy: known[t] for t, proxy in self._proxies.items() if t in known}
 
     # Between stages
 
@@ -140,10 +139,9 @@ class BackwardStage:
         """The tensor of this stage's nodes for an eager tensor; None if it is not in this trace."""
         if not isinstance(tensor, EagerTensor):
             return None
-        if tensor._lazy_trace is self.lazy_trace:
-            return self.lazy_trace.templates[tensor._position]
-        position = self.lazy_trace.entered.get(tensor)
-        if position is not None:
+        is_own = tensor._lazy_trace is self.lazy_trace
+        position = tensor._position if is_own else self.lazy_trace.entered.get(tensor)
+        if position is not None and position < self._count:
             return self.lazy_trace.templates[position]
         held = tensor._array
         return None if held is None else self._tensor_with_value(held)
@@ -298,8 +296,8 @@ class EagerGradient:
 
 def _enter_proxy_values(stages: Sequence[BackwardStage], results: Sequence[Any]) -> None:
     """Enter the saved values of the proxies that the backward pass uses."""
-    closed = [stage for stage in stages if not stage.is_open]
-    if not closed:
+    values = {proxy: v for stage in stages for proxy, v in stage.proxy_values().items()}
+    if not values:
         return
     lazy_trace = EAGER.lazy_trace
     known = set(lazy_trace.templates)
@@ -310,7 +308,6 @@ def _enter_proxy_values(stages: Sequence[BackwardStage], results: Sequence[Any])
             continue
         known.add(tensor)
         if PROXY in tensor.op.annotations:
-            value = next(v for s in closed if (v := s.value_of(tensor)) is not None)
-            lazy_trace.enter_saved(tensor, value, tensor)
+            lazy_trace.enter_saved(tensor, values[tensor])
         else:
             pending += tensor.op.inputs

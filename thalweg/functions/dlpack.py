@@ -10,6 +10,7 @@ from thalweg.functions.tensors import known
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.graph import get_default_graph
 from thalweg.graph.node import Tensor
+from thalweg.ops.core.buffer import read_only
 from thalweg.public import public
 
 
@@ -49,6 +50,4 @@ def from_dlpack(value: HoldsDLPack) -> Tensor:
     array = np.from_dlpack(value)
     if not get_default_graph().is_eager:
         return convert_to_tensor(array)
-    view = array.view()
-    view.flags.writeable = False
-    return known(view)
+    return known(read_only(array.view()))

@@ -41,7 +41,6 @@ from thalweg.graph.origin import MadeAt, user_frame
 from thalweg.graph.subgraph import root
 from thalweg.lower.fingerprint import Unnamed, text_of
 from thalweg.ops.core.basic import Const, Placeholder
-from thalweg.ops.core.context import VariableCell
 from thalweg.ops.core.python_call import PyFunc, functions
 from thalweg.ops.random.philox import Stream
 from thalweg.ops.random.random import Random
@@ -81,53 +80,52 @@ class EagerGraph(threading.local, BareGraph):
     def record(
         self,
         op: Op,
-        attributes: Iterable[Any],
         arguments: Sequence[Any],
         name: str | None,
-        depth: int = 1,
+        attributes: Iterable[Any] | None = None,
     ) -> Any:
-        """Record an op and return its outputs as the op's function does.
+        """Record an op and return its outputs as the op's function does. The key has all attributes
+        of the op, or those given.
 
-        The user's frame is at least `depth` frames up.
+        The fast path takes a plain child that was recorded here before.
         """
-        lazy_trace = self.current()
-        key: Any = [type(op), *attributes]
+        lazy_trace: LazyTrace = self.lazy_trace
+        if lazy_trace.closed:
+            lazy_trace = self.start_lazy_trace()
+        parts: list[Any] = [type(op), *(op.__dict__.values() if attributes is None else attributes)]
         for argument in arguments:
-            position = self._argument_key(lazy_trace, argument)
-            if position is None:
-                return self._convert(op, attributes, arguments, name)
-            key.append(position)
+            if type(argument) is not EagerTensor:
+                positions = _list_positions(lazy_trace, argument)
+                if positions is None:
+                    return self._convert(op, arguments, name, attributes)
+                parts.append(positions)
+            elif argument._lazy_trace is lazy_trace:
+                parts.append(argument._position)
+            else:
+                parts.append(lazy_trace.position(argument))
+        origin = user_frame(3)
+        try:
+            child = lazy_trace.end.children.get(tuple(parts))
+        except TypeError:  # an attribute is unhashable
+            child = None
+        if type(child) is TraceNode and child.is_plain and not fast_path_disabled[0]:
+            tensor = lazy_trace.advance_single(child, origin)
+            if not lazy_trace.closed:
+                return tensor
         with lazy_trace.lock:
-            if lazy_trace.closed:  # another thread ran it
-                return self.record(op, attributes, arguments, name)
-            child = self._find_or_build(lazy_trace, op, key, arguments, name)
-            origin = user_frame(depth)
-            outputs = lazy_trace.advance(child, origin)
-            if child.is_special:
-                self._apply_special(lazy_trace, child)
+            if lazy_trace.closed:  # another thread ran it, perhaps without this op
+                return self.record(op, arguments, name, attributes)
+            child = self._find_or_build(lazy_trace, op, parts, len(arguments), name)
+            outputs = self._advance(lazy_trace, child, origin)
         self.flush_if_long(lazy_trace, child, origin)
         return outputs[0] if child.pack is None else child.pack(outputs)
 
-    def _argument_key(self, lazy_trace: LazyTrace, argument: Any) -> Any:
-        """The position of an argument, or the positions of a list; None if it is not eager yet."""
-        if type(argument) is EagerTensor:
-            return self.enter(lazy_trace, argument)
-        if type(argument) is not list:
-            return None
-        values = cast("list[Any]", argument)
-        if any(type(value) is not EagerTensor for value in values):
-            return None
-        return tuple([self.enter(lazy_trace, value) for value in values])
-
     def _find_or_build(
-        self,
-        lazy_trace: LazyTrace,
-        op: Op,
-        parts: list[Any],
-        arguments: Sequence[Any],
-        name: str | None,
+        self, lazy_trace: LazyTrace, op: Op, parts: list[Any], count: int, name: str | None
     ) -> TraceNode:
-        """The child of the current trace node for an op, built on first use."""
+        """The child of the current trace node for an op, built on first use. The last `count` parts
+        of the key are the positions of its arguments."""
+        positions = parts[len(parts) - count :]
         if self._gradient_overrides:
             parts.append(self._gradient_key(op))
         key: Any = tuple(parts)
@@ -140,7 +138,7 @@ class EagerGraph(threading.local, BareGraph):
             return child
 
         def make() -> tuple[Sequence[Tensor], Any]:
-            inputs = tuple(_templates(lazy_trace, argument) for argument in arguments)
+            inputs = tuple(_templates(lazy_trace, position) for position in positions)
             node = build.add_node(lazy_trace.trace, op, inputs, _node_name(name))
             return node.outputs, _output_packer(node)
 
@@ -151,8 +149,14 @@ class EagerGraph(threading.local, BareGraph):
         override = self.gradient_override(op.type_name)
         return "" if override is not None and isinstance(op, CustomGradient) else override
 
-    def _apply_special(self, lazy_trace: LazyTrace, child: TraceNode) -> None:
-        """Update per-call state for random ops, variable writes and custom gradients."""
+    def _advance(
+        self, lazy_trace: LazyTrace, child: TraceNode, origin: MadeAt
+    ) -> list[EagerTensor]:
+        """Descend to a child, and update per-call state for random ops, variable writes and custom
+        gradients."""
+        outputs = lazy_trace.advance(child, origin)
+        if not child.is_special:
+            return outputs
         for node in child.randoms:
             lazy_trace.streams.append(self.stream(node.op))
         if child.writes:
@@ -160,6 +164,7 @@ class EagerGraph(threading.local, BareGraph):
         for node in child.nodes:
             if isinstance(node.op, CustomGradient):
                 self._update_custom_gradient(node)
+        return outputs
 
     def _update_custom_gradient(self, node: Node) -> None:
         """Have a cached node use the gradient function of this call."""
@@ -168,15 +173,6 @@ class EagerGraph(threading.local, BareGraph):
         if name is not None and name != before:
             node.annotations = {**node.annotations, "_gradient_op_type": name}
             registry.forget(str(before))
-
-    def enter(self, lazy_trace: LazyTrace, tensor: EagerTensor) -> int:
-        """The position of a tensor in a lazy trace. One that is pending elsewhere is computed."""
-        other: LazyTrace | None = tensor._lazy_trace
-        if other is None or other is lazy_trace or other.done:
-            return lazy_trace.position(tensor)
-        if tensor._array is None or type(tensor._array) is VariableCell:
-            other.finish()
-        return lazy_trace.position(tensor)
 
     def flush_if_long(self, lazy_trace: LazyTrace, child: TraceNode, origin: MadeAt) -> None:
         """Run a long trace whose values are not read, at the start of a loop iteration: then the
@@ -207,26 +203,19 @@ class EagerGraph(threading.local, BareGraph):
         return child
 
     def _convert(
-        self, op: Op, attributes: Iterable[Any], arguments: Sequence[Any], name: str | None
+        self,
+        op: Op,
+        arguments: Sequence[Any],
+        name: str | None,
+        attributes: Iterable[Any] | None,
     ) -> Any:
         """Convert arguments and record an op; a symbolic argument moves the op to its graph."""
         symbolic = _first_symbolic(arguments)
-        if symbolic is not None and self._eager_tensor(symbolic) is None:
+        if symbolic is not None:
             with symbolic.graph.as_default():
                 return apply(op, tuple(arguments), name)
-        arguments = [self._as_eager(argument) for argument in arguments]
         grouped = build.convert_inputs(op, tuple(arguments), name or op.type_name)[1]
-        grouped = [self._as_eager(argument) for argument in grouped]
-        return self.record(op, attributes, grouped, name)
-
-    def _as_eager(self, value: Any) -> Any:
-        """An argument with tensors of the hidden graph replaced by their eager tensors."""
-        if type(value) is Tensor:
-            eager = self._eager_tensor(value)
-            return value if eager is None else eager
-        if isinstance(value, list | tuple):
-            return [self._as_eager(item) for item in cast("Sequence[Any]", value)]
-        return value
+        return self.record(op, grouped, name, attributes)
 
     def _eager_tensor(self, template: Tensor) -> EagerTensor | None:
         """The eager tensor of the current lazy trace for a tensor of the hidden graph."""
@@ -273,20 +262,6 @@ class EagerGraph(threading.local, BareGraph):
 
     # Ops that are not recorded as nodes, or only in part
 
-    @staticmethod
-    def recorder(op: type[Op]) -> Callable[..., Any] | None:
-        """The method that records ops of a class; None for `record`."""
-        if issubclass(op, Const):
-            return EagerGraph._constant
-        if issubclass(op, Random):
-            return EagerGraph._record_random
-        if issubclass(op, PyFunc):
-            return EagerGraph._call_python
-        if issubclass(op, Placeholder):
-            return EagerGraph._reject_placeholder
-        is_named = not op.parsed.inputs and op.stateful and "shared_name" in op.fields
-        return EagerGraph._record_resource if is_named else None
-
     def _reject_placeholder(self, *_: Any) -> NoReturn:
         raise RuntimeError(
             "tf.placeholder() is not compatible with eager execution: use the value itself, "
@@ -299,7 +274,7 @@ class EagerGraph(threading.local, BareGraph):
             self._counter += 1
             shared_name = f"eager_{threading.get_ident()}_{self._counter}_{id(op)}"
             op = type(op)(**{**op.attributes, "shared_name": shared_name})
-        result = self.record(op, op.__dict__.values(), arguments, name)
+        result = self.record(op, arguments, name)
         self.lazy_trace.finish()
         return result
 
@@ -381,14 +356,7 @@ class EagerGraph(threading.local, BareGraph):
 
     def position(self, tensor: EagerTensor) -> int:
         """The position of a tensor in the current lazy trace."""
-        lazy_trace = self.lazy_trace
-        if tensor._lazy_trace is lazy_trace and not lazy_trace.closed:
-            return tensor._position
-        lazy_trace = self.current()
-        if tensor._array is None and tensor._lazy_trace is not lazy_trace:
-            tensor.held()
-            lazy_trace = self.current()
-        return self.enter(lazy_trace, tensor)
+        return self.current().position(tensor)
 
     # Subgraphs recorded as one op: gradients, updates, calls
 
@@ -403,9 +371,7 @@ class EagerGraph(threading.local, BareGraph):
             child = lazy_trace.child(key)
             if child is None:
                 child = self._build_child(lazy_trace, key, lambda: _results_outputs(make()))
-            outputs = lazy_trace.advance(child, user_frame(1))
-            if child.is_special:
-                self._apply_special(lazy_trace, child)
+            outputs = self._advance(lazy_trace, child, user_frame(1))
         if EagerGraph.sync:
             lazy_trace.finish()
         return child.pack(outputs)
@@ -432,7 +398,7 @@ class EagerGraph(threading.local, BareGraph):
         """Record a random op without its seeds in the key: each call continues its stream."""
         attributes = tuple([v for k, v in op.__dict__.items() if k not in ("seed", "seed2")])
         self._requested_seeds = (op.seed, op.seed2)
-        return self.record(op, attributes, arguments, name)
+        return self.record(op, arguments, name, attributes)
 
     def stream(self, op: Any) -> Stream:
         """The random stream that this call of an op draws from."""
@@ -497,11 +463,21 @@ def _text_key(key: Sequence[Any]) -> Any:
         return object()  # equal to no other key
 
 
-def _templates(lazy_trace: LazyTrace, argument: Any) -> Any:
-    """The tensors of the hidden graph for an argument or a list of arguments."""
-    if isinstance(argument, list):
-        return [_templates(lazy_trace, part) for part in cast("list[Any]", argument)]
-    return lazy_trace.templates[lazy_trace.position(argument)]
+def _templates(lazy_trace: LazyTrace, position: int | tuple[int, ...]) -> Any:
+    """The tensor of the hidden graph at a position; a list of them for several."""
+    if isinstance(position, tuple):
+        return [lazy_trace.templates[each] for each in position]
+    return lazy_trace.templates[position]
+
+
+def _list_positions(lazy_trace: LazyTrace, argument: Any) -> tuple[int, ...] | None:
+    """The positions of a list of tensors; None for an argument that is not eager yet."""
+    if type(argument) is not list:
+        return None
+    values = cast("list[Any]", argument)
+    if any(type(value) is not EagerTensor for value in values):
+        return None
+    return tuple([lazy_trace.position(value) for value in values])
 
 
 def _first_symbolic(arguments: Sequence[Any]) -> Tensor | None:
@@ -552,12 +528,23 @@ def _results_outputs(results: Sequence[Any]) -> tuple[list[Tensor], Any]:
     return outputs, pack
 
 
-class _RecorderTable(dict[type[Op], "Callable[..., Any] | None"]):
-    """`EagerGraph.recorder` by op class, cached."""
+_SPECIAL_RECORDERS = (
+    (Const, EagerGraph._constant),
+    (Random, EagerGraph._record_random),
+    (PyFunc, EagerGraph._call_python),
+    (Placeholder, EagerGraph._reject_placeholder),
+)
 
-    def __missing__(self, op: type[Op]) -> Callable[..., Any] | None:
-        recorder = self[op] = EagerGraph.recorder(op)
-        return recorder
+
+class _RecorderTable(dict[type[Op], Callable[..., Any]]):
+    """The method that records ops of a class."""
+
+    def __missing__(self, op: type[Op]) -> Callable[..., Any]:
+        is_named = not op.parsed.inputs and op.stateful and "shared_name" in op.fields
+        general = EagerGraph._record_resource if is_named else EagerGraph.record
+        special = (recorder for kind, recorder in _SPECIAL_RECORDERS if issubclass(op, kind))
+        self[op] = next(special, general)
+        return self[op]
 
 
 _recorders = _RecorderTable()
@@ -569,38 +556,8 @@ eager_graph.append(EAGER)
 def apply(op: Op, arguments: tuple[Any, ...], name: str | None) -> Any:
     """Record an op in eager code; in a graph add a node, to which eager tensors are constants."""
     if get_default_graph() is EAGER:
-        return record_op(op, arguments, name, 3)
+        return _recorders[type(op)](EAGER, op, arguments, name)
     return build.apply(op, arguments, name)
-
-
-def record_op(op: Op, arguments: tuple[Any, ...], name: str | None, depth: int) -> Any:
-    """Record an op. The fast path takes a plain child that was recorded here before."""
-    kind = type(op)
-    recorder = _recorders[kind]
-    if recorder is not None:
-        return recorder(EAGER, op, arguments, name)
-    lazy_trace: LazyTrace = EAGER.lazy_trace
-    if lazy_trace.closed:
-        lazy_trace = EAGER.start_lazy_trace()
-    attributes = op.__dict__
-    key: Any = [kind, *attributes.values()] if attributes else [kind]
-    for argument in arguments:
-        if type(argument) is not EagerTensor:
-            return EAGER.record(op, attributes.values(), arguments, name, depth)
-        if argument._lazy_trace is lazy_trace:
-            key.append(argument._position)
-        else:
-            key.append(EAGER.enter(lazy_trace, argument))
-    try:
-        child = lazy_trace.end.children.get(tuple(key))
-    except TypeError:
-        child = None
-    if type(child) is not TraceNode or not child.is_plain or fast_path_disabled[0]:
-        return EAGER.record(op, attributes.values(), arguments, name, depth)
-    tensor = lazy_trace.advance_single(child, user_frame(depth))
-    if lazy_trace.closed:  # another thread ran the trace, perhaps without this op
-        return EAGER.record(op, attributes.values(), arguments, name, depth)
-    return tensor
 
 
 ops.applier[:] = [apply]

@@ -20,8 +20,8 @@ import numpy as np
 
 from thalweg import errors
 from thalweg.functions.devices import eager_devices
-from thalweg.functions.steps import RecordedStep, record_step
-from thalweg.functions.tensors import EagerTensor, Failure, Literal
+from thalweg.functions.steps import RecordedStep, StepBuilder
+from thalweg.functions.tensors import EagerTensor, Failure, Literal, set_devices
 from thalweg.functions.trace import (
     LITERAL,
     REFERENCE,
@@ -110,9 +110,13 @@ class LazyTrace:
     # Inputs
 
     def position(self, tensor: EagerTensor) -> int:
-        """The position of a tensor in this trace; one from outside becomes a leaf."""
-        if tensor._lazy_trace is self:
+        """The position of a tensor in this trace; one from outside becomes a leaf, and is computed
+        if it is pending elsewhere."""
+        other: LazyTrace | None = tensor._lazy_trace
+        if other is self:
             return tensor._position
+        if other is not None and not other.done and type(tensor._array) is VariableCell:
+            other.finish()  # it may write the variable
         position = self.entered.get(tensor)
         if position is not None:
             return position
@@ -168,19 +172,18 @@ class LazyTrace:
 
     def enter_device_scope(self, device: str) -> None:
         """Record that the ops that follow request a device."""
-        key = ("device", device)
-        child = self.end.children.get(key)
-        if child is None:
-            child = self.end.children[key] = TraceNode(self.end, (), (), SCOPE)
-        self.end = child
+        self._enter_child(("device", device), (), SCOPE)
 
-    def enter_saved(self, template: Tensor, value: Any, key: Any) -> None:
+    def enter_saved(self, template: Tensor, value: Any) -> None:
         """Enter a value that an earlier trace computed for a tensor of the hidden graph."""
-        child = self.end.children.get(key)
-        if child is None:
-            child = self.end.children[key] = TraceNode(self.end, (), (template,), VALUE)
+        self._enter_child(template, (template,), VALUE)
         self.values.append(value)
         self.leaves.append(None)
+
+    def _enter_child(self, key: Any, outputs: tuple[Tensor, ...], kind: int) -> None:
+        child = self.end.children.get(key)
+        if child is None:
+            child = self.end.children[key] = TraceNode(self.end, (), outputs, kind)
         self.end = child
 
     def leaf_value(self, leaf: Leaf) -> Any:
@@ -222,12 +225,16 @@ class LazyTrace:
         self.end = child
         return tensor
 
-    def shortcut_target(self) -> TraceNode:
-        """The last trace node, with its line for shortcuts that lead to it."""
-        trace_node = self.end
-        if trace_node.line is None:
-            trace_node.line = self.lines.get(trace_node)
-        return trace_node
+    def cache_shortcut(self, key: Any, start: TraceNode) -> None:
+        """Cache the last trace node as a shortcut from `start`, past a literal between them; with
+        its line, which later uses do not record."""
+        end = self.end
+        before = end.parent
+        if before is not start and before is not None and before.kind == LITERAL:
+            before = before.parent
+        if before is start and end.is_plain:
+            end.line = end.line or self.lines.get(end)
+            start.shortcuts[key] = end
 
     def child(self, key: Any) -> TraceNode | None:
         """The child of the last trace node for a key, if it was recorded before."""
@@ -295,21 +302,22 @@ class LazyTrace:
             wanted = [self.templates[t._position] for t in live]
             for span in spans:
                 wanted += span.wanted()
-            step = self.end.plans[key] = record_step(self.end, wanted, self.values)
+            if not wanted and not self.end.path_has_effects:
+                return
+            step = self.end.plans[key] = StepBuilder(self.end, self.values).build(wanted)
         try:
             results = step.run(self.values, self.cells, self.streams)
         except errors.OpError as error:
             raise self._located(error, step) from error
+        if spans:  # a tensor has one array: tapes find tensors by their values
+            values = dict(zip(step.wanted, map(_as_array, results), strict=True))
+            results = [values[template] for template in step.wanted]
+            for span in spans:
+                span.save(values)
         for tensor, result in zip(live, results, strict=False):
             tensor.resolve(result if type(result) is np.ndarray else _as_array(result))
-        devices = step.devices
-        if devices is not None:
-            for tensor, device in zip(live, devices, strict=False):
-                tensor._device = device
-        if spans:
-            rest = map(_as_array, results[len(live) :])
-            for span in spans:
-                span.save(rest)
+        if step.step.devices is not None:
+            set_devices(live, step.step.devices)
 
     def _located(self, error: errors.OpError, step: RecordedStep) -> errors.OpError:
         """An error at the line that recorded the op in this trace, not in the first one like it."""
@@ -340,7 +348,7 @@ class LazyTrace:
         if not _is_pure(template):
             return Failure(error)
         try:
-            step = record_step(self.end, [template], self.values, runs_effects=False)
+            step = StepBuilder(self.end, self.values).build([template], runs_effects=False)
             (result,) = step.run(self.values, self.cells, self.streams)
             return _as_array(result)
         except Exception as own_error:  # perhaps not the one that stopped the step

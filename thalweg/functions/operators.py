@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
-from thalweg.functions.eager import EAGER, record_op
+from thalweg.functions.eager import EAGER
 from thalweg.functions.lazy_trace import LazyTrace, fast_path_disabled
 from thalweg.functions.tensors import EagerTensor, class_of
-from thalweg.functions.trace import LITERAL, TraceNode
+from thalweg.functions.trace import TraceNode
 from thalweg.functions.variables import EagerVariable
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import DType
@@ -29,6 +29,8 @@ from thalweg.platform.caches import Bounded
 from thalweg.variables.variable import Variable
 
 _MAX_CONSTANTS = 1_000
+
+_record = EAGER.record  # bound once: looking it up is slow
 
 _BINARY = {
     "__add__": "add",
@@ -111,7 +113,7 @@ def _general_operator(method: str, symbol: str) -> Callable[[Any, Any], Any]:
             return on_graphs(x, y)
         if other is None:
             return on_graphs(x, y)
-        return record_op(cached.op, (x, other), None, 3)
+        return _record(cached.op, (x, other), None)
 
     return operate
 
@@ -182,14 +184,8 @@ def _cache_shortcut(
     which records it. Zeros of either sign are equal as keys.
     """
     is_exact = x.dtype.is_floating and (key[2] is EagerTensor or bool(key[3]))
-    if not is_exact or type(output) is not EagerTensor or output._lazy_trace is not lazy_trace:
-        return
-    end = lazy_trace.end
-    before = end.parent
-    if before is not trace_node and before is not None and before.kind == LITERAL:
-        before = before.parent
-    if before is trace_node and end.is_plain:
-        trace_node.shortcuts[key] = lazy_trace.shortcut_target()
+    if is_exact and type(output) is EagerTensor and output._lazy_trace is lazy_trace:
+        lazy_trace.cache_shortcut(key, trace_node)
 
 
 for _method, _symbol in _BINARY.items():

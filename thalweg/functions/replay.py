@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import FunctionType
 from typing import Any, cast
 
@@ -49,25 +50,16 @@ _PLAIN_TYPES = frozenset((int, float, bool, str, bytes, type(None), DType, Tenso
 Function = Callable[..., Any]
 
 
+@dataclass(slots=True, eq=False)
 class CachedPath:
     """The path of a call in the trace tree: its end, its tensors, and which of them it returns."""
 
-    __slots__ = ("end", "is_single_op", "ops", "pack", "results", "templates")
-
-    def __init__(
-        self,
-        start: TraceNode,
-        end: TraceNode,
-        results: Sequence[int],
-        pack: Callable[[Any], Any] | None,
-    ) -> None:
-        path = end.path(start)
-        self.end = end
-        self.templates: list[Tensor] = [t for trace_node in path for t in trace_node.outputs]
-        self.ops = [trace_node for trace_node in path if trace_node.kind == OP]
-        self.results = results  # positions relative to the start
-        self.pack = pack
-        self.is_single_op = len(path) == 1 and end.is_plain
+    end: TraceNode
+    templates: list[Tensor]
+    ops: list[TraceNode]
+    is_single_op: bool
+    results: list[int]  # positions relative to the start
+    pack: Callable[[Any], Any] | None
 
 
 def replayed(function: Function) -> Function:
@@ -103,11 +95,7 @@ def _append_key(values: Sequence[Any], key: list[Any], lazy_trace: LazyTrace) ->
         if kind is EagerVariable:
             key.append(value.value()._position)
         elif kind is EagerTensor:
-            key.append(
-                value._position
-                if value._lazy_trace is lazy_trace
-                else EAGER.enter(lazy_trace, value)
-            )
+            key.append(lazy_trace.position(value))
         elif kind in _PLAIN_TYPES:
             key.append((kind, value) if value or value is None else (kind, repr(value)))
         elif kind is list or kind is tuple:
@@ -158,7 +146,10 @@ def _call_and_cache(
         return result
     positions = _result_positions(result, lazy_trace, start)
     if positions is not None:
-        trace_node.children[key] = CachedPath(trace_node, lazy_trace.end, *positions)
+        templates = [template for each in path for template in each.outputs]
+        ops = [each for each in path if each.kind == OP]
+        is_single_op = len(path) == 1 and path[0].is_plain
+        trace_node.children[key] = CachedPath(path[-1], templates, ops, is_single_op, *positions)
     return result
 
 

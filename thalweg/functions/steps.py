@@ -8,7 +8,6 @@ compiles for each set of shapes, as plans of sessions do.
 from __future__ import annotations
 
 import threading
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, cast
@@ -25,7 +24,6 @@ from thalweg.functions.trace import (
     TraceNode,
     has_effect,
 )
-from thalweg.graph.analysis.node_effects import reference_roots
 from thalweg.graph.graph import Graph
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
@@ -35,6 +33,7 @@ from thalweg.graph.subgraph import needed
 from thalweg.lower.fingerprint import Unnamed, flow_text
 from thalweg.ops.core.basic import Placeholder, constant
 from thalweg.ops.core.buffer import Buffer
+from thalweg.ops.core.context import VariableCell
 from thalweg.ops.random.random import Random
 from thalweg.optimize.options import DEFAULT
 from thalweg.place.placer import Placer
@@ -93,29 +92,22 @@ class PlannedStep:
         if restored is None:
             self._use_plan()
         else:
-            self._use(restored, restored.fetches)
+            self._use(restored)
 
-    def _use(self, path: ProgramPath | None, fetches: Sequence[Any]) -> None:
-        """Run by a path, if that needs no other variables. Equal `fetches` are one value."""
+    def _use(self, path: ProgramPath | None) -> None:
+        """Run by a path, if that needs no other variables."""
         references = self._references
         self.path = path if path and set(references).issuperset(path.references) else None
         #: The indices of the variables that the fast path takes.
         self.cells = [references.index(t) for t in self.path.references] if self.path else []
-        self._fetches = fetches
 
     def _use_plan(self) -> Plan:
         self._plan = planned = self._make_plan(self._step)
-        path = fast_path(planned, self._step.feeds, downloads=False)
-        self._use(path, planned.fetches or self._step.fetches)
+        self._use(fast_path(planned, self._step.feeds, downloads=False))
         return planned
 
     def _make_plan(self, step: Step) -> Plan:
         return plan(step, eager_devices().all, compiled=COMPILES)
-
-    @property
-    def has_duplicate_fetches(self) -> bool:
-        """Whether one value is fetched more than once."""
-        return len(set(self._fetches)) < len(self._fetches)
 
     def run(
         self,
@@ -126,15 +118,14 @@ class PlannedStep:
     ) -> list[Any]:
         """The fetched values. `immutable` are the indices of the values that nobody writes to, as
         those of eager tensors; all of them if None."""
-        results = None
         if self.path is not None:
             context = self._context(cells, streams) if streams else self.context
             arrays = [values[number] for number in self.path.inputs]
             variables = [cells[number] for number in self.cells]
             results = self.path.run(context, arrays, variables)
-        if results is None:
-            results = self._execute(values, cells, streams)
-        return self._with_arrays(results)
+            if results is not None:
+                return results
+        return self._execute(values, cells, streams)
 
     def _execute(
         self, values: Sequence[Any], cells: Sequence[Any], streams: Sequence[Any]
@@ -147,7 +138,7 @@ class PlannedStep:
                 self.path.compile_like(restored.programs, [cells[n] for n in self.cells])
         context = self._context(cells, streams)
         run_state = context.resources, context.cancellation
-        results = execute(planned, values, *run_state, on_device)
+        results = execute(planned, values, *run_state, _fetched)
         if self._entry is not None and isinstance(self.path, FastPath):
             self._entry.store(self.path)
         return results
@@ -156,14 +147,6 @@ class PlannedStep:
         """The context of a run with these variables and random streams."""
         states = dict(zip(self._state_nodes, [*cells, *streams], strict=True))
         return Context(self.context.node, StepResources(resources, states), Cancellation())
-
-    def _with_arrays(self, results: Sequence[Any]) -> list[Any]:
-        """Scalars as arrays, one array per slot: tapes distinguish values by identity."""
-        arrays = {
-            slot: np.asarray(cast("Any", result)) if isinstance(result, np.generic) else result
-            for slot, result in zip(self._fetches, results, strict=True)
-        }
-        return [arrays[slot] for slot in self._fetches]
 
     def bind(self, arrays: Sequence[Any], immutable: Collection[int] | None = None) -> Bound | None:
         """The program of the fast path for arrays of these shapes, and the shapes of its results;
@@ -266,6 +249,11 @@ class AcceleratedStep(PlannedStep):
         raise error.at(self.context.node) from error
 
 
+def _fetched(item: Any) -> Any:
+    """A fetched value: a variable as its cell, others in the memory where they were computed."""
+    return item if isinstance(item, VariableCell) else on_device(item)
+
+
 def _freeze(results: list[Any]) -> list[Any]:
     """Make the device buffers among results immutable."""
     for result in results:
@@ -300,24 +288,19 @@ def plan_step(
 class RecordedStep:
     """A planned step that computes tensors of a lazy trace, and the leaves that it takes."""
 
-    step: PlannedStep | None  # None if only variables are wanted
+    step: PlannedStep
+    wanted: Sequence[Tensor]
     values: list[int]  # indices among the trace's values
     references: list[int]  # indices among its variables
     randoms: list[int]  # indices among its random streams
-    cells: dict[int, int]  # index of a result that is a reference → index of its variable
     originals: dict[Node, Node]  # node of the plan → node of the hidden graph
 
     def __post_init__(self) -> None:
         """The leaves have static shapes: after the first run, one bound program serves all."""
         self._program: BoundProgram | None = None
-        devices = None if self.step is None else self.step.devices
-        #: Of the results, "" for variables; None without GPUs.
-        self.devices = None if devices is None else self._with_cells([*devices], defaultdict(str))
 
     def run(self, values: Sequence[Any], cells: Sequence[Any], streams: Sequence[Any]) -> list[Any]:
         """The wanted values, in order."""
-        if self.step is None:
-            return self._with_cells([], cells)
         if self._program is not None:
             arrays = [values[number] for number in self._inputs]
             variables = [cells[number] for number in self._cells] if self._cells else ()
@@ -329,38 +312,19 @@ class RecordedStep:
             [cells[number] for number in self.references],
             [streams[number] for number in self.randoms] if self.randoms else (),
         )
-        if not self.randoms and not self.cells and not self.step.has_duplicate_fetches:
-            self._bind(self.step, values)
-        return self._with_cells(results, cells)
-
-    def _bind(self, step: PlannedStep, values: Sequence[Any]) -> None:
-        """Use the program that served these values for the next ones."""
-        if step.path is not None:
-            self._inputs = [self.values[number] for number in step.path.inputs]
-            self._cells = [self.references[number] for number in step.cells]
-            bound = step.bind([values[number] for number in self._inputs])
+        if not self.randoms and self.step.path is not None:
+            self._inputs = [self.values[number] for number in self.step.path.inputs]
+            self._cells = [self.references[number] for number in self.step.cells]
+            bound = self.step.bind([values[number] for number in self._inputs])
             self._program = bound and bound[0]
-
-    def _with_cells(self, results: list[Any], cells: Any) -> list[Any]:
-        """Insert the cells of variables among results."""
-        if not self.cells:
-            return results
-        rest, count = iter(results), len(results) + len(self.cells)
-        return [cells[self.cells[i]] if i in self.cells else next(rest) for i in range(count)]
+        return results
 
 
 _steps = Bounded[Any, "tuple[PlannedStep, list[Node]]"]("plans of eager code", _MAX_PLANS)
 _lock = threading.Lock()
 
 
-def record_step(
-    end: TraceNode, wanted: Sequence[Tensor], values: Sequence[Any], runs_effects: bool = True
-) -> RecordedStep:
-    """A step that computes the wanted tensors of a lazy trace, and runs its effects."""
-    return _StepBuilder(end, values).build(wanted, runs_effects)
-
-
-class _StepBuilder:
+class StepBuilder:
     """Builds steps from the nodes and leaves of a lazy trace."""
 
     def __init__(self, trace_node: TraceNode, values: Sequence[Any]) -> None:
@@ -373,32 +337,23 @@ class _StepBuilder:
         self._nodes = [node for p in path for node in p.nodes]
         self._randoms = [node for p in path for node in p.randoms]
 
-    def build(self, wanted: Sequence[Tensor], runs_effects: bool) -> RecordedStep:
-        """A step that computes these tensors."""
-        roots = reference_roots(self._nodes)
-        cells = {
-            position: self._references.index(roots[tensor])
-            for position, tensor in enumerate(wanted)
-            if tensor.dtype.is_ref_dtype and roots.get(tensor) in self._references
-        }
-        fetches = [t for position, t in enumerate(wanted) if position not in cells]
+    def build(self, wanted: Sequence[Tensor], runs_effects: bool = True) -> RecordedStep:
+        """A step that computes these tensors, and runs the effects of the trace."""
         targets = [node for node in self._nodes if has_effect(node)] if runs_effects else []
-        if not fetches and not targets:
-            return RecordedStep(None, [], [], [], cells, {})
         leaves = dict.fromkeys([*self._values, *self._references])
-        nodes = needed(fetches, targets, leaves)
-        used = {tensor for node in nodes for tensor in node.inputs} | set(fetches)
+        nodes = needed(wanted, targets, leaves)
+        used = {tensor for node in nodes for tensor in node.inputs} | set(wanted)
         self._feeds = [t for t in self._values if t in used and t not in self._constants]
         self._variables = [t for t in self._references if t in used]
-        planned, copies = self._cached_plan(nodes, fetches, targets)
+        planned, copies = self._cached_plan(nodes, wanted, targets)
         running = set(nodes)
         randoms = [number for number, node in enumerate(self._randoms) if node in running]
         return RecordedStep(
             planned,
+            wanted,
             [self._values.index(tensor) for tensor in self._feeds],
             [self._references.index(tensor) for tensor in self._variables],
             randoms,
-            cells,
             dict(zip(copies, nodes, strict=True)),
         )
 

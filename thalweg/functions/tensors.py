@@ -9,7 +9,7 @@ pending: an output of a lazy trace, which runs when a value is read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from sys import getrefcount
 from typing import Any, NamedTuple, cast
 
@@ -23,7 +23,7 @@ from thalweg.graph.likes import MaybeNone
 from thalweg.graph.node import Node, Tensor, operators
 from thalweg.graph.shapes import TensorShape
 from thalweg.ops.core.basic import identity
-from thalweg.ops.core.buffer import HOST, Buffer
+from thalweg.ops.core.buffer import HOST, Buffer, read_only
 from thalweg.ops.core.compilable import is_number
 from thalweg.ops.core.context import VariableCell
 
@@ -246,9 +246,7 @@ class EagerTensor(Tensor):
             if copy is False:
                 raise ValueError(f"{value.dtype} cannot be {wanted} without a copy")
             return value.astype(wanted)
-        view = value.view()
-        view.flags.writeable = False
-        return view
+        return read_only(value.view())
 
     def __dlpack__(
         self,
@@ -370,6 +368,12 @@ def literal(array: Array, dtype: Any) -> EagerTensor:
     if array.size <= _MAX_LITERAL and array.dtype.kind in _LITERAL_KINDS:
         tensor._literal = Literal(tensor.dtype.as_datatype_enum, array.shape, array.tobytes())
     return tensor
+
+
+def set_devices(tensors: Iterable[EagerTensor], devices: Iterable[str] | None) -> None:
+    """Set where tensors were computed; nothing without GPUs."""
+    for tensor, device in zip(tensors, devices or (), strict=False):
+        tensor._device = device
 
 
 def _unpickled(value: Any, dtype: str) -> EagerTensor:

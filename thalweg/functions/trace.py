@@ -103,14 +103,12 @@ class TraceNode:
         return nodes[::-1]
 
 
+@dataclass(slots=True, eq=False)
 class Guard:
     """The trace nodes for one op, by the values of the leaves that shape inference read."""
 
-    __slots__ = ("cases", "leaves")
-
-    def __init__(self, leaves: tuple[int, ...]) -> None:
-        self.leaves = leaves
-        self.cases: dict[Any, Any] = {}
+    leaves: tuple[int, ...]
+    cases: dict[Any, Any] = field(default_factory=dict[Any, Any])
 
     def key(self, values: Sequence[Any]) -> tuple[bytes, ...]:
         """The elements of the leaves."""

@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 from numpy.typing import NDArray
 
 from thalweg.functions.devices import eager_devices
-from thalweg.functions.eager import EAGER, record_op, requested_device
+from thalweg.functions.eager import EAGER, requested_device
 from thalweg.functions.lazy_trace import LazyTrace, fast_path_disabled
 from thalweg.functions.tensors import EagerTensor, known
 from thalweg.functions.trace import host_array
@@ -99,20 +99,16 @@ class EagerVariable(ResourceVariable):
     def _read(self, lazy_trace: LazyTrace) -> EagerTensor:
         """Record a read; an earlier read at the same trace node left a shortcut."""
         reference = self._reference
-        position = EAGER.enter(lazy_trace, reference)
+        position = lazy_trace.position(reference)
         trace_node = lazy_trace.end
         shortcut = trace_node.shortcuts.get(position)
         if shortcut is not None and not fast_path_disabled[0]:
             value = lazy_trace.advance_single(shortcut)
             if not lazy_trace.closed:  # else another thread ran the trace
                 return value
-        value = record_op(_READ, (reference,), None, 3)
-        if (
-            value._lazy_trace is lazy_trace
-            and lazy_trace.end.parent is trace_node
-            and lazy_trace.end.is_plain
-        ):
-            trace_node.shortcuts[position] = lazy_trace.shortcut_target()
+        value = EAGER.record(_READ, (reference,), None)
+        if value._lazy_trace is lazy_trace:
+            lazy_trace.cache_shortcut(position, trace_node)
         return value
 
     def read_value(self) -> Tensor:

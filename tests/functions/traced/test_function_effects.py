@@ -71,3 +71,20 @@ def test_a_tape_inside_a_function_watches_the_variables_it_reads() -> None:
 
     x = np.array([[1.0, 1.0]], np.float32)
     np.testing.assert_allclose(slope(x).numpy(), [[6.0], [6.0]])
+
+
+def test_a_read_in_a_loop_sees_the_writes_to_a_variable_of_the_outer_graph() -> None:
+    with tf.Graph().as_default(), tf.Session() as session:
+        v = tf.Variable(1.0)
+
+        @tf.function
+        def total(n):
+            def body(i, total):
+                v.assign_add(1.0)
+                return i + 1, total + v
+
+            return tf.while_loop(lambda i, _: i < n, body, (0, 0.0))[1]
+
+        result = total(3)
+        session.run(v.initializer)
+        assert session.run(result) == 2.0 + 3.0 + 4.0

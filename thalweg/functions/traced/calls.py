@@ -17,7 +17,7 @@ import numpy as np
 from thalweg.functions.devices import eager_devices, generation
 from thalweg.functions.eager import EAGER
 from thalweg.functions.steps import PlannedStep, add_input, plan_step
-from thalweg.functions.tensors import EagerTensor, known
+from thalweg.functions.tensors import EagerTensor, known, set_devices
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import DType, string
 from thalweg.graph.graph import Graph
@@ -118,7 +118,7 @@ class EagerCall:
         immutable = _immutable_inputs(tensors, len(arrays))
         results = planned.run(arrays, self._cells(), streams, immutable)
         outputs = list(map(_result_tensor, results, self._dtypes))
-        _set_devices(outputs, planned.devices)
+        set_devices(outputs, planned.devices)
         return self._pack(outputs, None)
 
     def _arrays(self, tensors: Sequence[Any]) -> list[Any]:
@@ -162,7 +162,7 @@ class EagerCall:
             return None if self._is_single else self._pack
 
         def pack(tensors: list[EagerTensor], done: None) -> Any:
-            _set_devices(tensors, devices)
+            set_devices(tensors, devices)
             return self._pack(tensors, done)
 
         return pack
@@ -269,12 +269,6 @@ def _match(call: CachedCall, args: tuple[Any, ...]) -> list[Any] | None:
         ):
             return None
     return arrays
-
-
-def _set_devices(tensors: Sequence[EagerTensor], devices: Sequence[str] | None) -> None:
-    """Set where tensors were computed; nothing without GPUs."""
-    for tensor, device in zip(tensors, devices or (), strict=False):
-        tensor._device = device  # pyright: ignore[reportPrivateUsage] - one mechanism in several files
 
 
 def _immutable_inputs(tensors: Sequence[Any], count: int) -> list[int]:

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import compress
 from typing import Any
 
 import numpy as np
 
-from thalweg.control.bodies import components, pack_tensors
+from thalweg.control.bodies import components
 from thalweg.control.traces import capture
 from thalweg.functions.eager import EAGER
 from thalweg.functions.traced.calls import EagerCall
@@ -44,46 +45,28 @@ class Results:
 
     def __init__(self, result: Any, graph: FunctionGraph) -> None:
         self.structure = result
-        self.tensors: list[Tensor] = []
-        self.nodes: list[Node] = []
-        self._counts: list[int] = []  # tensors of each leaf; 0 for a node, -1 for other values
-        self.leaves = nest.flatten(result)
-        for leaf in self.leaves:
-            self._add_leaf(leaf, graph)
-        self.is_single = self._counts == [1] and not nest.is_sequence(result)
-
-    def _add_leaf(self, leaf: Any, graph: FunctionGraph) -> None:
-        if isinstance(leaf, Node):
-            self.nodes.append(leaf)
-            self._counts.append(0)
-        elif _is_tensor_leaf(leaf):
-            parts = [graph.capture(part) for part in components(leaf)]
-            self.tensors += parts
-            self._counts.append(len(parts))
-        else:
-            self._counts.append(-1)
+        self._leaves = nest.flatten(result, expand_composites=True)
+        self._are_tensors = list(map(_is_tensor_leaf, self._leaves))
+        self.is_single = self._are_tensors == [True] and self._leaves[0] is result
+        self.nodes = [leaf for leaf in self._leaves if isinstance(leaf, Node)]
+        converted = [components(leaf) for leaf in compress(self._leaves, self._are_tensors)]
+        self.tensors = [graph.capture(tensor) for tensors in converted for tensor in tensors]
 
     def pack(self, tensors: Sequence[Any], done: Node | None) -> Any:
         """The structure of the result with these tensors; `done` takes the place of nodes."""
         rest = iter(tensors)
-        pairs = zip(self.leaves, self._counts, strict=True)
-        leaves = [_rebuild(leaf, count, rest, done) for leaf, count in pairs]
-        return nest.pack_sequence_as(self.structure, leaves)
+        leaves = [
+            next(rest) if is_tensor else done if isinstance(leaf, Node) else leaf
+            for leaf, is_tensor in zip(self._leaves, self._are_tensors, strict=True)
+        ]
+        return nest.pack_sequence_as(self.structure, leaves, expand_composites=True)
 
 
 def _is_tensor_leaf(leaf: Any) -> bool:
     """Whether a leaf of a result is converted to tensors; other values are returned as they are."""
     if isinstance(leaf, str | bytes | int | float | complex | type(None)):
         return False
-    return hasattr(leaf, "components") or isinstance(leaf, np.ndarray) or has_conversion(leaf)
-
-
-def _rebuild(leaf: Any, count: int, tensors: Iterator[Any], done: Node | None) -> Any:
-    if count < 0:
-        return leaf
-    if count == 0:
-        return done
-    return pack_tensors(leaf, [next(tensors) for _ in range(count)])
+    return not isinstance(leaf, Node) and (isinstance(leaf, np.ndarray) or has_conversion(leaf))
 
 
 @dataclass(eq=False, repr=False)
