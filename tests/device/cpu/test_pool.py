@@ -19,7 +19,6 @@ import pytest
 from tests.runtime.pausing import impatient
 from thalweg.codegen.llvm.compile import assembly, object_code, place
 from thalweg.codegen.machine import host, named
-from thalweg.device.cpu import native_sync
 from thalweg.device.cpu import pool as pools
 from thalweg.device.cpu import pool_layout as layout
 from thalweg.device.cpu.pool import MAX_THREADS, Entry, Pool, StepTable, default_threads
@@ -637,7 +636,7 @@ def test_aarch64_has_the_pool_too() -> None:
 
 
 def test_without_a_futex_sleepers_nap(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native_sync, "has_futex", lambda _: False)
+    monkeypatch.setattr(layout, "has_futex", lambda _: False)
     pool = Pool(3)
     step = reversing(2)
     step.python(lambda *_: until_asleep(pool, layout.GATE))

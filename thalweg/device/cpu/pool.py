@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import importlib
 import os
 import signal
 import threading
@@ -27,11 +28,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from thalweg.codegen.cache import load
+from thalweg.codegen.cache import load_all
+from thalweg.codegen.llvm.emitted import Emitted, Request
 from thalweg.codegen.machine import CpuTarget, host
-from thalweg.device.cpu import native_sync
+from thalweg.codegen.sources import own_digest
 from thalweg.device.cpu import pool_layout as layout
-from thalweg.device.cpu.table_interpreter import emit_pool
 from thalweg.platform.c_library import c_address
 
 #: The maximum number of threads of a pool.
@@ -218,7 +219,7 @@ class Pool:
     def __init__(self, threads: int = 0, target: CpuTarget | None = None) -> None:
         self.threads = min(threads or default_threads(), MAX_THREADS)
         self.target = target or host()
-        start, run, stop, signal_event, wait_event = load([emit_pool(self.target)], self.target)[0]
+        start, run, stop, signal_event, wait_event = _native_code(self.target)
         self._run: Callable[[int], int] = _RUN(run)
         self._run_with_gil: Callable[[int], int] = _RUN_WITH_GIL(run)
         self._start_workers: Callable[[int, int], None] = _START(start)
@@ -340,12 +341,22 @@ def _quota() -> int:
     return max(quota // period, 1)
 
 
+def _native_code(target: CpuTarget) -> Sequence[int]:
+    """The addresses of the pool's native functions, compiled unless they are in the cache."""
+
+    def emit() -> Emitted:
+        return importlib.import_module("thalweg.device.cpu.table_interpreter").emit_pool(target)
+
+    key = f"pool {own_digest(('codegen', 'device', 'ir'))} {layout.has_futex(target)}"
+    return load_all([Request(key, emit)], target)[0].functions
+
+
 def _configuration(target: CpuTarget) -> dict[int, int]:
     """System functions and waiting times for the native code, by their offset in the pool."""
     return {
         layout.SPINS: _SPINS,
         layout.YIELD: c_address("sched_yield"),
-        layout.SLEEP: c_address("syscall" if native_sync.has_futex(target) else "usleep"),
+        layout.SLEEP: c_address("syscall" if layout.has_futex(target) else "usleep"),
         layout.CLOCK: c_address("clock_gettime"),
         layout.CLOCK_NUMBER: int(time.CLOCK_MONOTONIC),
         layout.CREATE: c_address("pthread_create"),

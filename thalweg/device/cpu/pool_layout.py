@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from thalweg.codegen.machine import CpuTarget
+
 # The pool: byte offsets. Words that are written at different times are two cache lines apart, since
 # processors prefetch lines in pairs. The barrier is within one line: the last thread to arrive
 # already owns it when it opens the gate, which saves a third of the time.
@@ -66,3 +68,8 @@ MAX_WORK = 2**31 - 1
 #: mask distinguishes it from faults, which are positive. The program resumes at PROGRAM_START.
 PAUSED = -(2**63)
 FAULTS = 2**63 - 1
+
+
+def has_futex(target: CpuTarget) -> bool:
+    """Whether the target's system has futexes; without, waiting threads sleep briefly and poll."""
+    return "linux" in target.triple
