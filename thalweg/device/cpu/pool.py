@@ -95,12 +95,13 @@ class Entry(NamedTuple):
 
 class Jump(NamedTuple):
     """Continue at the entry `target`: always if `decides` is 0, else if the byte at this address is
-    zero (with `if_true`: is not zero). Has a barrier: the calls before compute the byte.
+    zero (with `if_true`: is not zero). Needs a `barrier` if the calls before compute the byte.
     """
 
     target: int
     decides: int = 0
     if_true: bool = False
+    barrier: bool = True
 
 
 class Signal(NamedTuple):
@@ -154,8 +155,7 @@ class StepTable:
     """A step as a table of kernel calls, on `threads` threads (0: all of the pool).
 
     `fault` is the address of the step's fault word. `holds_gil` saves the release of the GIL for
-    steps of a few microseconds. Only one thread at a time may run a table. If the table is a subset
-    of a longer one, `numbers` are the numbers of its entries there.
+    steps of a few microseconds. Only one thread at a time may run a table.
     """
 
     def __init__(
@@ -165,12 +165,11 @@ class StepTable:
         fault: int,
         threads: int = 0,
         holds_gil: bool = False,
-        numbers: Sequence[int] | None = None,
     ) -> None:
         if not fault:
             raise ValueError("A step table needs the address of a fault word.")
         self.threads = min(threads or pool.threads, MAX_THREADS)
-        self.entries, self.numbers = tuple(entries), numbers
+        self.entries = tuple(entries)
         self.words = _table_words(pool, self.entries, fault, self.threads)
         self.fault = ctypes.c_int64.from_address(fault)
         self.address = self.words.ctypes.data
@@ -193,10 +192,11 @@ def _row(entry: TableEntry) -> tuple[int, int, int, int]:
         flags = entry.barrier * layout.BARRIER | entry.no_pause * layout.NO_PAUSE
         flags |= min(entry.work + _CALL_OVERHEAD, layout.MAX_WORK) << layout.WORK_SHIFT
         return entry.function, entry.arguments, flags, entry.thread
-    flags = layout.BARRIER | _CALL_OVERHEAD << layout.WORK_SHIFT
+    flags = _CALL_OVERHEAD << layout.WORK_SHIFT
     if isinstance(entry, Signal):
-        return 0, entry.event, flags | layout.SIGNAL, -1
-    return 0, entry.decides, flags | layout.JUMP | entry.if_true * layout.IF_TRUE, entry.target
+        return 0, entry.event, flags | layout.SIGNAL | layout.BARRIER, -1
+    flags |= layout.JUMP | entry.if_true * layout.IF_TRUE | entry.barrier * layout.BARRIER
+    return 0, entry.decides, flags, entry.target
 
 
 def _zeros(size: int) -> _Words:

@@ -103,7 +103,7 @@ class Program(DeviceProgram[Invocation, "Call"]):
     ) -> tuple[list[Any] | None, Times]:
         """A call, and the begin and end of each entry of its kernels."""
         timed = copy(self)  # shares the invocations
-        timed.pool = pool = _TimingPool(self, context.cancellation.check)
+        timed.pool = pool = _TimingPool(self.pool, context.cancellation.check)
         return timed(context, values, cells), pool.times
 
     def _invocation(self) -> Invocation:
@@ -122,7 +122,9 @@ class Program(DeviceProgram[Invocation, "Call"]):
         results = self._bind_outputs(words, cells)
         if self.streams:
             self._reserve_streams(invocation, context)
-        table = invocation.select_table() if self._is_prepacked else invocation.table
+        if self._is_prepacked:
+            invocation.select_packing()
+        table = invocation.table
         if invocation.deliver is None:
             fault = self.pool.run(table)
         else:
@@ -206,7 +208,7 @@ class Program(DeviceProgram[Invocation, "Call"]):
             invocation = self._idle.pop()
         except IndexError:
             invocation = self._invocation()
-        words, table, is_prepacked = invocation.words, invocation.table, self._is_prepacked
+        words, table = invocation.words, invocation.table
         run = self.pool.runner(table)
         arrays = [np.require(value, requirements=["C", "A"]) for value in values]
         results = [np.empty((count, *shape), dtype) for _, shape, dtype, *_ in self.outputs]
@@ -215,9 +217,8 @@ class Program(DeviceProgram[Invocation, "Call"]):
         for row in range(count):
             for word, address, stride in row_words:
                 words[word] = address + row * stride
-            if is_prepacked and row < 2:  # the first row packs, all others reuse it
-                table = invocation.select_table()
-                run = self.pool.runner(table)
+            if self._is_prepacked and row < 2:  # the first row packs, all others reuse it
+                invocation.select_packing()
             fault = run()
             if fault:
                 fault = self.pool.resume(table, fault)
@@ -251,18 +252,13 @@ class Program(DeviceProgram[Invocation, "Call"]):
 class _TimingPool(Pool):
     """A view of the pool of a program that times its kernels."""
 
-    def __init__(self, program: Program, check: Callable[[], None]) -> None:
-        vars(self).update(vars(program.pool))  # step tables hold the address of the pool itself
-        self._pool, self._check = program.pool, check
-        phases = [len(program.loaded[call.kernel].functions) for call in program.template.calls]
-        self._entry_count = sum(phases)
+    def __init__(self, pool: Pool, check: Callable[[], None]) -> None:
+        vars(self).update(vars(pool))  # step tables hold the address of the pool itself
+        self._pool, self._check = pool, check
         self.times: Times = np.zeros((0, 1, 2), np.int64)
 
     def run(self, program: StepTable) -> int:
         """Run a step to its end and store the times of its kernels' entries."""
-        times = self._pool.timed(program, self._check)
-        kernels = [isinstance(entry, Entry) for entry in program.entries]  # the others are signals
-        numbers = slice(None) if program.numbers is None else list(program.numbers)
-        self.times = np.zeros((self._entry_count, *times.shape[1:]), np.int64)
-        self.times[numbers] = times[kernels]
+        kernels = [isinstance(entry, Entry) for entry in program.entries]
+        self.times = self._pool.timed(program, self._check)[kernels]
         return program.fault.value
