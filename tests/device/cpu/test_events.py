@@ -11,7 +11,7 @@ import pytest
 
 from tests.device.cpu.test_pool import Step, threads_1_to_4
 from tests.runtime.pausing import impatient
-from thalweg.device.cpu.pool import Event, Pool, Signal, StepTable
+from thalweg.device.cpu.pool import Event, Pool, StepTable
 
 
 class Stopped(Exception):
@@ -30,7 +30,7 @@ class Events(Step):
 
     def signal(self, event: Event) -> None:
         """Signal an event."""
-        self.entries.append(Signal(event.address))
+        self.entries.append(event.entry)
 
 
 def run(pool: Pool, table: StepTable, check: Callable[[], None] | None = None) -> int:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.device.cpu.early_outputs import Deliver, EarlyOutput
-from thalweg.device.cpu.pool import Event, Jump, Pool, Signal, StepTable, TableEntry
+from thalweg.device.cpu.pool import Entry, Event, Jump, Pool, StepTable
 from thalweg.device.cpu.table_template import TableTemplate
 from thalweg.device.program_template import STREAM_BYTES, Template
 from thalweg.lower.memory.arena import rounded
@@ -106,15 +106,17 @@ class Invocation(BoundWords):
 
     def _entries(
         self, template: TableTemplate, functions: Sequence[Sequence[int]], pool: Pool
-    ) -> list[TableEntry]:
+    ) -> list[Entry | Jump]:
         """The calls in order. An early output is signalled after the call that computes it, but
         not amid an update of a variable, which must not pause."""
-        entries: list[TableEntry] = []
+        entries: list[Entry | Jump] = []
         delivers = sum(call.dispatch.work for call in template.calls) >= _MIN_WORK_DELIVERED
         computed: list[int] = []  # early outputs that are not signalled yet
         for number, (kernel, word, dispatch, is_prepacked) in enumerate(template.calls):
             if computed and not dispatch.no_pause:
-                entries += self._signals(computed, pool)
+                early = [EarlyOutput(number, Event(pool)) for number in computed]
+                entries += [event.entry for _, event in early]
+                self.early += early
                 computed = []
             calls = dispatch.entries(functions[kernel], self.first_word + 8 * word)
             if is_prepacked:
@@ -130,11 +132,6 @@ class Invocation(BoundWords):
     def _jump_if_packed(self, target: int) -> Jump:
         address = ctypes.addressof(self._is_packed)
         return Jump(target, address, if_true=True, barrier=False)
-
-    def _signals(self, numbers: Sequence[int], pool: Pool) -> list[Signal]:
-        early = [EarlyOutput(number, Event(pool)) for number in numbers]
-        self.early += early
-        return [Signal(event.address) for _, event in early]
 
     def _bind_scalars(self, template: TableTemplate) -> list[tuple[int, Array]]:
         """Bind memory of the invocation for outputs without dimensions: (number, array)."""

@@ -35,20 +35,22 @@ _SECOND = 1_000_000_000  # nanoseconds
 def wait(target: CpuTarget) -> str:
     """Wait until a word is not `seen`; its new value. The ASLEEP bit is ignored."""
     f = PoolFunction("wait", "ptr ptr i32", I32)
-    _poll(f, target, f.arguments[2], lambda value: value, lambda: f.null)
+    pool, word, seen = f.arguments
+    _poll(f, target, pool, word, seen, lambda value: value, lambda: f.null)
     return f"declare void {_PAUSES[target.architecture][0]}\n{f.text}"
 
 
 def _poll(
     f: PoolFunction,
     target: CpuTarget,
+    pool: Register,
+    word: Register,
     seen: Register,
     changed: Callable[[Register], Register],
     before_sleep: Callable[[], Register],
 ) -> None:
     """Poll a word until it is not `seen`. `changed` takes the new value and emits what is returned;
     `before_sleep` emits the timeout of a sleep."""
-    pool, word, *_ = f.arguments
     spins = f.field(I64, pool, layout.SPINS)
     sched_yield = f.field(POINTER, pool, layout.YIELD)
     sleep = f.field(POINTER, pool, layout.SLEEP)
@@ -104,14 +106,15 @@ def publish(target: CpuTarget) -> str:
 
 def wait_event(target: CpuTarget) -> str:
     """Wait for an event for at most a time slice and consume its signal; 0 if none came."""
-    f = PoolFunction("thalweg_wait", "ptr ptr", I64)
-    pool, word = f.arguments
+    f = PoolFunction("thalweg_wait", "ptr", I64)
+    (event,) = f.arguments
+    pool = f.field(POINTER, event, layout.EVENT_POOL)
     limit = f.register(POINTER, "alloca [2 x i64], align 8")
     time_slice = f.field(I64, pool, layout.SLICE)
     start, unset = f.invoke("now", I64, pool), f.number(I32, layout.UNSET)
 
     def consume(_: Register) -> Register:
-        f.atomic_update("xchg", word, unset, "acquire")
+        f.atomic_update("xchg", event, unset, "acquire")
         return f.number(I64, 1)
 
     def remaining() -> Register:
@@ -121,14 +124,16 @@ def wait_event(target: CpuTarget) -> str:
         f.set_field(limit, 8, left.binary("srem", left.like(_SECOND)))
         return limit
 
-    _poll(f, target, unset, consume, remaining)
+    _poll(f, target, pool, event, unset, consume, remaining)
     return f.text
 
 
 def signal() -> str:
-    """Signal an event: its current wait ends, or the next one."""
-    f = PoolFunction("thalweg_signal", "ptr ptr")
-    f.invoke("publish", VOID, *f.arguments, f.number(I32, layout.SET))
+    """A kernel that signals the event that is its arguments: its current wait ends, or the next."""
+    f = PoolFunction("thalweg_signal", "ptr i64 i64")
+    event, *_ = f.arguments
+    pool = f.field(POINTER, event, layout.EVENT_POOL)
+    f.invoke("publish", VOID, pool, event, f.number(I32, layout.SET))
     return f.finish()
 
 

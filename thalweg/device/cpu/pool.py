@@ -63,8 +63,8 @@ _START = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
 _RUN = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
 _RUN_WITH_GIL = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
 _STOP = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-_SIGNAL = ctypes.PYFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
-_WAIT = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)
+_SIGNAL = ctypes.PYFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+_WAIT = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
 
 #: Signals that an instruction raises, delivered to the thread that executed it.
 _SYNCHRONOUS = {
@@ -104,12 +104,6 @@ class Jump(NamedTuple):
     barrier: bool = True
 
 
-class Signal(NamedTuple):
-    """Signal an event when the calls before are finished."""
-
-    event: int  # its address
-
-
 class Event:
     """A word that a step signals and a Python thread waits for; each wait consumes one signal.
 
@@ -117,7 +111,7 @@ class Event:
 
     ```
     computed = Event(pool)
-    table = StepTable(pool, [first, Signal(computed.address), second], fault)
+    table = StepTable(pool, [first, computed.entry, second], fault)
     ```
 
     Steps never wait for events: they would block the threads of the pool. Nodes that need a value
@@ -125,30 +119,33 @@ class Event:
     """
 
     def __init__(self, pool: Pool) -> None:
-        self._pool, self._word = pool, _zeros(layout.SPACING)
-        self.address = self._word.ctypes.data
+        self._pool, self._words = pool, _zeros(layout.SPACING)
+        self._words[layout.EVENT_POOL // 8] = pool.address
+        self._address = self._words.ctypes.data
+
+    @property
+    def entry(self) -> Entry:
+        """The entry of a table that signals it when the calls before are finished."""
+        return Entry(self._pool.signal, self._address, thread=0)
 
     @property
     def is_set(self) -> bool:
         """Whether it was signalled and no wait has consumed the signal."""
-        return bool(self._word[0] & layout.SET)
+        return bool(self._words[0] & layout.SET)
 
     def signal(self) -> None:
         """End the current wait, or the next one."""
-        self._pool.signal(self.address)
+        _SIGNAL(self._pool.signal)(self._address, 0, 1)
 
     def wait(self, check: Callable[[], None]) -> None:
         """Wait for a signal and consume it. `check` is called from time to time; it raises to stop
         waiting."""
-        while not self._pool.wait(self.address):
+        while not self._pool.wait(self._address):
             check()
 
     def reset(self) -> None:
         """Drop a signal that was not consumed, after its step was stopped."""
-        self._word[0] = layout.UNSET
-
-
-TableEntry = Entry | Jump | Signal
+        self._words[0] = layout.UNSET
 
 
 class StepTable:
@@ -161,7 +158,7 @@ class StepTable:
     def __init__(
         self,
         pool: Pool,
-        entries: Sequence[TableEntry],
+        entries: Sequence[Entry | Jump],
         fault: int,
         threads: int = 0,
         holds_gil: bool = False,
@@ -176,7 +173,7 @@ class StepTable:
         self.holds_gil = holds_gil
 
 
-def _table_words(pool: Pool, entries: Sequence[TableEntry], fault: int, threads: int) -> _Words:
+def _table_words(pool: Pool, entries: Sequence[Entry | Jump], fault: int, threads: int) -> _Words:
     start = layout.PROGRAM_ENTRIES // 8
     words = _zeros(layout.PROGRAM_ENTRIES + layout.ENTRY_BYTES * len(entries))
     words[layout.PROGRAM_POOL // 8] = pool.address
@@ -187,16 +184,13 @@ def _table_words(pool: Pool, entries: Sequence[TableEntry], fault: int, threads:
     return words
 
 
-def _row(entry: TableEntry) -> tuple[int, int, int, int]:
+def _row(entry: Entry | Jump) -> tuple[int, int, int, int]:
     if isinstance(entry, Entry):
         flags = entry.barrier * layout.BARRIER | entry.no_pause * layout.NO_PAUSE
         flags |= min(entry.work + _CALL_OVERHEAD, layout.MAX_WORK) << layout.WORK_SHIFT
         return entry.function, entry.arguments, flags, entry.thread
-    flags = _CALL_OVERHEAD << layout.WORK_SHIFT
-    if isinstance(entry, Signal):
-        return 0, entry.event, flags | layout.SIGNAL | layout.BARRIER, -1
-    flags |= layout.JUMP | entry.if_true * layout.IF_TRUE | entry.barrier * layout.BARRIER
-    return 0, entry.decides, flags, entry.target
+    flags = layout.JUMP | entry.if_true * layout.IF_TRUE | entry.barrier * layout.BARRIER
+    return 0, entry.decides, flags | _CALL_OVERHEAD << layout.WORK_SHIFT, entry.target
 
 
 def _zeros(size: int) -> _Words:
@@ -219,13 +213,14 @@ class Pool:
     def __init__(self, threads: int = 0, target: CpuTarget | None = None) -> None:
         self.threads = min(threads or default_threads(), MAX_THREADS)
         self.target = target or host()
-        start, run, stop, signal_event, wait_event = _native_code(self.target)
+        #: `signal` is a kernel that signals the event at the address of its arguments
+        start, run, stop, self.signal, wait = _native_code(self.target)
         self._run: Callable[[int], int] = _RUN(run)
         self._run_with_gil: Callable[[int], int] = _RUN_WITH_GIL(run)
         self._start_workers: Callable[[int, int], None] = _START(start)
         self._stop_workers: Callable[[int], None] = _STOP(stop)
-        self._signal_event: Callable[[int, int], None] = _SIGNAL(signal_event)
-        self._wait_event: Callable[[int, int], int] = _WAIT(wait_event)
+        #: waits for the event at an address for a time slice; 0 if none was signalled
+        self.wait: Callable[[int], int] = _WAIT(wait)
         self._configuration = _configuration(self.target)
         self._words = _zeros(layout.MAILBOXES + layout.SPACING * MAX_THREADS)
         self.address = self._words.ctypes.data
@@ -272,14 +267,6 @@ class Pool:
         finally:
             program.words[layout.PROGRAM_TIMES // 8] = 0
         return times
-
-    def signal(self, event: int) -> None:
-        """Signal the event at an address."""
-        self._signal_event(self.address, event)
-
-    def wait(self, event: int) -> bool:
-        """Wait for the event at an address for a time slice; whether a signal was consumed."""
-        return self._wait_event(self.address, event) != 0
 
     def reset(self) -> None:
         """Forget all workers: the child of a fork has none of them."""

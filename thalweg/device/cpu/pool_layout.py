@@ -39,7 +39,8 @@ IDLE, WORK, EXIT = 0, 4, 8
 LEAVE = 1  # in the gate: there is a fault, all threads leave the step
 ASLEEP = 2  # a thread sleeps on the word
 
-# An event: an i32 word.
+# An event: an i32 word, and the pool whose threads signal it.
+EVENT_POOL = 8
 UNSET, SET = 0, 4
 
 # A program: a header, then entries.
@@ -53,14 +54,12 @@ PROGRAM_BEGAN = 48  # i64: the time at the first read of the clock in this run, 
 PROGRAM_ENTRIES = 64
 
 # An entry: function, arguments, flags, thread. A jump has the address of its condition byte in
-# place of the arguments (0: always) and its target entry in place of the thread; a signal has the
-# address of the event in place of the arguments.
+# place of the arguments (0: always) and its target entry in place of the thread.
 ENTRY_BYTES = 32
 BARRIER = 1
 JUMP = 2
 IF_TRUE = 4  # a jump is taken if the byte is not zero, instead of if it is zero
 NO_PAUSE = 8  # the program must not pause before this entry
-SIGNAL = 16
 WORK_SHIFT = 32  # the bits above are the entry's work, roughly in nanoseconds
 MAX_WORK = 2**31 - 1
 

@@ -101,13 +101,8 @@ def _interpret(name: str, timed: bool) -> str:
             pauses = (flags & layout.NO_PAUSE).equals(0)
             mask = pauses.choose(f.number(I64, -1), layout.FAULTS)
             f.return_if(f.invoke("barrier", I1, pool, threads, fault, mask), index)
-        kind = flags & (layout.JUMP | layout.SIGNAL)
-        with f.when(kind.differs(0)):
-            with f.when(kind.equals(layout.SIGNAL)):
-                with f.when(thread.equals(0)):
-                    f.invoke("thalweg_signal", VOID, pool, arguments)
-                again(index + 1, rest)
-            with f.when(arguments.equals(f.null)):  # a jump without a condition
+        with f.when((flags & layout.JUMP).differs(0)):
+            with f.when(arguments.equals(f.null)):  # no condition
                 again(thread_or_target, rest)
             if_true = (flags & layout.IF_TRUE).differs(0)
             with f.when(f.field(I8, arguments, 0).differs(0).equals(if_true)):
