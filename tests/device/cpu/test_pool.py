@@ -505,9 +505,10 @@ def test_a_closed_pool_runs_on_its_callers(pool: Pool) -> None:
 
 
 def test_a_system_without_more_threads(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    refuse = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 4)(lambda *_: 11)
-    create = ctypes.cast(refuse, ctypes.c_void_p).value
-    ctypes.c_int64.from_address(pool.address + layout.CREATE).value = create or 0
+    def refusing(*_: Any) -> Callable[..., int]:
+        return lambda *_: 11
+
+    monkeypatch.setattr(pools, "c_function", refusing)
     step = reversing(2)
     notes = step.note()
     assert pool.run(step.program(pool, 3)) == 0

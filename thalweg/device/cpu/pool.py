@@ -33,7 +33,7 @@ from thalweg.codegen.llvm.emitted import Emitted, Request
 from thalweg.codegen.machine import CpuTarget, host
 from thalweg.codegen.sources import own_digest
 from thalweg.device.cpu import pool_layout as layout
-from thalweg.platform.c_library import c_address
+from thalweg.platform.c_library import c_address, c_function
 
 #: The maximum number of threads of a pool.
 MAX_THREADS = 64
@@ -59,7 +59,6 @@ _QUOTA = Path("/sys/fs/cgroup/cpu.max")  # a container's share of processor time
 _Words = NDArray[np.int64]
 
 # The types of native functions; calls through PYFUNCTYPE hold the GIL.
-_START = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
 _RUN = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
 _RUN_WITH_GIL = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
 _STOP = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
@@ -214,10 +213,9 @@ class Pool:
         self.threads = min(threads or default_threads(), MAX_THREADS)
         self.target = target or host()
         #: `signal` is a kernel that signals the event at the address of its arguments
-        start, run, stop, self.signal, wait = _native_code(self.target)
+        self._worker, run, stop, self.signal, wait = _native_code(self.target)
         self._run: Callable[[int], int] = _RUN(run)
         self._run_with_gil: Callable[[int], int] = _RUN_WITH_GIL(run)
-        self._start_workers: Callable[[int, int], None] = _START(start)
         self._stop_workers: Callable[[int], None] = _STOP(stop)
         #: waits for the event at an address for a time slice; 0 if none was signalled
         self.wait: Callable[[int], int] = _WAIT(wait)
@@ -284,6 +282,9 @@ class Pool:
                 return
             self._closed, self._started = True, MAX_THREADS
             self._stop_workers(self.address)
+            join = c_function("pthread_join", ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+            for thread in range(1, int(self._words[layout.WORKERS // 8]) + 1):
+                join(int(self._mailbox(thread)[layout.MAIL_HANDLE // 8]), None)
 
     def _start(self, threads: int) -> None:
         with self._lock, _signals_blocked():
@@ -291,8 +292,25 @@ class Pool:
                 return
             if threads > _cores():
                 self._words[layout.SPINS // 8] = _CROWDED_SPINS
-            self._start_workers(self.address, threads - 1)
+            for thread in range(int(self._words[layout.WORKERS // 8]) + 1, threads):
+                if not self._start_worker(thread):
+                    break
             self._started = threads
+
+    def _start_worker(self, thread: int) -> bool:
+        """Create the native thread of a worker; False if the system refuses."""
+        mailbox = self._mailbox(thread)
+        mailbox[layout.MAIL_POOL // 8] = self.address
+        mailbox[layout.MAIL_THREAD // 8] = thread
+        create = c_function("pthread_create", ctypes.c_int, *[ctypes.c_void_p] * 4)
+        address = mailbox.ctypes.data
+        if create(address + layout.MAIL_HANDLE, None, self._worker, address) != 0:
+            return False
+        self._words[layout.WORKERS // 8] = thread
+        return True
+
+    def _mailbox(self, thread: int) -> _Words:
+        return self._words[(layout.MAILBOXES + layout.SPACING * (thread - 1)) // 8 :]
 
 
 @cache
@@ -346,8 +364,6 @@ def _configuration(target: CpuTarget) -> dict[int, int]:
         layout.SLEEP: c_address("syscall" if layout.has_futex(target) else "usleep"),
         layout.CLOCK: c_address("clock_gettime"),
         layout.CLOCK_NUMBER: int(time.CLOCK_MONOTONIC),
-        layout.CREATE: c_address("pthread_create"),
-        layout.JOIN: c_address("pthread_join"),
         layout.BUDGET: _BUDGET,
         layout.SLICE: _SLICE,
         layout.MIN_SLICE: _MIN_SLICE,

@@ -21,7 +21,7 @@ class PoolFunction(Builder):
         kinds = [Type(kind) for kind in parameters.split()]
         super().__init__(Module(), name, kinds, result, attributes)
         self.arguments = [Register(self, parameter) for parameter in self.parameters]
-        self.null = self.symbol("null")
+        self.null = Register(self, Value(POINTER, "null"))
 
     @property
     def text(self) -> str:
@@ -36,10 +36,6 @@ class PoolFunction(Builder):
     def register(self, kind: Type, instruction: str) -> Register:
         """Emit an instruction with a result."""
         return Register(self, self.emit(kind, instruction))
-
-    def symbol(self, name: str) -> Register:
-        """A constant address: `null`, or a function of the module."""
-        return Register(self, Value(POINTER, name))
 
     # Memory
 

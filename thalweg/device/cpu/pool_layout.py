@@ -22,11 +22,9 @@ YIELD = SPINS + 8  # address of sched_yield
 SLEEP = SPINS + 16  # address of syscall (for a futex) or of usleep
 CLOCK = SPINS + 24  # address of clock_gettime
 CLOCK_NUMBER = SPINS + 32  # i64: the clock to read
-CREATE = SPINS + 40  # address of pthread_create
-JOIN = SPINS + 48  # address of pthread_join
-BUDGET = SPINS + 56  # i64: work between reads of the clock
-SLICE = SPINS + 64  # i64: nanoseconds after which a program pauses
-MIN_SLICE = SPINS + 72  # i64: nanoseconds after which it pauses before a long kernel
+BUDGET = SPINS + 40  # i64: work between reads of the clock
+SLICE = SPINS + 48  # i64: nanoseconds after which a program pauses
+MIN_SLICE = SPINS + 56  # i64: nanoseconds after which it pauses before a long kernel
 MAILBOXES = 4 * SPACING  # one per worker, SPACING bytes each; that of thread 1 comes first
 
 # A mailbox: an i32 command word, and the arguments of its worker.

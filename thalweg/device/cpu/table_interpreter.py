@@ -1,9 +1,9 @@
 """The native code of a pool: worker threads and the interpreter of step tables.
 
-`emit_pool` generates LLVM text with five entry points: `start` creates worker threads, `run`
-interprets a table on all threads at once, `stop` ends the workers, `signal` and `wait` are the
-host's side of events. They work on two blocks of plain memory, the pool and the table, which
-`device/cpu/pool.py` writes with the offsets of `pool_layout.py`. System functions are called
+`emit_pool` generates LLVM text with five entry points: `worker` is the main function of a worker
+thread, `run` interprets a table on all threads at once, `stop` ends the workers, `signal` and
+`wait` are the two sides of events. They work on two blocks of plain memory, the pool and the table,
+which `device/cpu/pool.py` writes with the offsets of `pool_layout.py`. System functions are called
 through addresses in the pool, so the code needs no linking and can be cached.
 
 A long step returns to Python from time to time, where signals and cancellation are handled. Each
@@ -13,9 +13,6 @@ at a fault (a single thread leaves at once), and `run` stores the entry to resum
 """
 
 from __future__ import annotations
-
-from collections.abc import Generator
-from contextlib import contextmanager
 
 from thalweg.codegen.llvm.builder import I1, I8, I32, I64, POINTER, VOID
 from thalweg.codegen.llvm.emitted import Emitted
@@ -41,12 +38,11 @@ def emit_pool(target: CpuTarget) -> Emitted:
         native_sync.now(),
         _step(),
         _worker(),
-        _start(),
         _command(),
         _run(),
         _stop(),
     )
-    names = ("thalweg_start", "thalweg_run", "thalweg_stop", "thalweg_signal", "thalweg_wait")
+    names = ("thalweg_worker", "thalweg_run", "thalweg_stop", "thalweg_signal", "thalweg_wait")
     return Emitted(names, "\n".join(functions))
 
 
@@ -140,7 +136,7 @@ def _step() -> str:
 
 def _worker() -> str:
     """The main function of a worker: wait for a command, interpret the table, arrive, repeat."""
-    f = PoolFunction("worker", "ptr", POINTER)
+    f = PoolFunction("thalweg_worker", "ptr", POINTER)
     (mailbox,) = f.arguments
     pool = f.field(POINTER, mailbox, layout.MAIL_POOL)
     thread = f.field(I64, mailbox, layout.MAIL_THREAD)
@@ -159,37 +155,13 @@ def _worker() -> str:
     return f.text
 
 
-@contextmanager
-def _each_mailbox(
-    f: PoolFunction, first: Register, last: Register
-) -> Generator[tuple[Register, Register]]:
-    """A loop over the workers from one to another: the number of each, and its mailbox."""
-    mailboxes = f.address(f.arguments[0], layout.MAILBOXES)
-    with f.loop(first.value, last.value) as loop:
-        index = Register(f, loop.index)
-        yield index, f.address(mailboxes, index, layout.SPACING)
-
-
-def _start() -> str:
-    """Create workers until there are `wanted`, or until the system refuses."""
-    f = PoolFunction("thalweg_start", "ptr i64")
-    pool, wanted = f.arguments
-    create, workers = f.field(POINTER, pool, layout.CREATE), f.field(I64, pool, layout.WORKERS)
-    with _each_mailbox(f, workers, wanted) as (index, mailbox):
-        thread, handle = index + 1, f.address(mailbox, layout.MAIL_HANDLE)
-        f.set_field(mailbox, layout.MAIL_POOL, pool)
-        f.set_field(mailbox, layout.MAIL_THREAD, thread)
-        failure = f.invoke(create, I32, handle, f.null, f.symbol("@worker"), mailbox)
-        f.return_if(failure.differs(0))
-        f.atomic_store(thread, f.address(pool, layout.WORKERS), "release")
-    return f.finish()
-
-
 def _command() -> str:
     """Publish a command in the first mailboxes."""
     f = PoolFunction("command", "ptr i64 i32")
     pool, count, command = f.arguments
-    with _each_mailbox(f, f.number(I64, 0), count) as (_, mailbox):
+    mailboxes = f.address(pool, layout.MAILBOXES)
+    with f.loop(0, count.value) as loop:
+        mailbox = f.address(mailboxes, Register(f, loop.index), layout.SPACING)
         f.invoke("publish", VOID, pool, mailbox, command)
     return f.finish()
 
@@ -239,7 +211,7 @@ def _run() -> str:
 
 
 def _stop() -> str:
-    """Take the pool forever, after its current step, and join the workers."""
+    """Take the pool forever, after its current step, and end the workers."""
     f = PoolFunction("thalweg_stop", "ptr")
     (pool,) = f.arguments
     sched_yield, taken = f.field(POINTER, pool, layout.YIELD), f.address(pool, layout.TAKEN)
@@ -247,10 +219,7 @@ def _stop() -> str:
     with f.forever() as (_, again):
         with f.when(f.compare_exchange(taken, zero, one, "acquire")):
             workers = f.field(I64, pool, layout.WORKERS)
-            join = f.field(POINTER, pool, layout.JOIN)
             f.invoke("command", VOID, pool, workers, f.number(I32, layout.EXIT))
-            with _each_mailbox(f, zero, workers) as (_, mailbox):
-                f.invoke(join, I32, f.field(POINTER, mailbox, layout.MAIL_HANDLE), f.null)
             f.ret()
         f.invoke(sched_yield, I32)
         again()
