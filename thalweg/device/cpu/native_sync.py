@@ -9,8 +9,6 @@ awake.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from thalweg.codegen.llvm.builder import I1, I32, I64, POINTER, VOID
 from thalweg.codegen.llvm.register import LlvmRegister as Register
 from thalweg.codegen.machine import CpuTarget
@@ -36,46 +34,31 @@ def wait(target: CpuTarget) -> str:
     """Wait until a word is not `seen`; its new value. The ASLEEP bit is ignored."""
     f = PoolFunction("wait", "ptr ptr i32", I32)
     pool, word, seen = f.arguments
-    _poll(f, target, pool, word, seen, lambda value: value, lambda: f.null)
-    return f"declare void {_PAUSES[target.architecture][0]}\n{f.text}"
-
-
-def _poll(
-    f: PoolFunction,
-    target: CpuTarget,
-    pool: Register,
-    word: Register,
-    seen: Register,
-    changed: Callable[[Register], Register],
-    before_sleep: Callable[[], Register],
-) -> None:
-    """Poll a word until it is not `seen`. `changed` takes the new value and emits what is returned;
-    `before_sleep` emits the timeout of a sleep."""
+    pause_type, pause = _PAUSES[target.architecture]
     spins = f.field(I64, pool, layout.SPINS)
     sched_yield = f.field(POINTER, pool, layout.YIELD)
     sleep = f.field(POINTER, pool, layout.SLEEP)
     max_polls = spins + _YIELDS
     with f.forever(f.number(I64, 0)) as ((count,), again):
         value = f.atomic_load(I32, word, "acquire") & ~layout.ASLEEP
-        with f.when(value.differs(seen)):
-            f.ret(changed(value))
+        f.return_if(value.differs(seen), value)
         following = count + 1
         with f.when(count.compared("ult", spins)):
-            f.line(f"call void {_PAUSES[target.architecture][1]}")
+            f.line(f"call void {pause}")
             again(following)
         with f.when(count.compared("ult", max_polls)):
             f.invoke(sched_yield, I32)
             again(following)
-        limit = before_sleep()
         # If the word changed before the bit was set, the futex sees another value and returns at
         # once.
         marked = seen | layout.ASLEEP
         f.compare_exchange(word, seen, marked, "monotonic")
         if layout.has_futex(target):
-            _call_futex(f, target, sleep, word, _FUTEX_WAIT, marked, limit)
+            _call_futex(f, target, sleep, word, _FUTEX_WAIT, marked, f.null)
         else:
             f.invoke(sleep, I32, f.number(I32, 100))
         again(count)
+    return f"declare void {pause_type}\n{f.text}"
 
 
 def _call_futex(
@@ -104,28 +87,14 @@ def publish(target: CpuTarget) -> str:
     return f.finish()
 
 
-def wait_event(target: CpuTarget) -> str:
-    """Wait for an event for at most a time slice and consume its signal; 0 if none came."""
-    f = PoolFunction("thalweg_wait", "ptr", I64)
+def wait_event() -> str:
+    """Wait for an event and consume its signal."""
+    f = PoolFunction("thalweg_wait", "ptr")
     (event,) = f.arguments
-    pool = f.field(POINTER, event, layout.EVENT_POOL)
-    limit = f.register(POINTER, "alloca [2 x i64], align 8")
-    time_slice = f.field(I64, pool, layout.SLICE)
-    start, unset = f.invoke("now", I64, pool), f.number(I32, layout.UNSET)
-
-    def consume(_: Register) -> Register:
-        f.atomic_update("xchg", event, unset, "acquire")
-        return f.number(I64, 1)
-
-    def remaining() -> Register:
-        left = time_slice - (f.invoke("now", I64, pool) - start)
-        f.return_if(left <= 0, f.number(I64, 0))
-        f.set_field(limit, 0, left / _SECOND)
-        f.set_field(limit, 8, left.binary("srem", left.like(_SECOND)))
-        return limit
-
-    _poll(f, target, pool, event, unset, consume, remaining)
-    return f.text
+    pool, unset = f.field(POINTER, event, layout.EVENT_POOL), f.number(I32, layout.UNSET)
+    f.invoke("wait", I32, pool, event, unset)
+    f.atomic_update("xchg", event, unset, "acquire")
+    return f.finish()
 
 
 def signal() -> str:

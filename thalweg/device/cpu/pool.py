@@ -63,7 +63,7 @@ _RUN = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
 _RUN_WITH_GIL = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
 _STOP = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _SIGNAL = ctypes.PYFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
-_WAIT = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
+_WAIT = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 #: Signals that an instruction raises, delivered to the thread that executed it.
 _SYNCHRONOUS = {
@@ -136,11 +136,10 @@ class Event:
         """End the current wait, or the next one."""
         _SIGNAL(self._pool.signal)(self._address, 0, 1)
 
-    def wait(self, check: Callable[[], None]) -> None:
-        """Wait for a signal and consume it. `check` is called from time to time; it raises to stop
-        waiting."""
-        while not self._pool.wait(self._address):
-            check()
+    def wait(self) -> None:
+        """Wait for a signal and consume it. The thread handles no signals of the system meanwhile:
+        who stops a step signals the events that others wait for."""
+        self._pool.wait(self._address)
 
     def reset(self) -> None:
         """Drop a signal that was not consumed, after its step was stopped."""
@@ -217,8 +216,8 @@ class Pool:
         self._run: Callable[[int], int] = _RUN(run)
         self._run_with_gil: Callable[[int], int] = _RUN_WITH_GIL(run)
         self._stop_workers: Callable[[int], None] = _STOP(stop)
-        #: waits for the event at an address for a time slice; 0 if none was signalled
-        self.wait: Callable[[int], int] = _WAIT(wait)
+        #: waits for the event at an address and consumes its signal
+        self.wait: Callable[[int], None] = _WAIT(wait)
         self._configuration = _configuration(self.target)
         self._words = _zeros(layout.MAILBOXES + layout.SPACING * MAX_THREADS)
         self.address = self._words.ctypes.data

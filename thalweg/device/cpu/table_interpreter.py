@@ -28,7 +28,7 @@ def emit_pool(target: CpuTarget) -> Emitted:
     functions = (
         native_sync.wait(target),
         native_sync.publish(target),
-        native_sync.wait_event(target),
+        native_sync.wait_event(),
         native_sync.signal(),
         native_sync.arrive(),
         native_sync.barrier(),
