@@ -37,7 +37,6 @@ def wait(target: CpuTarget) -> str:
     pause_type, pause = _PAUSES[target.architecture]
     spins = f.field(I64, pool, layout.SPINS)
     sched_yield = f.field(POINTER, pool, layout.YIELD)
-    sleep = f.field(POINTER, pool, layout.SLEEP)
     max_polls = spins + _YIELDS
     with f.forever(f.number(I64, 0)) as ((count,), again):
         value = f.atomic_load(I32, word, "acquire") & ~layout.ASLEEP
@@ -54,21 +53,17 @@ def wait(target: CpuTarget) -> str:
         marked = seen | layout.ASLEEP
         f.compare_exchange(word, seen, marked, "monotonic")
         if layout.has_futex(target):
-            _call_futex(f, target, sleep, word, _FUTEX_WAIT, marked, f.null)
+            _call_futex(f, target, _FUTEX_WAIT, marked, f.null)
         else:
-            f.invoke(sleep, I32, f.number(I32, 100))
+            f.invoke(f.field(POINTER, pool, layout.SLEEP), I32, f.number(I32, 100))
         again(count)
     return f"declare void {pause_type}\n{f.text}"
 
 
-def _call_futex(
-    f: PoolFunction,
-    target: CpuTarget,
-    system_call: Register,
-    word: Register,
-    operation: int,
-    *others: Register,
-) -> None:
+def _call_futex(f: PoolFunction, target: CpuTarget, operation: int, *others: Register) -> None:
+    """The system call for the word of a function of (pool, word, …)."""
+    pool, word, _ = f.arguments
+    system_call = f.field(POINTER, pool, layout.SLEEP)
     number = f.number(I64, _FUTEX_NUMBERS[target.architecture])
     given = [number, word, f.number(I64, operation), *others]
     listed = ", ".join(str(each.value) for each in given)
@@ -78,12 +73,11 @@ def _call_futex(
 def publish(target: CpuTarget) -> str:
     """Store a new value in a word and wake the threads that sleep on it."""
     f = PoolFunction("publish", "ptr ptr i32")
-    pool, word, value = f.arguments
+    _, word, value = f.arguments
     before = f.atomic_update("xchg", word, value, "acq_rel")
     with f.when((before & layout.ASLEEP).differs(0)):
         if layout.has_futex(target):
-            system_call, most = f.field(POINTER, pool, layout.SLEEP), f.number(I32, 2**31 - 1)
-            _call_futex(f, target, system_call, word, _FUTEX_WAKE, most)
+            _call_futex(f, target, _FUTEX_WAKE, f.number(I32, 2**31 - 1))
     return f.finish()
 
 
