@@ -220,6 +220,7 @@ class Pool:
         self.wait: Callable[[int], None] = _WAIT(wait)
         self._configuration = _configuration(self.target)
         self._words = _zeros(layout.MAILBOXES + layout.SPACING * MAX_THREADS)
+        self._mailboxes = self._words[layout.MAILBOXES // 8 :].reshape(MAX_THREADS, -1)
         self.address = self._words.ctypes.data
         self.reset()
         os.register_at_fork(after_in_child=self.reset)
@@ -282,8 +283,8 @@ class Pool:
             self._closed, self._started = True, MAX_THREADS
             self._stop_workers(self.address)
             join = c_function("pthread_join", ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
-            for thread in range(1, int(self._words[layout.WORKERS // 8]) + 1):
-                join(int(self._mailbox(thread)[layout.MAIL_HANDLE // 8]), None)
+            for mailbox in self._mailboxes[: int(self._words[layout.WORKERS // 8])]:
+                join(int(mailbox[layout.MAIL_HANDLE // 8]), None)
 
     def _start(self, threads: int) -> None:
         with self._lock, _signals_blocked():
@@ -291,25 +292,16 @@ class Pool:
                 return
             if threads > _cores():
                 self._words[layout.SPINS // 8] = _CROWDED_SPINS
+            create = c_function("pthread_create", ctypes.c_int, *[ctypes.c_void_p] * 4)
             for thread in range(int(self._words[layout.WORKERS // 8]) + 1, threads):
-                if not self._start_worker(thread):
-                    break
+                mailbox = self._mailboxes[thread - 1]
+                address = mailbox.ctypes.data
+                mailbox[layout.MAIL_POOL // 8] = self.address
+                mailbox[layout.MAIL_THREAD // 8] = thread
+                if create(address + layout.MAIL_HANDLE, None, self._worker, address) != 0:
+                    break  # the system has no more threads
+                self._words[layout.WORKERS // 8] = thread
             self._started = threads
-
-    def _start_worker(self, thread: int) -> bool:
-        """Create the native thread of a worker; False if the system refuses."""
-        mailbox = self._mailbox(thread)
-        mailbox[layout.MAIL_POOL // 8] = self.address
-        mailbox[layout.MAIL_THREAD // 8] = thread
-        create = c_function("pthread_create", ctypes.c_int, *[ctypes.c_void_p] * 4)
-        address = mailbox.ctypes.data
-        if create(address + layout.MAIL_HANDLE, None, self._worker, address) != 0:
-            return False
-        self._words[layout.WORKERS // 8] = thread
-        return True
-
-    def _mailbox(self, thread: int) -> _Words:
-        return self._words[(layout.MAILBOXES + layout.SPACING * (thread - 1)) // 8 :]
 
 
 @cache

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from thalweg.device.cpu.listing import Call
 
 Array = NDArray[Any]
-#: An argument word, its value for the first row, and the stride from row to row in bytes.
-RowWord = tuple[int, int, int]
 
 _C_ALIGNED = 0x101  # NumPy's flags of arrays that are C-contiguous and aligned
 
@@ -212,7 +210,14 @@ class Program(DeviceProgram[Invocation, "Call"]):
         run = self.pool.runner(table)
         arrays = [np.require(value, requirements=["C", "A"]) for value in values]
         results = [np.empty((count, *shape), dtype) for _, shape, dtype, *_ in self.outputs]
-        row_words = [*self._row_inputs(arrays, is_row, count), *self._row_outputs(results, count)]
+        bound = [(targets, arrays[number], is_row[number]) for number, targets in self.inputs]
+        pairs = zip(self.outputs, results, strict=True)
+        bound += [(output.words, result, True) for output, result in pairs if output.shape]
+        row_words = [  # with the value of the first row, and the stride from row to row in bytes
+            (word, address_of(array) + shift, array.nbytes // count * moves)
+            for targets, array, moves in bound
+            for word, shift in targets
+        ]
         fault = 0
         for row in range(count):
             for word, address, stride in row_words:
@@ -230,23 +235,6 @@ class Program(DeviceProgram[Invocation, "Call"]):
                 results[number][row] = scalar
         self._idle.append(invocation)
         return None if fault else results
-
-    def _row_inputs(
-        self, arrays: Sequence[Array], is_row: Sequence[bool], count: int
-    ) -> list[RowWord]:
-        return [
-            (word, address_of(arrays[n]) + shift, arrays[n].nbytes // count * is_row[n])
-            for n, targets in self.inputs
-            for word, shift in targets
-        ]
-
-    def _row_outputs(self, results: Sequence[Array], count: int) -> list[RowWord]:
-        return [
-            (word, address_of(result) + shift, result.nbytes // count)
-            for (targets, shape, *_), result in zip(self.outputs, results, strict=True)
-            if shape  # the invocation has memory for scalars
-            for word, shift in targets
-        ]
 
 
 class _TimingPool(Pool):
