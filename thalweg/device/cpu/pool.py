@@ -170,6 +170,19 @@ class StepTable:
         self.address = self.words.ctypes.data
         self.holds_gil = holds_gil
 
+    @contextmanager
+    def timed(self) -> Generator[_Words]:
+        """Inside, a run stores the begin and end of each entry on each thread.
+
+        Times are nanoseconds of `time.monotonic_ns`; zeros where a thread did not run the entry.
+        """
+        times = np.zeros((len(self.entries), self.threads, 2), np.int64)
+        self.words[layout.PROGRAM_TIMES // 8] = times.ctypes.data
+        try:
+            yield times
+        finally:
+            self.words[layout.PROGRAM_TIMES // 8] = 0
+
 
 def _table_words(pool: Pool, entries: Sequence[Entry | Jump], fault: int, threads: int) -> _Words:
     start = layout.PROGRAM_ENTRIES // 8
@@ -253,17 +266,10 @@ class Pool:
             code = self.run(program)
         return code
 
-    def timed(self, program: StepTable, check: Callable[[], None] | None = None) -> _Words:
-        """Run a step to its end; the begin and end of each entry on each thread.
-
-        Times are nanoseconds of `time.monotonic_ns`; zeros where a thread did not run the entry.
-        """
-        times = np.zeros((len(program.entries), program.threads, 2), np.int64)
-        program.words[layout.PROGRAM_TIMES // 8] = times.ctypes.data
-        try:
-            self.resume(program, self.run(program), check)
-        finally:
-            program.words[layout.PROGRAM_TIMES // 8] = 0
+    def timed(self, program: StepTable) -> _Words:
+        """Run a step to its end; the begin and end of each entry on each thread."""
+        with program.timed() as times:
+            self.resume(program, self.run(program))
         return times
 
     def reset(self) -> None:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from thalweg.codegen.cache import Loaded
 from thalweg.device.cpu.early_outputs import Deliver, Delivery
 from thalweg.device.cpu.invocation import Invocation, address_of
-from thalweg.device.cpu.pool import Entry, Pool, StepTable
+from thalweg.device.cpu.pool import Entry, Pool
 from thalweg.device.cpu.table_template import TableTemplate
 from thalweg.device.program import DeviceProgram, Listing, Times
 from thalweg.lower.specialise import Region
@@ -100,9 +100,18 @@ class Program(DeviceProgram[Invocation, "Call"]):
         self, context: Any, values: Sequence[Any], cells: Sequence[VariableCell]
     ) -> tuple[list[Any] | None, Times]:
         """A call, and the begin and end of each entry of its kernels."""
-        timed = copy(self)  # shares the invocations
-        timed.pool = pool = _TimingPool(self.pool, context.cancellation.check)
-        return timed(context, values, cells), pool.times
+        try:
+            invocation = self._idle.pop()
+        except IndexError:
+            invocation = self._invocation()
+        timed, table = copy(self), invocation.table
+        timed._idle = deque([invocation])
+        with table.timed() as times:
+            results = timed(context, values, cells)
+        self._idle.append(invocation)
+        signal = self.pool.signal
+        kernels = [isinstance(each, Entry) and each.function != signal for each in table.entries]
+        return results, times[kernels]
 
     def _invocation(self) -> Invocation:
         functions = [kernel.functions for kernel in self.loaded]
@@ -235,19 +244,3 @@ class Program(DeviceProgram[Invocation, "Call"]):
                 results[number][row] = scalar
         self._idle.append(invocation)
         return None if fault else results
-
-
-class _TimingPool(Pool):
-    """A view of the pool of a program that times its kernels."""
-
-    def __init__(self, pool: Pool, check: Callable[[], None]) -> None:
-        vars(self).update(vars(pool))  # step tables hold the address of the pool itself
-        self._pool, self._check = pool, check
-        self.times: Times = np.zeros((0, 1, 2), np.int64)
-
-    def run(self, program: StepTable) -> int:
-        """Run a step to its end and store the times of its kernels' entries."""
-        calls = [entry if isinstance(entry, Entry) else None for entry in program.entries]
-        kernels = [call is not None and call.function != self.signal for call in calls]
-        self.times = self._pool.timed(program, self._check)[kernels]
-        return program.fault.value
