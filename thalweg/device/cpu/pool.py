@@ -349,7 +349,8 @@ def _native_code(target: CpuTarget) -> Sequence[int]:
     def emit() -> Emitted:
         return importlib.import_module("thalweg.device.cpu.table_interpreter").emit_pool(target)
 
-    key = f"pool {own_digest(('codegen', 'device', 'ir'))} {layout.has_futex(target)}"
+    generators = own_digest(("codegen/llvm", "device/cpu", "ir/functions"))
+    key = f"pool {generators} {layout.has_futex(target)}"
     return load_all([Request(key, emit)], target)[0].functions
 
 
