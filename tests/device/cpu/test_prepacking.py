@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 import thalweg as tf
 from thalweg.device.cpu.invocation import Invocation
+from thalweg.device.cpu.pool import Entry, Jump
 from thalweg.device.cpu.program import Program
 from thalweg.ops.state import state
 
@@ -98,6 +100,27 @@ def test_calls_that_do_not_pack_skip_the_first_phase(monkeypatch: pytest.MonkeyP
     with tf.Session() as session:
         session.plan(y, {x: X}).profile(2)
     assert ran == [[True, True], [False, True], [False, True]]
+
+
+def test_nothing_pauses_amid_an_update(monkeypatch: pytest.MonkeyPatch) -> None:
+    programs, new_invocation = list[Program](), Program._invocation
+
+    def noting(self: Program) -> Invocation:
+        programs.append(self)
+        return new_invocation(self)
+
+    monkeypatch.setattr(Program, "_invocation", noting)
+    x = placeholder()
+    with tf.Session() as session:
+        session.run(product(x, tf.constant(W)), {x: X})
+    (program,) = programs
+    for no_pause in (False, True):
+        (call,) = program.template.calls
+        amid = call._replace(dispatch=call.dispatch._replace(no_pause=no_pause))
+        program.template = replace(program.template, calls=[amid])
+        entries = program._invocation().table.entries
+        assert [type(entry) for entry in entries] == [Jump, Entry, Entry]
+        assert [entry.no_pause for entry in entries] == [no_pause] * 3
 
 
 def test_a_program_with_early_outputs_packs_once(packed: list[bool]) -> None:

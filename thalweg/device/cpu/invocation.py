@@ -114,14 +114,14 @@ class Invocation(BoundWords):
         computed: list[int] = []  # early outputs that are not signalled yet
         for number, (kernel, word, dispatch, is_prepacked) in enumerate(template.calls):
             if computed and not dispatch.no_pause:
-                early = [EarlyOutput(number, Event(pool)) for number in computed]
+                early = [EarlyOutput(output, Event(pool)) for output in computed]
                 entries += [event.entry for _, event in early]
                 self.early += early
                 computed = []
             calls = dispatch.entries(functions[kernel], self.first_word + 8 * word)
             if is_prepacked:
                 packing, using = calls
-                entries.append(self._jump_if_packed(len(entries) + 2))
+                entries.append(self._jump_if_packed(len(entries) + 2, dispatch.no_pause))
                 calls = [packing, using._replace(no_pause=dispatch.no_pause)]
             entries += calls
             if delivers:
@@ -129,9 +129,9 @@ class Invocation(BoundWords):
                 computed += [n for n, output in outputs if output.producer == number]
         return entries
 
-    def _jump_if_packed(self, target: int) -> Jump:
+    def _jump_if_packed(self, target: int, no_pause: bool) -> Jump:
         address = ctypes.addressof(self._is_packed)
-        return Jump(target, address, if_true=True, barrier=False)
+        return Jump(target, address, if_true=True, barrier=False, no_pause=no_pause)
 
     def _bind_scalars(self, template: TableTemplate) -> list[tuple[int, Array]]:
         """Bind memory of the invocation for outputs without dimensions: (number, array)."""

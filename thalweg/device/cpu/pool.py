@@ -94,13 +94,15 @@ class Entry(NamedTuple):
 
 class Jump(NamedTuple):
     """Continue at the entry `target`: always if `decides` is 0, else if the byte at this address is
-    zero (with `if_true`: is not zero). Needs a `barrier` if the calls before compute the byte.
+    zero (with `if_true`: is not zero). Needs a `barrier` if the calls before compute the byte. With
+    `no_pause`, a step does not pause before it.
     """
 
     target: int
     decides: int = 0
     if_true: bool = False
     barrier: bool = True
+    no_pause: bool = False
 
 
 class Event:
@@ -196,12 +198,12 @@ def _table_words(pool: Pool, entries: Sequence[Entry | Jump], fault: int, thread
 
 
 def _row(entry: Entry | Jump) -> tuple[int, int, int, int]:
+    flags = entry.barrier * layout.BARRIER | entry.no_pause * layout.NO_PAUSE
     if isinstance(entry, Entry):
-        flags = entry.barrier * layout.BARRIER | entry.no_pause * layout.NO_PAUSE
         flags |= min(entry.work + _CALL_OVERHEAD, layout.MAX_WORK) << layout.WORK_SHIFT
         return entry.function, entry.arguments, flags, entry.thread
-    flags = layout.JUMP | entry.if_true * layout.IF_TRUE | entry.barrier * layout.BARRIER
-    return 0, entry.decides, flags | _CALL_OVERHEAD << layout.WORK_SHIFT, entry.target
+    flags |= layout.JUMP | entry.if_true * layout.IF_TRUE | _CALL_OVERHEAD << layout.WORK_SHIFT
+    return 0, entry.decides, flags, entry.target
 
 
 def _zeros(size: int) -> _Words:
