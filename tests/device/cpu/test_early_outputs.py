@@ -43,7 +43,7 @@ def test_a_program_that_stops_delivers_nothing_more(pool: Pool) -> None:
 
         delivery = Delivery([EarlyOutput(3, made), *early], values, deliver)
         made.signal()
-        first.wait(lambda: None)
+        first.wait()
         delivery.end(is_complete=False)
     assert actual == [3] * 20
     assert not any(event.is_set for _, event in early)

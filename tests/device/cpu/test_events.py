@@ -11,11 +11,7 @@ import pytest
 
 from tests.device.cpu.test_pool import Step, threads_1_to_4
 from tests.runtime.pausing import impatient
-from thalweg.device.cpu.pool import Event, Pool, Signal, StepTable
-
-
-class Stopped(Exception):
-    """Raised to stop a step."""
+from thalweg.device.cpu.pool import Event, Pool, StepTable
 
 
 @pytest.fixture
@@ -30,7 +26,7 @@ class Events(Step):
 
     def signal(self, event: Event) -> None:
         """Signal an event."""
-        self.entries.append(Signal(event.address))
+        self.entries.append(event.entry)
 
 
 def run(pool: Pool, table: StepTable, check: Callable[[], None] | None = None) -> int:
@@ -46,7 +42,7 @@ def test_a_wait_consumes_a_pending_signal(pool: Pool, threads: int) -> None:
     assert run(pool, step.program(pool, threads)) == 0
     step.check()
     assert event.is_set
-    event.wait(lambda: None)
+    event.wait()
     assert not event.is_set
 
 
@@ -65,7 +61,7 @@ def test_results_are_read_while_kernels_run(pool: Pool, threads: int, is_impatie
     def receive() -> list[int]:
         result = []
         for event, note in zip(made, notes, strict=True):
-            event.wait(lambda: None)
+            event.wait()
             result.append(int(note[0]))
         return result
 
@@ -86,19 +82,18 @@ def test_nothing_is_signalled_after_a_fault(pool: Pool) -> None:
     assert not before.is_set
 
 
-def test_a_wait_ends_when_its_check_raises(pool: Pool) -> None:
-    event, calls = Event(pool), list[int]()
-
-    def check() -> None:
-        calls.append(1)
-        if len(calls) == 2:
-            raise Stopped
-
-    with impatient(pool), pytest.raises(Stopped):
-        event.wait(check)
-    event.signal()
-    event.wait(check)
-    assert len(calls) == 2
+def test_a_wait_outlasts_the_time_slice_of_steps(pool: Pool) -> None:
+    event = Event(pool)
+    with ThreadPoolExecutor(1) as host, impatient(pool):
+        waited = host.submit(event.wait)
+        step = Events()
+        for _ in range(20):
+            step.reverse()
+        assert run(pool, step.program(pool, 2)) == 0
+        assert not waited.done()
+        event.signal()
+        waited.result()
+    assert not event.is_set
 
 
 def test_a_sleeper_is_woken(pool: Pool) -> None:
@@ -107,7 +102,7 @@ def test_a_sleeper_is_woken(pool: Pool) -> None:
     ends = []
 
     def wait() -> None:
-        event.wait(lambda: None)
+        event.wait()
         done.set()
 
     thread = threading.Thread(target=wait)

@@ -19,7 +19,6 @@ import pytest
 from tests.runtime.pausing import impatient
 from thalweg.codegen.llvm.compile import assembly, object_code, place
 from thalweg.codegen.machine import host, named
-from thalweg.device.cpu import native_sync
 from thalweg.device.cpu import pool as pools
 from thalweg.device.cpu import pool_layout as layout
 from thalweg.device.cpu.pool import MAX_THREADS, Entry, Pool, StepTable, default_threads
@@ -506,9 +505,10 @@ def test_a_closed_pool_runs_on_its_callers(pool: Pool) -> None:
 
 
 def test_a_system_without_more_threads(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    refuse = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 4)(lambda *_: 11)
-    create = ctypes.cast(refuse, ctypes.c_void_p).value
-    ctypes.c_int64.from_address(pool.address + layout.CREATE).value = create or 0
+    def refusing(*_: Any) -> Callable[..., int]:
+        return lambda *_: 11
+
+    monkeypatch.setattr(pools, "c_function", refusing)
     step = reversing(2)
     notes = step.note()
     assert pool.run(step.program(pool, 3)) == 0
@@ -637,7 +637,7 @@ def test_aarch64_has_the_pool_too() -> None:
 
 
 def test_without_a_futex_sleepers_nap(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native_sync, "has_futex", lambda _: False)
+    monkeypatch.setattr(layout, "has_futex", lambda _: False)
     pool = Pool(3)
     step = reversing(2)
     step.python(lambda *_: until_asleep(pool, layout.GATE))

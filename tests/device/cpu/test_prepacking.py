@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,8 @@ import pytest
 
 import thalweg as tf
 from thalweg.device.cpu.invocation import Invocation
-from thalweg.device.cpu.pool import StepTable
+from thalweg.device.cpu.pool import Entry, Jump
+from thalweg.device.cpu.program import Program
 from thalweg.ops.state import state
 
 ROWS, DEPTH, COLUMNS = 64, 24, 48
@@ -34,14 +36,13 @@ def graph():
 def packed(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """For each run of a prepacked program, whether it packed."""
     result: list[bool] = []
-    select_table = Invocation.select_table
+    select_packing = Invocation.select_packing
 
-    def noting(self: Invocation) -> StepTable:
-        table = select_table(self)
-        result.append(table is self.table)
-        return table
+    def noting(self: Invocation) -> bool:
+        result.append(select_packing(self))
+        return result[-1]
 
-    monkeypatch.setattr(Invocation, "select_table", noting)
+    monkeypatch.setattr(Invocation, "select_packing", noting)
     return result
 
 
@@ -82,6 +83,59 @@ def test_the_profile_has_all_phases(packed: list[bool]) -> None:
     with tf.Session() as session:
         session.run(tf.global_variables_initializer())
         assert len(session.plan(y, {x: X}).profile(2).rows) == 1
+    assert packed == [True, False, False]
+
+
+def test_calls_that_do_not_pack_skip_the_first_phase(monkeypatch: pytest.MonkeyPatch) -> None:
+    timed, ran = Program.timed, list[list[bool]]()
+
+    def noting(self: Program, *given: Any) -> Any:
+        results, times = timed(self, *given)
+        ran.append(times.any(axis=(1, 2)).tolist())
+        return results, times
+
+    monkeypatch.setattr(Program, "timed", noting)
+    x = placeholder()
+    y = product(x, tf.constant(W))
+    with tf.Session() as session:
+        session.plan(y, {x: X}).profile(2)
+    assert ran == [[True, True], [False, True], [False, True]]
+
+
+def test_nothing_pauses_amid_an_update(monkeypatch: pytest.MonkeyPatch) -> None:
+    programs, new_invocation = list[Program](), Program._invocation
+
+    def noting(self: Program) -> Invocation:
+        programs.append(self)
+        return new_invocation(self)
+
+    monkeypatch.setattr(Program, "_invocation", noting)
+    x = placeholder()
+    with tf.Session() as session:
+        session.run(product(x, tf.constant(W)), {x: X})
+    (program,) = programs
+    for no_pause in (False, True):
+        (call,) = program.template.calls
+        amid = call._replace(dispatch=call.dispatch._replace(no_pause=no_pause))
+        program.template = replace(program.template, calls=[amid])
+        entries = program._invocation().table.entries
+        assert [type(entry) for entry in entries] == [Jump, Entry, Entry]
+        assert [entry.no_pause for entry in entries] == [no_pause] * 3
+
+
+def test_a_program_with_early_outputs_packs_once(packed: list[bool]) -> None:
+    x, square = placeholder(), tf.placeholder(tf.float32, [200, 200])
+    y = product(x, tf.constant(W))
+    later = tf.matmul(square, tf.matmul(square, square))
+    with tf.device("/cpu:1"):
+        there = y + 1
+    given = np.full((200, 200), 0.1, np.float32)
+    with tf.Session(config=tf.ConfigProto(device_count={"CPU": 2})) as session:
+        assert "sends" in str(session.plan([later, there], {x: X, square: given}))
+        for _ in range(3):
+            found = session.run([later, there], {x: X, square: given})
+            np.testing.assert_allclose(found[0], np.linalg.matrix_power(given, 3), 1e-4)
+            assert_product(found[1] - 1, W)
     assert packed == [True, False, False]
 
 

@@ -117,9 +117,7 @@ class CpuControlStep(ControlStep["_Invocation"]):
         return True
 
     def _bind(self, invocation: _Invocation, view: BufferView, array: Array) -> None:
-        address = address_of(array)
-        for word, shift in self.template.views.get(view, ()):
-            invocation.words[word] = address + shift
+        invocation.bind(self.template.views.get(view, ()), address_of(array))
 
     def _bind_results(
         self, invocation: _Invocation, values: Sequence[Any], context: Any

@@ -40,7 +40,7 @@ class Delivery:
     def _run(self) -> None:
         try:
             for number, event in self._early:
-                event.wait(lambda: None)  # `end` signals the events of a program that stopped
+                event.wait()  # `end` signals the events of a program that stopped
                 if self._stopped:
                     return
                 result = self._results[number]

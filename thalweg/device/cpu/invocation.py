@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.device.cpu.early_outputs import Deliver, EarlyOutput
-from thalweg.device.cpu.pool import Event, Pool, Signal, StepTable, TableEntry
+from thalweg.device.cpu.pool import Entry, Event, Jump, Pool, StepTable
 from thalweg.device.cpu.table_template import TableTemplate
 from thalweg.device.program_template import STREAM_BYTES, Template
 from thalweg.lower.memory.arena import rounded
@@ -91,51 +91,47 @@ class Invocation(BoundWords):
         #: of the variables that packed factors depend on: in this call, and when last packed
         self.versions: Sequence[int] = ()
         self.packed_versions: Sequence[int] | None = None
+        self._is_packed = ctypes.c_bool()
+        entries = self._entries(template, functions, pool)
         options = self.fault.ctypes.data, template.threads, template.holds_gil
-        self.table = StepTable(pool, self._entries(template, functions, pool), *options)
-        self._table_without_packing = self.table
-        if any(call.is_prepacked for call in template.calls):
-            entries = self._entries(template, functions, pool, packs=False)
-            numbers = _entries_without_packing(template, functions)
-            self._table_without_packing = StepTable(pool, entries, *options, numbers=numbers)
+        self.table = StepTable(pool, entries, *options)
 
-    def select_table(self) -> StepTable:
-        """The table to run: without packing if the packed factors are up to date."""
-        if self.packed_versions == self.versions:
-            return self._table_without_packing
-        self.packed_versions = None
-        return self.table
+    def select_packing(self) -> bool:
+        """Choose whether the next run packs: only if the packed factors are not up to date."""
+        packs = self.packed_versions != self.versions
+        if packs:
+            self.packed_versions = None
+        self._is_packed.value = not packs
+        return packs
 
     def _entries(
-        self,
-        template: TableTemplate,
-        functions: Sequence[Sequence[int]],
-        pool: Pool,
-        packs: bool = True,
-    ) -> list[TableEntry]:
+        self, template: TableTemplate, functions: Sequence[Sequence[int]], pool: Pool
+    ) -> list[Entry | Jump]:
         """The calls in order. An early output is signalled after the call that computes it, but
-        not amid an update of a variable, which must not pause. Without `packs`, prepacked calls
-        skip their first phase."""
-        entries: list[TableEntry] = []
+        not amid an update of a variable, which must not pause."""
+        entries: list[Entry | Jump] = []
         delivers = sum(call.dispatch.work for call in template.calls) >= _MIN_WORK_DELIVERED
         computed: list[int] = []  # early outputs that are not signalled yet
         for number, (kernel, word, dispatch, is_prepacked) in enumerate(template.calls):
             if computed and not dispatch.no_pause:
-                entries += self._signals(computed, pool)
+                early = [EarlyOutput(output, Event(pool)) for output in computed]
+                entries += [event.entry for _, event in early]
+                self.early += early
                 computed = []
-            phases = functions[kernel]
-            if is_prepacked and not packs:
-                phases, dispatch = phases[1:], dispatch._replace(barrier=True)
-            entries += dispatch.entries(phases, self.first_word + 8 * word)
+            calls = dispatch.entries(functions[kernel], self.first_word + 8 * word)
+            if is_prepacked:
+                packing, using = calls
+                entries.append(self._jump_if_packed(len(entries) + 2, dispatch.no_pause))
+                calls = [packing, using._replace(no_pause=dispatch.no_pause)]
+            entries += calls
             if delivers:
                 outputs = enumerate(template.outputs)
                 computed += [n for n, output in outputs if output.producer == number]
         return entries
 
-    def _signals(self, numbers: Sequence[int], pool: Pool) -> list[Signal]:
-        early = [EarlyOutput(number, Event(pool)) for number in numbers]
-        self.early += early
-        return [Signal(event.address) for _, event in early]
+    def _jump_if_packed(self, target: int, no_pause: bool) -> Jump:
+        address = ctypes.addressof(self._is_packed)
+        return Jump(target, address, if_true=True, barrier=False, no_pause=no_pause)
 
     def _bind_scalars(self, template: TableTemplate) -> list[tuple[int, Array]]:
         """Bind memory of the invocation for outputs without dimensions: (number, array)."""
@@ -147,15 +143,3 @@ class Invocation(BoundWords):
             scalars.append((number, scalar))
             self.bind(targets, scalar.ctypes.data)
         return scalars
-
-
-def _entries_without_packing(
-    template: TableTemplate, functions: Sequence[Sequence[int]]
-) -> list[int]:
-    """The numbers, among all entries, of those that do not pack the factor of a prepacked call."""
-    packs = [
-        call.is_prepacked and phase == 0
-        for call in template.calls
-        for phase in range(len(functions[call.kernel]))
-    ]
-    return [number for number, is_packing in enumerate(packs) if not is_packing]

@@ -88,18 +88,17 @@ def _seconds(code: Emitted, words: list[int], threads: int) -> float:
 
 def emit_arithmetic(kind: Type, target: CpuTarget) -> Emitted:
     """x ← x · a + a on many registers; word 1 is the address of a and of the results."""
-    module = Module()
+    module = Module(fma=target.fma)
     b = module.function("multiply_add", [POINTER, I64, I64])
-    memory = _word(b, 1)
+    memory = _word(b, POINTER, 1)
     scale = b.splat(b.load(kind.of(1), memory), kind.lanes)
     sums = [b.splat(constant(kind.of(1), 1.0 + i), kind.lanes) for i in range(_CHAINS)]
-    zero, one = constant(I64, 0), constant(I64, 1)
-    with b.loop(zero, constant(I64, _ITERATIONS), one, sums) as loop:
-        loop.next = [_multiply_add(b, value, scale, target) for value in loop.carried]
+    with b.loop(0, _ITERATIONS, carried=sums) as loop:
+        loop.next = [b.multiply_add(value, scale, scale) for value in loop.carried]
     total = loop.results[0]
     for value in loop.results[1:]:
         total = b.binary("fadd", total, value)
-    own = b.binary("mul", b.binary("add", b.parameters[1], one), constant(I64, 128))
+    own = b.binary("mul", b.binary("add", b.parameters[1], 1), 128)
     b.store(b.extract(total, 0), b.element(memory, "i8", own))
     b.ret()
     return Emitted(("multiply_add",), module.text)
@@ -112,18 +111,12 @@ def emit_tiles() -> Emitted:
     configure(b)
     for tile in range(8):
         instruct(b, "tilezero", tile)
-    with b.loop(constant(I64, 0), constant(I64, _ITERATIONS), constant(I64, 1)):
+    with b.loop(0, _ITERATIONS):
         for tile in range(_TILES):
             instruct(b, "tdpbf16ps", tile, 4 + tile // 2, 6 + tile % 2)
     instruct(b, "tilerelease")
     b.ret()
     return Emitted(("multiply_tiles",), module.text)
-
-
-def _multiply_add(b: Builder, value: Value, scale: Value, target: CpuTarget) -> Value:
-    if target.fma:
-        return b.intrinsic("fma", value, scale, scale)
-    return b.binary("fadd", b.binary("fmul", value, scale), scale)
 
 
 def emit_copy(kind: Type) -> Emitted:
@@ -132,21 +125,19 @@ def emit_copy(kind: Type) -> Emitted:
     module = Module()
     b = module.function("copy", [POINTER, I64, I64])
     thread, threads = b.parameters[1:]
-    source, sink = _word(b, 1), _word(b, 2)
-    size = b.emit(I64, f"ptrtoint {_word(b, 3)} to i64")
-    vectors = b.binary("udiv", size, constant(I64, kind.lanes))
-    one = constant(I64, 1)
+    source, sink = _word(b, POINTER, 1), _word(b, POINTER, 2)
+    vectors = b.binary("udiv", _word(b, I64, 3), kind.lanes)
     begin, end = (
         b.binary("udiv", b.binary("mul", vectors, number), threads)
-        for number in (thread, b.binary("add", thread, one))
+        for number in (thread, b.binary("add", thread, 1))
     )
-    with b.loop(begin, end, one) as loop:
-        at = b.binary("mul", loop.index, constant(I64, kind.lanes))
+    with b.loop(begin, end) as loop:
+        at = b.binary("mul", loop.index, kind.lanes)
         value = b.load(kind, b.element(source, kind.scalar, at))
         b.store(value, b.element(sink, kind.scalar, at))
     b.ret()
     return Emitted(("copy",), module.text)
 
 
-def _word(b: Builder, number: int) -> Value:
-    return b.load(POINTER, b.element(b.parameters[0], "i64", constant(I64, number)))
+def _word(b: Builder, kind: Type, number: int) -> Value:
+    return b.load(kind, b.element(b.parameters[0], "i64", number))

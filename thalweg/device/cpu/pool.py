@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import importlib
 import os
 import signal
 import threading
@@ -27,12 +28,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from thalweg.codegen.cache import load
+from thalweg.codegen.cache import load_all
+from thalweg.codegen.llvm.emitted import Emitted, Request
 from thalweg.codegen.machine import CpuTarget, host
-from thalweg.device.cpu import native_sync
+from thalweg.codegen.sources import own_digest
 from thalweg.device.cpu import pool_layout as layout
-from thalweg.device.cpu.table_interpreter import emit_pool
-from thalweg.platform.c_library import c_address
+from thalweg.platform.c_library import c_address, c_function
 
 #: The maximum number of threads of a pool.
 MAX_THREADS = 64
@@ -58,12 +59,11 @@ _QUOTA = Path("/sys/fs/cgroup/cpu.max")  # a container's share of processor time
 _Words = NDArray[np.int64]
 
 # The types of native functions; calls through PYFUNCTYPE hold the GIL.
-_START = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
 _RUN = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
 _RUN_WITH_GIL = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
 _STOP = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-_SIGNAL = ctypes.PYFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
-_WAIT = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)
+_SIGNAL = ctypes.PYFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+_WAIT = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 #: Signals that an instruction raises, delivered to the thread that executed it.
 _SYNCHRONOUS = {
@@ -94,18 +94,15 @@ class Entry(NamedTuple):
 
 class Jump(NamedTuple):
     """Continue at the entry `target`: always if `decides` is 0, else if the byte at this address is
-    zero (with `if_true`: is not zero). Has a barrier: the calls before compute the byte.
+    zero (with `if_true`: is not zero). Needs a `barrier` if the calls before compute the byte. With
+    `no_pause`, a step does not pause before it.
     """
 
     target: int
     decides: int = 0
     if_true: bool = False
-
-
-class Signal(NamedTuple):
-    """Signal an event when the calls before are finished."""
-
-    event: int  # its address
+    barrier: bool = True
+    no_pause: bool = False
 
 
 class Event:
@@ -115,7 +112,7 @@ class Event:
 
     ```
     computed = Event(pool)
-    table = StepTable(pool, [first, Signal(computed.address), second], fault)
+    table = StepTable(pool, [first, computed.entry, second], fault)
     ```
 
     Steps never wait for events: they would block the threads of the pool. Nodes that need a value
@@ -123,60 +120,73 @@ class Event:
     """
 
     def __init__(self, pool: Pool) -> None:
-        self._pool, self._word = pool, _zeros(layout.SPACING)
-        self.address = self._word.ctypes.data
+        self._pool, self._words = pool, _zeros(layout.SPACING)
+        self._words[layout.EVENT_POOL // 8] = pool.address
+        self._address = self._words.ctypes.data
+
+    @property
+    def entry(self) -> Entry:
+        """The entry of a table that signals it when the calls before are finished."""
+        return Entry(self._pool.signal, self._address, thread=0)
 
     @property
     def is_set(self) -> bool:
         """Whether it was signalled and no wait has consumed the signal."""
-        return bool(self._word[0] & layout.SET)
+        return bool(self._words[0] & layout.SET)
 
     def signal(self) -> None:
         """End the current wait, or the next one."""
-        self._pool.signal(self.address)
+        _SIGNAL(self._pool.signal)(self._address, 0, 1)
 
-    def wait(self, check: Callable[[], None]) -> None:
-        """Wait for a signal and consume it. `check` is called from time to time; it raises to stop
-        waiting."""
-        while not self._pool.wait(self.address):
-            check()
+    def wait(self) -> None:
+        """Wait for a signal and consume it. The thread handles no signals of the system meanwhile:
+        who stops a step signals the events that others wait for."""
+        self._pool.wait(self._address)
 
     def reset(self) -> None:
         """Drop a signal that was not consumed, after its step was stopped."""
-        self._word[0] = layout.UNSET
-
-
-TableEntry = Entry | Jump | Signal
+        self._words[0] = layout.UNSET
 
 
 class StepTable:
     """A step as a table of kernel calls, on `threads` threads (0: all of the pool).
 
     `fault` is the address of the step's fault word. `holds_gil` saves the release of the GIL for
-    steps of a few microseconds. Only one thread at a time may run a table. If the table is a subset
-    of a longer one, `numbers` are the numbers of its entries there.
+    steps of a few microseconds. Only one thread at a time may run a table.
     """
 
     def __init__(
         self,
         pool: Pool,
-        entries: Sequence[TableEntry],
+        entries: Sequence[Entry | Jump],
         fault: int,
         threads: int = 0,
         holds_gil: bool = False,
-        numbers: Sequence[int] | None = None,
     ) -> None:
         if not fault:
             raise ValueError("A step table needs the address of a fault word.")
         self.threads = min(threads or pool.threads, MAX_THREADS)
-        self.entries, self.numbers = tuple(entries), numbers
+        self.entries = tuple(entries)
         self.words = _table_words(pool, self.entries, fault, self.threads)
         self.fault = ctypes.c_int64.from_address(fault)
         self.address = self.words.ctypes.data
         self.holds_gil = holds_gil
 
+    @contextmanager
+    def timed(self) -> Generator[_Words]:
+        """Inside, a run stores the begin and end of each entry on each thread.
 
-def _table_words(pool: Pool, entries: Sequence[TableEntry], fault: int, threads: int) -> _Words:
+        Times are nanoseconds of `time.monotonic_ns`; zeros where a thread did not run the entry.
+        """
+        times = np.zeros((len(self.entries), self.threads, 2), np.int64)
+        self.words[layout.PROGRAM_TIMES // 8] = times.ctypes.data
+        try:
+            yield times
+        finally:
+            self.words[layout.PROGRAM_TIMES // 8] = 0
+
+
+def _table_words(pool: Pool, entries: Sequence[Entry | Jump], fault: int, threads: int) -> _Words:
     start = layout.PROGRAM_ENTRIES // 8
     words = _zeros(layout.PROGRAM_ENTRIES + layout.ENTRY_BYTES * len(entries))
     words[layout.PROGRAM_POOL // 8] = pool.address
@@ -187,15 +197,13 @@ def _table_words(pool: Pool, entries: Sequence[TableEntry], fault: int, threads:
     return words
 
 
-def _row(entry: TableEntry) -> tuple[int, int, int, int]:
+def _row(entry: Entry | Jump) -> tuple[int, int, int, int]:
+    flags = entry.barrier * layout.BARRIER | entry.no_pause * layout.NO_PAUSE
     if isinstance(entry, Entry):
-        flags = entry.barrier * layout.BARRIER | entry.no_pause * layout.NO_PAUSE
         flags |= min(entry.work + _CALL_OVERHEAD, layout.MAX_WORK) << layout.WORK_SHIFT
         return entry.function, entry.arguments, flags, entry.thread
-    flags = layout.BARRIER | _CALL_OVERHEAD << layout.WORK_SHIFT
-    if isinstance(entry, Signal):
-        return 0, entry.event, flags | layout.SIGNAL, -1
-    return 0, entry.decides, flags | layout.JUMP | entry.if_true * layout.IF_TRUE, entry.target
+    flags |= layout.JUMP | entry.if_true * layout.IF_TRUE | _CALL_OVERHEAD << layout.WORK_SHIFT
+    return 0, entry.decides, flags, entry.target
 
 
 def _zeros(size: int) -> _Words:
@@ -218,15 +226,16 @@ class Pool:
     def __init__(self, threads: int = 0, target: CpuTarget | None = None) -> None:
         self.threads = min(threads or default_threads(), MAX_THREADS)
         self.target = target or host()
-        start, run, stop, signal_event, wait_event = load([emit_pool(self.target)], self.target)[0]
+        #: `signal` is a kernel that signals the event at the address of its arguments
+        self._worker, run, stop, self.signal, wait = _native_code(self.target)
         self._run: Callable[[int], int] = _RUN(run)
         self._run_with_gil: Callable[[int], int] = _RUN_WITH_GIL(run)
-        self._start_workers: Callable[[int, int], None] = _START(start)
         self._stop_workers: Callable[[int], None] = _STOP(stop)
-        self._signal_event: Callable[[int, int], None] = _SIGNAL(signal_event)
-        self._wait_event: Callable[[int, int], int] = _WAIT(wait_event)
+        #: waits for the event at an address and consumes its signal
+        self.wait: Callable[[int], None] = _WAIT(wait)
         self._configuration = _configuration(self.target)
         self._words = _zeros(layout.MAILBOXES + layout.SPACING * MAX_THREADS)
+        self._mailboxes = self._words[layout.MAILBOXES // 8 :].reshape(MAX_THREADS, -1)
         self.address = self._words.ctypes.data
         self.reset()
         os.register_at_fork(after_in_child=self.reset)
@@ -259,26 +268,11 @@ class Pool:
             code = self.run(program)
         return code
 
-    def timed(self, program: StepTable, check: Callable[[], None] | None = None) -> _Words:
-        """Run a step to its end; the begin and end of each entry on each thread.
-
-        Times are nanoseconds of `time.monotonic_ns`; zeros where a thread did not run the entry.
-        """
-        times = np.zeros((len(program.entries), program.threads, 2), np.int64)
-        program.words[layout.PROGRAM_TIMES // 8] = times.ctypes.data
-        try:
-            self.resume(program, self.run(program), check)
-        finally:
-            program.words[layout.PROGRAM_TIMES // 8] = 0
+    def timed(self, program: StepTable) -> _Words:
+        """Run a step to its end; the begin and end of each entry on each thread."""
+        with program.timed() as times:
+            self.resume(program, self.run(program))
         return times
-
-    def signal(self, event: int) -> None:
-        """Signal the event at an address."""
-        self._signal_event(self.address, event)
-
-    def wait(self, event: int) -> bool:
-        """Wait for the event at an address for a time slice; whether a signal was consumed."""
-        return self._wait_event(self.address, event) != 0
 
     def reset(self) -> None:
         """Forget all workers: the child of a fork has none of them."""
@@ -296,6 +290,9 @@ class Pool:
                 return
             self._closed, self._started = True, MAX_THREADS
             self._stop_workers(self.address)
+            join = c_function("pthread_join", ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+            for mailbox in self._mailboxes[: int(self._words[layout.WORKERS // 8])]:
+                join(int(mailbox[layout.MAIL_HANDLE // 8]), None)
 
     def _start(self, threads: int) -> None:
         with self._lock, _signals_blocked():
@@ -303,7 +300,15 @@ class Pool:
                 return
             if threads > _cores():
                 self._words[layout.SPINS // 8] = _CROWDED_SPINS
-            self._start_workers(self.address, threads - 1)
+            create = c_function("pthread_create", ctypes.c_int, *[ctypes.c_void_p] * 4)
+            for thread in range(int(self._words[layout.WORKERS // 8]) + 1, threads):
+                mailbox = self._mailboxes[thread - 1]
+                address = mailbox.ctypes.data
+                mailbox[layout.MAIL_POOL // 8] = self.address
+                mailbox[layout.MAIL_THREAD // 8] = thread
+                if create(address + layout.MAIL_HANDLE, None, self._worker, address) != 0:
+                    break  # the system has no more threads
+                self._words[layout.WORKERS // 8] = thread
             self._started = threads
 
 
@@ -340,16 +345,25 @@ def _quota() -> int:
     return max(quota // period, 1)
 
 
+def _native_code(target: CpuTarget) -> Sequence[int]:
+    """The addresses of the pool's native functions, compiled unless they are in the cache."""
+
+    def emit() -> Emitted:
+        return importlib.import_module("thalweg.device.cpu.table_interpreter").emit_pool(target)
+
+    generators = own_digest(("codegen/llvm", "device/cpu", "ir/functions"))
+    key = f"pool {generators} {layout.has_futex(target)}"
+    return load_all([Request(key, emit)], target)[0].functions
+
+
 def _configuration(target: CpuTarget) -> dict[int, int]:
     """System functions and waiting times for the native code, by their offset in the pool."""
     return {
         layout.SPINS: _SPINS,
         layout.YIELD: c_address("sched_yield"),
-        layout.SLEEP: c_address("syscall" if native_sync.has_futex(target) else "usleep"),
+        layout.SLEEP: c_address("syscall" if layout.has_futex(target) else "usleep"),
         layout.CLOCK: c_address("clock_gettime"),
         layout.CLOCK_NUMBER: int(time.CLOCK_MONOTONIC),
-        layout.CREATE: c_address("pthread_create"),
-        layout.JOIN: c_address("pthread_join"),
         layout.BUDGET: _BUDGET,
         layout.SLICE: _SLICE,
         layout.MIN_SLICE: _MIN_SLICE,

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from thalweg.codegen.machine import CpuTarget
+
 # The pool: byte offsets. Words that are written at different times are two cache lines apart, since
 # processors prefetch lines in pairs. The barrier is within one line: the last thread to arrive
 # already owns it when it opens the gate, which saves a third of the time.
@@ -20,11 +22,9 @@ YIELD = SPINS + 8  # address of sched_yield
 SLEEP = SPINS + 16  # address of syscall (for a futex) or of usleep
 CLOCK = SPINS + 24  # address of clock_gettime
 CLOCK_NUMBER = SPINS + 32  # i64: the clock to read
-CREATE = SPINS + 40  # address of pthread_create
-JOIN = SPINS + 48  # address of pthread_join
-BUDGET = SPINS + 56  # i64: work between reads of the clock
-SLICE = SPINS + 64  # i64: nanoseconds after which a program pauses
-MIN_SLICE = SPINS + 72  # i64: nanoseconds after which it pauses before a long kernel
+BUDGET = SPINS + 40  # i64: work between reads of the clock
+SLICE = SPINS + 48  # i64: nanoseconds after which a program pauses
+MIN_SLICE = SPINS + 56  # i64: nanoseconds after which it pauses before a long kernel
 MAILBOXES = 4 * SPACING  # one per worker, SPACING bytes each; that of thread 1 comes first
 
 # A mailbox: an i32 command word, and the arguments of its worker.
@@ -37,7 +37,8 @@ IDLE, WORK, EXIT = 0, 4, 8
 LEAVE = 1  # in the gate: there is a fault, all threads leave the step
 ASLEEP = 2  # a thread sleeps on the word
 
-# An event: an i32 word.
+# An event: an i32 word, and the pool whose threads signal it.
+EVENT_POOL = 8
 UNSET, SET = 0, 4
 
 # A program: a header, then entries.
@@ -51,14 +52,12 @@ PROGRAM_BEGAN = 48  # i64: the time at the first read of the clock in this run, 
 PROGRAM_ENTRIES = 64
 
 # An entry: function, arguments, flags, thread. A jump has the address of its condition byte in
-# place of the arguments (0: always) and its target entry in place of the thread; a signal has the
-# address of the event in place of the arguments.
+# place of the arguments (0: always) and its target entry in place of the thread.
 ENTRY_BYTES = 32
 BARRIER = 1
 JUMP = 2
 IF_TRUE = 4  # a jump is taken if the byte is not zero, instead of if it is zero
 NO_PAUSE = 8  # the program must not pause before this entry
-SIGNAL = 16
 WORK_SHIFT = 32  # the bits above are the entry's work, roughly in nanoseconds
 MAX_WORK = 2**31 - 1
 
@@ -66,3 +65,8 @@ MAX_WORK = 2**31 - 1
 #: mask distinguishes it from faults, which are positive. The program resumes at PROGRAM_START.
 PAUSED = -(2**63)
 FAULTS = 2**63 - 1
+
+
+def has_futex(target: CpuTarget) -> bool:
+    """Whether the target's system has futexes; without, waiting threads sleep briefly and poll."""
+    return "linux" in target.triple

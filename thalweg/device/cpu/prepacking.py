@@ -24,8 +24,6 @@ def prepacked_launches(
     lowered: Lowered, kernels: Sequence[Kernel], loaded: Sequence[Loaded]
 ) -> dict[int, frozenset[int]]:
     """By launch, the numbers of the references that its packed factor depends on."""
-    if lowered.spec.region.early:  # the events of early outputs belong to a single step table
-        return {}
     prepacked: dict[int, frozenset[int]] = {}
     variables = _unwritten_variables(lowered)
     bytes_left = _MAX_BYTES

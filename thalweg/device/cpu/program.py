@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from thalweg.codegen.cache import Loaded
 from thalweg.device.cpu.early_outputs import Deliver, Delivery
 from thalweg.device.cpu.invocation import Invocation, address_of
-from thalweg.device.cpu.pool import Entry, Pool, StepTable
+from thalweg.device.cpu.pool import Entry, Pool
 from thalweg.device.cpu.table_template import TableTemplate
 from thalweg.device.program import DeviceProgram, Listing, Times
 from thalweg.lower.specialise import Region
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from thalweg.device.cpu.listing import Call
 
 Array = NDArray[Any]
-#: An argument word, its value for the first row, and the stride from row to row in bytes.
-RowWord = tuple[int, int, int]
 
 _C_ALIGNED = 0x101  # NumPy's flags of arrays that are C-contiguous and aligned
 
@@ -102,9 +100,18 @@ class Program(DeviceProgram[Invocation, "Call"]):
         self, context: Any, values: Sequence[Any], cells: Sequence[VariableCell]
     ) -> tuple[list[Any] | None, Times]:
         """A call, and the begin and end of each entry of its kernels."""
-        timed = copy(self)  # shares the invocations
-        timed.pool = pool = _TimingPool(self, context.cancellation.check)
-        return timed(context, values, cells), pool.times
+        try:
+            invocation = self._idle.pop()
+        except IndexError:
+            invocation = self._invocation()
+        timed, table = copy(self), invocation.table
+        timed._idle = deque([invocation])
+        with table.timed() as times:
+            results = timed(context, values, cells)
+        self._idle.append(invocation)
+        signal = self.pool.signal
+        kernels = [isinstance(each, Entry) and each.function != signal for each in table.entries]
+        return results, times[kernels]
 
     def _invocation(self) -> Invocation:
         functions = [kernel.functions for kernel in self.loaded]
@@ -122,7 +129,9 @@ class Program(DeviceProgram[Invocation, "Call"]):
         results = self._bind_outputs(words, cells)
         if self.streams:
             self._reserve_streams(invocation, context)
-        table = invocation.select_table() if self._is_prepacked else invocation.table
+        if self._is_prepacked:
+            invocation.select_packing()
+        table = invocation.table
         if invocation.deliver is None:
             fault = self.pool.run(table)
         else:
@@ -206,18 +215,24 @@ class Program(DeviceProgram[Invocation, "Call"]):
             invocation = self._idle.pop()
         except IndexError:
             invocation = self._invocation()
-        words, table, is_prepacked = invocation.words, invocation.table, self._is_prepacked
+        words, table = invocation.words, invocation.table
         run = self.pool.runner(table)
         arrays = [np.require(value, requirements=["C", "A"]) for value in values]
         results = [np.empty((count, *shape), dtype) for _, shape, dtype, *_ in self.outputs]
-        row_words = [*self._row_inputs(arrays, is_row, count), *self._row_outputs(results, count)]
+        bound = [(targets, arrays[number], is_row[number]) for number, targets in self.inputs]
+        pairs = zip(self.outputs, results, strict=True)
+        bound += [(output.words, result, True) for output, result in pairs if output.shape]
+        row_words = [  # with the value of the first row, and the stride from row to row in bytes
+            (word, address_of(array) + shift, array.nbytes // count * moves)
+            for targets, array, moves in bound
+            for word, shift in targets
+        ]
         fault = 0
         for row in range(count):
             for word, address, stride in row_words:
                 words[word] = address + row * stride
-            if is_prepacked and row < 2:  # the first row packs, all others reuse it
-                table = invocation.select_table()
-                run = self.pool.runner(table)
+            if self._is_prepacked and row < 2:  # the first row packs, all others reuse it
+                invocation.select_packing()
             fault = run()
             if fault:
                 fault = self.pool.resume(table, fault)
@@ -229,40 +244,3 @@ class Program(DeviceProgram[Invocation, "Call"]):
                 results[number][row] = scalar
         self._idle.append(invocation)
         return None if fault else results
-
-    def _row_inputs(
-        self, arrays: Sequence[Array], is_row: Sequence[bool], count: int
-    ) -> list[RowWord]:
-        return [
-            (word, address_of(arrays[n]) + shift, arrays[n].nbytes // count * is_row[n])
-            for n, targets in self.inputs
-            for word, shift in targets
-        ]
-
-    def _row_outputs(self, results: Sequence[Array], count: int) -> list[RowWord]:
-        return [
-            (word, address_of(result) + shift, result.nbytes // count)
-            for (targets, shape, *_), result in zip(self.outputs, results, strict=True)
-            if shape  # the invocation has memory for scalars
-            for word, shift in targets
-        ]
-
-
-class _TimingPool(Pool):
-    """A view of the pool of a program that times its kernels."""
-
-    def __init__(self, program: Program, check: Callable[[], None]) -> None:
-        vars(self).update(vars(program.pool))  # step tables hold the address of the pool itself
-        self._pool, self._check = program.pool, check
-        phases = [len(program.loaded[call.kernel].functions) for call in program.template.calls]
-        self._entry_count = sum(phases)
-        self.times: Times = np.zeros((0, 1, 2), np.int64)
-
-    def run(self, program: StepTable) -> int:
-        """Run a step to its end and store the times of its kernels' entries."""
-        times = self._pool.timed(program, self._check)
-        kernels = [isinstance(entry, Entry) for entry in program.entries]  # the others are signals
-        numbers = slice(None) if program.numbers is None else list(program.numbers)
-        self.times = np.zeros((self._entry_count, *times.shape[1:]), np.int64)
-        self.times[numbers] = times[kernels]
-        return program.fault.value

@@ -1,9 +1,9 @@
 """The native code of a pool: worker threads and the interpreter of step tables.
 
-`emit_pool` generates LLVM text with five entry points: `start` creates worker threads, `run`
-interprets a table on all threads at once, `stop` ends the workers, `signal` and `wait` are the
-host's side of events. They work on two blocks of plain memory, the pool and the table, which
-`device/cpu/pool.py` writes with the offsets of `pool_layout.py`. System functions are called
+`emit_pool` generates LLVM text with five entry points: `worker` is the main function of a worker
+thread, `run` interprets a table on all threads at once, `stop` ends the workers, `signal` and
+`wait` are the two sides of events. They work on two blocks of plain memory, the pool and the table,
+which `device/cpu/pool.py` writes with the offsets of `pool_layout.py`. System functions are called
 through addresses in the pool, so the code needs no linking and can be cached.
 
 A long step returns to Python from time to time, where signals and cancellation are handled. Each
@@ -14,22 +14,21 @@ at a fault (a single thread leaves at once), and `run` stores the entry to resum
 
 from __future__ import annotations
 
+from thalweg.codegen.llvm.builder import I1, I8, I32, I64, POINTER, VOID
 from thalweg.codegen.llvm.emitted import Emitted
+from thalweg.codegen.llvm.register import LlvmRegister as Register
 from thalweg.codegen.machine import CpuTarget
 from thalweg.device.cpu import native_sync
 from thalweg.device.cpu import pool_layout as layout
-from thalweg.device.cpu.native_sync import field
+from thalweg.device.cpu.pool_function import PoolFunction
 
 
 def emit_pool(target: CpuTarget) -> Emitted:
-    """The pool's code; without futexes, waiting threads sleep briefly and poll again."""
-    futex = (
-        native_sync.FUTEX_NUMBERS[target.architecture] if native_sync.has_futex(target) else None
-    )
+    """The pool's code."""
     functions = (
-        native_sync.wait(target.architecture, futex),
-        native_sync.publish(futex),
-        native_sync.wait_event(target.architecture, futex),
+        native_sync.wait(target),
+        native_sync.publish(target),
+        native_sync.wait_event(),
         native_sync.signal(),
         native_sync.arrive(),
         native_sync.barrier(),
@@ -39,12 +38,11 @@ def emit_pool(target: CpuTarget) -> Emitted:
         native_sync.now(),
         _step(),
         _worker(),
-        _start(),
         _command(),
         _run(),
         _stop(),
     )
-    names = ("thalweg_start", "thalweg_run", "thalweg_stop", "thalweg_signal", "thalweg_wait")
+    names = ("thalweg_worker", "thalweg_run", "thalweg_stop", "thalweg_signal", "thalweg_wait")
     return Emitted(names, "\n".join(functions))
 
 
@@ -54,250 +52,118 @@ def _check_clock() -> str:
 
     A fault that is already set stays, and a later fault replaces the request.
     """
-    return f"""
-define internal i1 @check_clock(ptr %pool, ptr %program, i64 %thread, i64 %work) noinline cold {{
-entry:
-  %first = icmp eq i64 %thread, 0
-  br i1 %first, label %clock, label %done
-clock:
-  %now = call i64 @now(ptr %pool)
-{field("began", "i64", "program", layout.PROGRAM_BEGAN)}
-  %unset = icmp eq i64 %began, 0
-  br i1 %unset, label %begin, label %compare
-begin:
-  store i64 %now, ptr %began.at, align 8
-  br label %done
-compare:
-{field("slice", "i64", "pool", layout.SLICE)}
-{field("min.slice", "i64", "pool", layout.MIN_SLICE)}
-  %elapsed = sub i64 %now, %began
-  %expected = add i64 %elapsed, %work
-  %exceeds = icmp sge i64 %expected, %slice
-  %past.min = icmp sge i64 %elapsed, %min.slice
-  %due = and i1 %exceeds, %past.min
-  br i1 %due, label %pause, label %done
-pause:
-{field("fault", "ptr", "program", layout.PROGRAM_FAULT)}
-  %request = cmpxchg ptr %fault, i64 0, i64 {layout.PAUSED} monotonic monotonic
-  %code = load atomic i64, ptr %fault monotonic, align 8
-  %paused = icmp eq i64 %code, {layout.PAUSED}
-  ret i1 %paused
-done:
-  ret i1 false
-}}"""
+    f = PoolFunction("check_clock", "ptr ptr i64 i64", I1, "noinline cold")
+    pool, program, thread, work = f.arguments
+    no, paused = f.number(I1, False), f.number(I64, layout.PAUSED)
+    f.return_if(thread.differs(0), no)
+    now, began = f.invoke("now", I64, pool), f.field(I64, program, layout.PROGRAM_BEGAN)
+    with f.when(began.equals(0)):
+        f.set_field(program, layout.PROGRAM_BEGAN, now)
+        f.ret(no)
+    time_slice, least = f.field(I64, pool, layout.SLICE), f.field(I64, pool, layout.MIN_SLICE)
+    elapsed = now - began
+    with f.when((elapsed + work >= time_slice) & (elapsed >= least)):
+        fault = f.field(POINTER, program, layout.PROGRAM_FAULT)
+        f.compare_exchange(fault, f.number(I64, 0), paused, "monotonic")
+        f.ret(f.atomic_load(I64, fault, "monotonic").equals(paused))
+    return f.finish(no)
 
 
 def _interpret(name: str, timed: bool) -> str:
     """Interpret a table on one thread; the entry before which it left, or the number of entries."""
-    before = _stamp("start") if timed else ""
-    after = _stamp("end") if timed else ""
-    return f"""
-define internal i64 @{name}(ptr %pool, ptr %program, i64 %thread, i64 %threads) {{
-entry:
-{field("fault", "ptr", "program", layout.PROGRAM_FAULT)}
-{field("count", "i64", "program", layout.PROGRAM_COUNT)}
-{field("first", "i64", "program", layout.PROGRAM_START)}
-{field("budget", "i64", "pool", layout.BUDGET)}
-{_slots() if timed else ""}
-  %entries = getelementptr i8, ptr %program, i64 {layout.PROGRAM_ENTRIES}
-  br label %head
-head:
-  %index = phi i64 [%first, %entry], [%next, %latch], [%thread.or.target, %taken]
-  %left = phi i64 [%budget, %entry], [%rest, %latch], [%rest, %taken]
-  %more = icmp slt i64 %index, %count
-  br i1 %more, label %read, label %done
-read:
-  %row = getelementptr [{layout.ENTRY_BYTES} x i8], ptr %entries, i64 %index
-{field("function", "ptr", "row", 0)}
-{field("arguments", "ptr", "row", 8)}
-{field("flags", "i64", "row", 16)}
-{field("thread.or.target", "i64", "row", 24)}
-  %work = lshr i64 %flags, {layout.WORK_SHIFT}
-  %budget.left = sub i64 %left, %work
-  %spent = icmp slt i64 %budget.left, 0
-  br i1 %spent, label %clock, label %ready
-clock:
-  %due = call i1 @check_clock(ptr %pool, ptr %program, i64 %thread, i64 %work)
-  %alone = icmp eq i64 %threads, 1
-  %no.pause.now = and i64 %flags, {layout.NO_PAUSE}
-  %may.pause = icmp eq i64 %no.pause.now, 0
-  %may.leave = and i1 %alone, %may.pause
-  %leaves = and i1 %due, %may.leave
-  br i1 %leaves, label %done, label %ready
-ready:
-  %rest = phi i64 [%budget.left, %read], [%budget, %clock]
-  %bit = and i64 %flags, {layout.BARRIER}
-  %dependent = icmp ne i64 %bit, 0
-  br i1 %dependent, label %meet, label %dispatch
-meet:
-  %no.pause.bit = and i64 %flags, {layout.NO_PAUSE}
-  %no.pause = icmp ne i64 %no.pause.bit, 0
-  %mask = select i1 %no.pause, i64 {layout.FAULTS}, i64 -1
-  %leave = call i1 @barrier(ptr %pool, i64 %threads, ptr %fault, i64 %mask)
-  br i1 %leave, label %done, label %dispatch
-dispatch:
-  %kind = and i64 %flags, {layout.JUMP | layout.SIGNAL}
-  %is.call = icmp eq i64 %kind, 0
-  br i1 %is.call, label %kernel, label %other
-other:
-  switch i64 %kind, label %latch [i64 {layout.JUMP}, label %jump i64 {layout.SIGNAL}, label %signal]
-signal:
-  %signals = icmp eq i64 %thread, 0
-  br i1 %signals, label %publish, label %latch
-publish:
-  call void @thalweg_signal(ptr %pool, ptr %arguments)
-  br label %latch
-jump:
-  %always = icmp eq ptr %arguments, null
-  br i1 %always, label %taken, label %decide
-decide:
-  %byte = load i8, ptr %arguments, align 1
-  %is.true = icmp ne i8 %byte, 0
-  %if.true.bit = and i64 %flags, {layout.IF_TRUE}
-  %if.true = icmp ne i64 %if.true.bit, 0
-  %takes.jump = icmp eq i1 %is.true, %if.true
-  br i1 %takes.jump, label %taken, label %latch
-taken:
-  br label %head
-kernel:
-  %shared = icmp slt i64 %thread.or.target, 0
-  br i1 %shared, label %call, label %single
-single:
-  %assigned = urem i64 %thread.or.target, %threads
-  %is.assigned = icmp eq i64 %assigned, %thread
-  br i1 %is.assigned, label %call, label %latch
-call:
-  %call.thread = phi i64 [%thread, %kernel], [0, %single]
-  %call.threads = phi i64 [%threads, %kernel], [1, %single]
-{before}
-  call void %function(ptr %arguments, i64 %call.thread, i64 %call.threads)
-{after}
-  br label %latch
-latch:
-  %next = add i64 %index, 1
-  br label %head
-done:
-  ret i64 %index
-}}"""
+    f = PoolFunction(name, "ptr ptr i64 i64", I64)
+    pool, program, thread, threads = f.arguments
+    fault = f.field(POINTER, program, layout.PROGRAM_FAULT)
+    count = f.field(I64, program, layout.PROGRAM_COUNT)
+    first = f.field(I64, program, layout.PROGRAM_START)
+    budget = f.field(I64, pool, layout.BUDGET)
+    entries = f.address(program, layout.PROGRAM_ENTRIES)
+    with f.forever(first, budget) as ((index, left), again):
+        f.return_if(index >= count, index)
+        row = f.address(entries, index, layout.ENTRY_BYTES)
+        function, arguments = f.field(POINTER, row, 0), f.field(POINTER, row, 8)
+        flags, thread_or_target = f.field(I64, row, 16), f.field(I64, row, 24)
+        work = flags.unsigned_shift(layout.WORK_SHIFT)
+        budget_left = left - work
+
+        def check_clock() -> Register:
+            is_due = f.invoke("check_clock", I1, pool, program, thread, work)
+            may_leave = threads.equals(1) & (flags & layout.NO_PAUSE).equals(0)
+            f.return_if(is_due & may_leave, index)
+            return budget
+
+        rest = f.either(budget_left < 0, check_clock, lambda: budget_left)
+        with f.when((flags & layout.BARRIER).differs(0)):
+            pauses = (flags & layout.NO_PAUSE).equals(0)
+            mask = pauses.choose(f.number(I64, -1), layout.FAULTS)
+            f.return_if(f.invoke("barrier", I1, pool, threads, fault, mask), index)
+        with f.when((flags & layout.JUMP).differs(0)):
+            with f.when(arguments.equals(f.null)):  # no condition
+                again(thread_or_target, rest)
+            if_true = (flags & layout.IF_TRUE).differs(0)
+            with f.when(f.field(I8, arguments, 0).differs(0).equals(if_true)):
+                again(thread_or_target, rest)
+            again(index + 1, rest)
+        is_single = thread_or_target >= 0
+        with f.when(is_single), f.when(thread_or_target.binary("urem", threads).differs(thread)):
+            again(index + 1, rest)
+        call_thread, call_threads = is_single.choose(0, thread), is_single.choose(1, threads)
+        if timed:
+            _stamp(f, index, 0)
+        f.invoke(function, VOID, arguments, call_thread, call_threads)
+        if timed:
+            _stamp(f, index, 8)
+        again(index + 1, rest)
+    return f.text
 
 
-def _slots() -> str:
-    return f"""\
-{field("times", "ptr", "program", layout.PROGRAM_TIMES)}
-{field("stride", "i64", "program", layout.PROGRAM_THREADS)}"""
-
-
-def _stamp(moment: str) -> str:
-    offset = 8 if moment == "end" else 0
-    return f"""\
-  %{moment} = call i64 @now(ptr %pool)
-  %{moment}.row = mul i64 %index, %stride
-  %{moment}.cell = add i64 %{moment}.row, %thread
-  %{moment}.pair = getelementptr [16 x i8], ptr %times, i64 %{moment}.cell
-  %{moment}.slot = getelementptr i8, ptr %{moment}.pair, i64 {offset}
-  store i64 %{moment}, ptr %{moment}.slot, align 8"""
+def _stamp(f: PoolFunction, index: Register, offset: int) -> None:
+    """Store the time as the begin (at offset 0) or end of an entry."""
+    pool, program, thread, _ = f.arguments
+    now, times = f.invoke("now", I64, pool), f.field(POINTER, program, layout.PROGRAM_TIMES)
+    cell = index * f.field(I64, program, layout.PROGRAM_THREADS) + thread
+    f.set_field(f.address(times, cell, 16), offset, now)
 
 
 def _step() -> str:
     """Interpret a table on one thread, timed if the table asks for times; where it left."""
-    parameters = "ptr %pool, ptr %program, i64 %thread, i64 %threads"
-    return f"""
-define internal i64 @step({parameters}) {{
-{field("times", "ptr", "program", layout.PROGRAM_TIMES)}
-  %timed = icmp ne ptr %times, null
-  br i1 %timed, label %clocked, label %plain
-clocked:
-  %timed.left = call i64 @interpret_timed({parameters})
-  ret i64 %timed.left
-plain:
-  %left = call i64 @interpret({parameters})
-  ret i64 %left
-}}"""
+    f = PoolFunction("step", "ptr ptr i64 i64", I64)
+    times = f.field(POINTER, f.arguments[1], layout.PROGRAM_TIMES)
+    with f.when(times.differs(f.null)):
+        f.ret(f.invoke("interpret_timed", I64, *f.arguments))
+    return f.finish(f.invoke("interpret", I64, *f.arguments))
 
 
 def _worker() -> str:
     """The main function of a worker: wait for a command, interpret the table, arrive, repeat."""
-    return f"""
-define internal ptr @worker(ptr %mailbox) {{
-entry:
-{field("pool", "ptr", "mailbox", layout.MAIL_POOL)}
-{field("thread", "i64", "mailbox", layout.MAIL_THREAD)}
-  br label %idle
-idle:
-  %command = call i32 @wait(ptr %pool, ptr %mailbox, i32 {layout.IDLE})
-  %is.exit = icmp eq i32 %command, {layout.EXIT}
-  br i1 %is.exit, label %done, label %work
-work:
-  ; The next order comes after this thread has arrived below, so it cannot be overwritten.
-  store atomic i32 {layout.IDLE}, ptr %mailbox monotonic, align 4
-{field("program", "ptr", "pool", layout.JOB)}
-{field("threads", "i64", "pool", layout.JOB_THREADS)}
-{field("fault", "ptr", "program", layout.PROGRAM_FAULT)}
-  %left = call i64 @step(ptr %pool, ptr %program, i64 %thread, i64 %threads)
-  %seen = call i32 @arrive(ptr %pool, i64 %threads, ptr %fault, i64 0)
-  br label %idle
-done:
-  ret ptr null
-}}"""
-
-
-def _start() -> str:
-    """Create workers until there are `wanted`, or until the system refuses."""
-    return f"""
-define void @thalweg_start(ptr %pool, i64 %wanted) {{
-entry:
-{field("create", "ptr", "pool", layout.CREATE)}
-{field("workers", "i64", "pool", layout.WORKERS)}
-  %first = getelementptr i8, ptr %pool, i64 {layout.MAILBOXES}
-  br label %head
-head:
-  %index = phi i64 [%workers, %entry], [%thread, %made]
-  %more = icmp slt i64 %index, %wanted
-  br i1 %more, label %make, label %done
-make:
-  %thread = add i64 %index, 1
-  %mailbox = getelementptr [{layout.SPACING} x i8], ptr %first, i64 %index
-  %mailbox.pool = getelementptr i8, ptr %mailbox, i64 {layout.MAIL_POOL}
-  store ptr %pool, ptr %mailbox.pool, align 8
-  %mailbox.thread = getelementptr i8, ptr %mailbox, i64 {layout.MAIL_THREAD}
-  store i64 %thread, ptr %mailbox.thread, align 8
-  %handle = getelementptr i8, ptr %mailbox, i64 {layout.MAIL_HANDLE}
-  %failure = call i32 %create(ptr %handle, ptr null, ptr @worker, ptr %mailbox)
-  %failed = icmp ne i32 %failure, 0
-  br i1 %failed, label %done, label %made
-made:
-  store atomic i64 %thread, ptr %workers.at release, align 8
-  br label %head
-done:
-  ret void
-}}"""
+    f = PoolFunction("thalweg_worker", "ptr", POINTER)
+    (mailbox,) = f.arguments
+    pool = f.field(POINTER, mailbox, layout.MAIL_POOL)
+    thread = f.field(I64, mailbox, layout.MAIL_THREAD)
+    idle = f.number(I32, layout.IDLE)
+    with f.forever() as (_, again):
+        command = f.invoke("wait", I32, pool, mailbox, idle)
+        f.return_if(command.equals(layout.EXIT), f.null)
+        # The next order comes after this thread has arrived below, so it cannot be overwritten.
+        f.atomic_store(idle, mailbox, "monotonic")
+        program = f.field(POINTER, pool, layout.JOB)
+        threads = f.field(I64, pool, layout.JOB_THREADS)
+        fault = f.field(POINTER, program, layout.PROGRAM_FAULT)
+        f.invoke("step", I64, pool, program, thread, threads)
+        f.invoke("arrive", I32, pool, threads, fault, f.number(I64, 0))
+        again()
+    return f.text
 
 
 def _command() -> str:
     """Publish a command in the first mailboxes."""
-    return f"""
-define internal void @command(ptr %pool, i64 %count, i32 %command) {{
-entry:
-{_each_mailbox("entry", "count", "  call void @publish(ptr %pool, ptr %mailbox, i32 %command)")}
-}}"""
-
-
-def _each_mailbox(before: str, count: str, visit: str) -> str:
-    """A loop over the first mailboxes after the block `before`, then a return."""
-    return f"""\
-  %first = getelementptr i8, ptr %pool, i64 {layout.MAILBOXES}
-  br label %head
-head:
-  %index = phi i64 [0, %{before}], [%next, %visit]
-  %more = icmp slt i64 %index, %{count}
-  br i1 %more, label %visit, label %done
-visit:
-  %mailbox = getelementptr [{layout.SPACING} x i8], ptr %first, i64 %index
-{visit}
-  %next = add i64 %index, 1
-  br label %head
-done:
-  ret void"""
+    f = PoolFunction("command", "ptr i64 i32")
+    pool, count, command = f.arguments
+    mailboxes = f.address(pool, layout.MAILBOXES)
+    with f.loop(0, count.value) as loop:
+        mailbox = f.address(mailboxes, Register(f, loop.index), layout.SPACING)
+        f.invoke("publish", VOID, pool, mailbox, command)
+    return f.finish()
 
 
 def _run() -> str:
@@ -306,80 +172,55 @@ def _run() -> str:
     If the pool is taken, the caller runs the program alone. A program whose pause was requested
     after its last barrier has ended.
     """
-    return f"""
-define i64 @thalweg_run(ptr %program) {{
-{field("pool", "ptr", "program", layout.PROGRAM_POOL)}
-{field("wanted", "i64", "program", layout.PROGRAM_THREADS)}
-{field("fault", "ptr", "program", layout.PROGRAM_FAULT)}
-{field("entries", "i64", "program", layout.PROGRAM_COUNT)}
-  %began = getelementptr i8, ptr %program, i64 {layout.PROGRAM_BEGAN}
-  store i64 0, ptr %began, align 8
-  %is.parallel = icmp ugt i64 %wanted, 1
-  br i1 %is.parallel, label %try, label %alone
-try:
-  %taken = getelementptr i8, ptr %pool, i64 {layout.TAKEN}
-  %acquire = cmpxchg ptr %taken, i64 0, i64 1 acquire monotonic
-  %acquired = extractvalue {{i64, i1}} %acquire, 1
-  br i1 %acquired, label %together, label %alone
-alone:
-  %alone.left = call i64 @step(ptr %pool, ptr %program, i64 0, i64 1)
-  br label %done
-together:
-  %count = getelementptr i8, ptr %pool, i64 {layout.WORKERS}
-  %workers = load atomic i64, ptr %count acquire, align 8
-  %all = add i64 %workers, 1
-  %enough = icmp ult i64 %wanted, %all
-  %threads = select i1 %enough, i64 %wanted, i64 %all
-  %job = getelementptr i8, ptr %pool, i64 {layout.JOB}
-  store ptr %program, ptr %job, align 8
-  %job.threads = getelementptr i8, ptr %pool, i64 {layout.JOB_THREADS}
-  store i64 %threads, ptr %job.threads, align 8
-  %others = sub i64 %threads, 1
-  call void @command(ptr %pool, i64 %others, i32 {layout.WORK})
-  %together.left = call i64 @step(ptr %pool, ptr %program, i64 0, i64 %threads)
-  %met = call i1 @barrier(ptr %pool, i64 %threads, ptr %fault, i64 0)
-  store atomic i64 0, ptr %taken release, align 8
-  br label %done
-done:
-  %left = phi i64 [%alone.left, %alone], [%together.left, %together]
-  %code = load atomic i64, ptr %fault monotonic, align 8
-  %paused = icmp eq i64 %code, {layout.PAUSED}
-  %ended = icmp sge i64 %left, %entries
-  %unfinished = xor i1 %ended, true
-  %resumes = and i1 %paused, %unfinished
-  %start = select i1 %resumes, i64 %left, i64 0
-  %start.at = getelementptr i8, ptr %program, i64 {layout.PROGRAM_START}
-  store i64 %start, ptr %start.at, align 8
-  %ended.paused = and i1 %paused, %ended
-  br i1 %ended.paused, label %clear_pause, label %report
-clear_pause:
-  store atomic i64 0, ptr %fault monotonic, align 8
-  ret i64 0
-report:
-  ret i64 %code
-}}"""
+    f = PoolFunction("thalweg_run", "ptr", I64)
+    (program,) = f.arguments
+    pool = f.field(POINTER, program, layout.PROGRAM_POOL)
+    wanted = f.field(I64, program, layout.PROGRAM_THREADS)
+    fault = f.field(POINTER, program, layout.PROGRAM_FAULT)
+    entries = f.field(I64, program, layout.PROGRAM_COUNT)
+    zero, one, taken = f.number(I64, 0), f.number(I64, 1), f.address(pool, layout.TAKEN)
+    f.set_field(program, layout.PROGRAM_BEGAN, zero)
+
+    def run_alone() -> Register:
+        return f.invoke("step", I64, pool, program, zero, one)
+
+    def run_together() -> Register:
+        every = f.atomic_load(I64, f.address(pool, layout.WORKERS), "acquire") + 1
+        threads = wanted.compared("ult", every).choose(wanted, every)
+        f.set_field(pool, layout.JOB, program)
+        f.set_field(pool, layout.JOB_THREADS, threads)
+        f.invoke("command", VOID, pool, threads - 1, f.number(I32, layout.WORK))
+        left = f.invoke("step", I64, pool, program, zero, threads)
+        f.invoke("barrier", I1, pool, threads, fault, zero)
+        f.atomic_store(zero, taken, "release")
+        return left
+
+    owns_pool = f.either(
+        wanted.compared("ugt", one),
+        lambda: f.compare_exchange(taken, zero, one, "acquire"),
+        lambda: f.number(I1, False),
+    )
+    left = f.either(owns_pool, run_together, run_alone)
+    code = f.atomic_load(I64, fault, "monotonic")
+    is_paused, has_ended = code.equals(layout.PAUSED), left >= entries
+    f.set_field(program, layout.PROGRAM_START, (is_paused & ~has_ended).choose(left, 0))
+    with f.when(is_paused & has_ended):
+        f.atomic_store(zero, fault, "monotonic")
+        f.ret(zero)
+    return f.finish(code)
 
 
 def _stop() -> str:
-    """Take the pool forever, after its current step, and join the workers."""
-    meet = f"""\
-{field("handle", "ptr", "mailbox", layout.MAIL_HANDLE)}
-  %joined = call i32 %join(ptr %handle, ptr null)"""
-    return f"""
-define void @thalweg_stop(ptr %pool) {{
-{field("sched_yield", "ptr", "pool", layout.YIELD)}
-  %taken = getelementptr i8, ptr %pool, i64 {layout.TAKEN}
-  br label %try
-try:
-  %acquire = cmpxchg ptr %taken, i64 0, i64 1 acquire monotonic
-  %acquired = extractvalue {{i64, i1}} %acquire, 1
-  br i1 %acquired, label %end, label %yield
-yield:
-  %yielded = call i32 %sched_yield()
-  br label %try
-end:
-{field("workers", "i64", "pool", layout.WORKERS)}
-{field("join", "ptr", "pool", layout.JOIN)}
-  call void @command(ptr %pool, i64 %workers, i32 {layout.EXIT})
-{_each_mailbox("end", "workers", meet)}
-}}"""
+    """Take the pool forever, after its current step, and end the workers."""
+    f = PoolFunction("thalweg_stop", "ptr")
+    (pool,) = f.arguments
+    sched_yield, taken = f.field(POINTER, pool, layout.YIELD), f.address(pool, layout.TAKEN)
+    zero, one = f.number(I64, 0), f.number(I64, 1)
+    with f.forever() as (_, again):
+        with f.when(f.compare_exchange(taken, zero, one, "acquire")):
+            workers = f.field(I64, pool, layout.WORKERS)
+            f.invoke("command", VOID, pool, workers, f.number(I32, layout.EXIT))
+            f.ret()
+        f.invoke(sched_yield, I32)
+        again()
+    return f.text
