@@ -306,7 +306,7 @@ class Scan(Expr):
         return find(key) or intern(cls, key, fields, _combined_dtype(combine, body), (body,))
 
     def rebuild(self, to: Rewriter) -> Expr:
-        variable = to.scanned(self.variable)
+        (variable,) = to.variables((self.variable,))
         return Scan(self.combine, variable, to.new(self.body), self.exclusive, self.reverse)
 
 

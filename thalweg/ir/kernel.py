@@ -8,13 +8,13 @@ with loads of arguments (`Load`) and, in the stores of a contraction, its sum (`
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
 from thalweg.ir.dynamic import Dynamic, factors_of, is_static
-from thalweg.ir.expr import Cast, Expr, Index, Load, Reduce, Variable, Word, constant
+from thalweg.ir.expr import Cast, Expr, Load, Reduce, Variable, Word
 from thalweg.ir.index import Affine
 from thalweg.ir.rewrite import Rewriter, postorder
 
@@ -216,22 +216,6 @@ class KernelRewriter(Rewriter):
 
     Quotients and remainders in offsets stay expressions.
     """
-
-    def renamed(self, variable: Variable) -> Variable | None:
-        """What replaces a variable; None if it can only be 0."""
-        return variable
-
-    def index(self, variable: Variable) -> Expr:
-        new = self.renamed(variable)
-        return constant(0) if new is None else Index(new)
-
-    def variables(self, variables: Iterable[Variable]) -> tuple[Variable, ...]:
-        return tuple([new for v in variables if (new := self.renamed(v)) is not None])
-
-    def scanned(self, variable: Variable) -> Variable:
-        new = self.renamed(variable)
-        assert new is not None, "a scan needs its variable"
-        return new
 
     def offset(self, offset: Affine) -> Affine:
         return offset.replaced(self.term)
