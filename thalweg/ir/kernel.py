@@ -241,7 +241,7 @@ class KernelRewriter(Rewriter):
             self.variables(kernel.variables),
             tuple(map(self.store, kernel.stores)),
             tuple(map(self.check, kernel.checks)),
-            frozenset(self.variables(kernel.serial)),
+            frozenset(self.variables([v for v in kernel.variables if v in kernel.serial])),
         )
 
     def contraction(self, kernel: Contraction) -> Contraction:
@@ -267,7 +267,7 @@ class KernelRewriter(Rewriter):
             offset=self.place(store.offset),
             value=self.of(store.value),
             inside=self.of_optional(store.inside),
-            distinct=frozenset(self.variables(store.distinct)),
+            distinct=frozenset(self.variables([v for v in store.variables if v in store.distinct])),
         )
 
     def check(self, check: Check) -> Check:
@@ -276,9 +276,12 @@ class KernelRewriter(Rewriter):
 
     def access(self, access: Access) -> Access:
         """A factor with its expressions rewritten."""
-        value = self.of(access.value)
-        bounds = [(low, self.place(offset), high) for low, offset, high in access.bounds]
-        return Access(value, tuple(bounds))
+        return Access(self.of(access.value), tuple(map(self.bound, access.bounds)))
+
+    def bound(self, bound: Bound) -> Bound:
+        """A bound of a factor with its expressions rewritten."""
+        low, offset, high = bound
+        return low, self.place(offset), high
 
     def place(self, offset: Affine) -> Affine:
         """An offset, with the expressions in it rewritten first."""
