@@ -19,6 +19,7 @@ from thalweg.ir.dynamic import Dynamic, dynamic
 from thalweg.ir.expr import Const, Conversion, Expr, Load, Variable, Word, constant
 from thalweg.ir.index import Affine, Term, term_expression
 from thalweg.ir.kernel import Argument, Bound, Check, Kernel, KernelRewriter, Store
+from thalweg.ir.rewrite import postorder
 from thalweg.platform.caches import memoized
 
 
@@ -108,10 +109,11 @@ class _Integers(KernelRewriter):
         return self.number(low), self.place(offset), self.number(high)
 
     def of(self, root: Expr) -> Expr:
-        return self.new(root) if _is_integer(root) else super().of(root)
-
-    def needed(self, node: Expr) -> Iterable[Expr]:
-        return [part for part in node.parts if not _is_integer(part)]
+        made = self._rewritten
+        for node in postorder([root], made):
+            if not _is_integer(node):
+                made[node] = self.rebuilt(node)
+        return self.new(root) if _is_integer(root) else made[root]
 
     def new(self, part: Expr) -> Expr:
         if not _is_integer(part):
@@ -151,13 +153,13 @@ class _Digest(_Integers):
 
     def __init__(self) -> None:
         super().__init__()
-        self._words: list[str] = []
+        self._words: list[Any] = []
         self._numbers: dict[Any, int] = {}
         self.integers: list[int] = []
         self.starts: list[int] = []
 
     def result(self) -> bytes:
-        return blake2b(";".join(self._words).encode(), digest_size=16).digest()
+        return blake2b(repr(self._words).encode(), digest_size=16).digest()
 
     def number(self, number: int) -> int:
         self.integers.append(number)
@@ -167,7 +169,7 @@ class _Digest(_Integers):
         return self._numbers.setdefault(thing, len(self._numbers))
 
     def kernel(self, kernel: Kernel) -> Kernel:
-        self._words.append(f"{type(kernel).__name__} {getattr(kernel, 'dtype', '')}")
+        self._words += type(kernel).__name__, str(getattr(kernel, "dtype", ""))
         return super().kernel(kernel)
 
     def store(self, store: Store) -> Store:
@@ -175,7 +177,7 @@ class _Digest(_Integers):
         return super().store(store)
 
     def check(self, check: Check) -> Check:
-        self._words.append(f"check {check.fault}")
+        self._words += "check", check.fault
         return super().check(check)
 
     def bound(self, bound: Bound) -> Bound:
@@ -185,43 +187,45 @@ class _Digest(_Integers):
 
     def buffer(self, buffer: Argument) -> Argument:
         if buffer not in self._numbers:
-            self._words.append(f"{buffer.dtype} {buffer.written}")
-        self._words.append(f"{self._numbered(buffer)}")
+            self._words += str(buffer.dtype), buffer.written
+        self._words.append(self._numbered(buffer))
         return super().buffer(buffer)
 
     def variables(self, variables: Iterable[Variable]) -> tuple[Variable, ...]:
         made = super().variables(variables)
-        self._words.append(f"{len(made)} variables")
+        self._words += "variables", len(made)
         return made
 
     def renamed(self, variable: Variable) -> Variable:
-        # Loops of extents 0 and 1 are other code, not other sizes.
-        extent = int(variable.extent) if variable.extent < 2 else ""
-        self._words.append(f"{self._numbered(variable)}:{extent}")
+        if variable not in self._numbers:  # loops of extents 0 and 1 are other code
+            self._words.append(min(int(variable.extent), 2))
+        self._words.append(self._numbered(variable))
         return super().renamed(variable)
 
     def of(self, root: Expr) -> Expr:
         made = super().of(root)
-        self._words.append(f"{self._numbers.get(root)}")
+        self._words.append(self._numbers.get(root))
         return made
 
     def rebuilt(self, node: Expr) -> Expr:
-        dtype = node.dtype if isinstance(node, Const | Conversion) else ""  # of others it follows
+        self._words.append(type(node).__name__)
+        if isinstance(node, Const | Conversion):  # the dtypes of others follow
+            self._words.append(str(node.dtype))
         fields: list[Any] = [getattr(node, name) for name in node.__match_args__]
-        fields = [field for field in fields if isinstance(field, str | bool | np.generic)]
-        self._words.append(f"{type(node).__name__} {dtype} {fields}")
+        self._words += [field for field in fields if isinstance(field, str | bool | np.generic)]
         made = super().rebuilt(node)
         self._numbered(node)
         return made
 
     def new(self, part: Expr) -> Expr:
-        self._words.append(f"{self._numbers.get(part, part.dtype)}")
+        number = self._numbers.get(part)
+        self._words.append(str(part.dtype) if number is None else number)
         return super().new(part)
 
     def offset(self, offset: Affine) -> Affine:
         self.starts.append(len(self.integers))
-        is_unit = [factor == 1 for factor in offset.terms.values()]
-        self._words.append(f"{bool(offset.constant)} {is_unit}")
+        self._words.append(bool(offset.constant))
+        self._words += [factor == 1 for factor in offset.terms.values()]
         super().offset(offset)
         return offset
 
