@@ -19,7 +19,6 @@ LIMITS = {
     "calls of a session": 1_000,
     "conversions by type": 1_000,
     "devices that nobody has": 1_000,
-    "dtypes of functions": 10_000,
     "ended steps of a task": 10_000,
     "fallbacks of a region": 128,
     "flops and bytes of kernels": 2_000,

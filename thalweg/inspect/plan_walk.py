@@ -192,10 +192,11 @@ def _inferred(node: Node, shapes: Mapping[Tensor, Shape]) -> dict[Tensor, Shape]
     known = _static_shapes(node.outputs)
     if len(known) == len(node.outputs) or any(t not in shapes for t in node.inputs):
         return known
-    alone = Region((node,), tuple(dict.fromkeys(node.inputs)), (), node.outputs, {})
-    values = {t: t.op.op.numpy() for t in node.inputs if isinstance(t.op.op, Const)}
+    constants = dict.fromkeys(t.op for t in node.inputs if isinstance(t.op.op, Const))
+    others = dict.fromkeys(t for t in node.inputs if t.op not in constants)
+    alone = Region((*constants, node), tuple(others), (), node.outputs, {})
     try:
-        spec, _ = specialise(alone, {t: shapes[t] for t in node.inputs}, values)
+        spec, _ = specialise(alone, {t: shapes[t] for t in others})
     except NotCompiled:
         return known
     return {tensor: spec.shapes[tensor] for tensor in node.outputs}

@@ -22,7 +22,7 @@ from thalweg.ir.functions.dtypes import BOOL, INT64, Dtype, common_dtype
 from thalweg.ir.functions.reductions import REDUCTIONS
 from thalweg.ir.functions.table import FUNCTIONS
 from thalweg.ir.interning import find, intern
-from thalweg.platform.caches import Bounded, memoized
+from thalweg.platform.caches import memoized
 
 if TYPE_CHECKING:
     from thalweg.ir.dynamic import Dynamic
@@ -306,7 +306,7 @@ class Scan(Expr):
         return find(key) or intern(cls, key, fields, _combined_dtype(combine, body), (body,))
 
     def rebuild(self, to: Rewriter) -> Expr:
-        variable = to.scanned(self.variable)
+        (variable,) = to.variables((self.variable,))
         return Scan(self.combine, variable, to.new(self.body), self.exclusive, self.reverse)
 
 
@@ -461,14 +461,8 @@ def weak_dtype(number: Any) -> Any:
     return BOOL if isinstance(number, bool) else cast("Any", type(number))
 
 
-_LOOPS = Bounded[tuple[str, tuple[Any, ...]], tuple[Dtype, ...]]("dtypes of functions", 10_000)
-
-
+@memoized(10_000)
 def loop_dtypes(function: str, parts: tuple[Any, ...]) -> tuple[Dtype, ...]:
     """The dtypes NumPy converts the parts to, and that of the result."""
-    key = function, parts
-    found = _LOOPS.get(key)
-    if found is None:
-        row = FUNCTIONS[function]
-        found = _LOOPS[key] = row.dtypes(row.numpy, parts)
-    return found
+    row = FUNCTIONS[function]
+    return row.dtypes(row.numpy, parts)

@@ -10,13 +10,15 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import replace
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 from weakref import WeakKeyDictionary
 
+import numpy as np
+
 from thalweg.ir.dynamic import Dynamic, dynamic
-from thalweg.ir.expr import Call, Const, Expr, Index, Load, Reduce, Scan, Variable, Word, constant
+from thalweg.ir.expr import Const, Conversion, Expr, Load, Variable, Word, constant
 from thalweg.ir.index import Affine, Term, term_expression
-from thalweg.ir.kernel import Access, Argument, Kernel, KernelRewriter, Loops
+from thalweg.ir.kernel import Argument, Bound, Check, Kernel, KernelRewriter, Store
 from thalweg.ir.rewrite import postorder
 from thalweg.platform.caches import memoized
 
@@ -57,149 +59,6 @@ def _summary(kernel: Kernel) -> _Summary:
     return found
 
 
-def _is_integer(part: Expr) -> bool:
-    """Whether an expression counts as an integer of the kernel."""
-    if isinstance(part, Const):
-        return part.is_index and -(1 << 63) <= int(part.value) < 1 << 63
-    return isinstance(part, Word)
-
-
-class _Digest:
-    """Hashes a kernel. Variables, buffers and expressions are numbered in order of appearance."""
-
-    def __init__(self) -> None:
-        self._hash = blake2b(digest_size=16)
-        self._variables: dict[Variable, int] = {}
-        self._buffers: dict[Any, int] = {}
-        self._nodes: dict[Expr, int] = {}
-        self.integers: list[int] = []
-        self.starts: list[int] = []
-
-    def result(self) -> bytes:
-        return self._hash.digest()
-
-    def kernel(self, kernel: Kernel) -> None:
-        """Hash a kernel, in the order in which `KernelRewriter` visits it."""
-        self.update(type(kernel).__name__)
-        for argument in kernel.arguments:
-            self.update(f"{self._buffer(argument)}{argument.dtype}{argument.written}")
-            self.integers.append(argument.size)
-        if isinstance(kernel, Loops):
-            self.variables(kernel.variables)
-            self.update(str(sorted(self._variables[v] for v in kernel.serial)))
-        else:
-            self.update(str(kernel.dtype))
-            for group in (kernel.batch, kernel.rows, kernel.columns, kernel.reduced):
-                self.variables(group)
-            for access in (kernel.a, kernel.b):
-                self._access(access)
-        for store in kernel.stores:
-            self.update(f"s{self._buffer(store.buffer)}{store.combine}")
-            self.variables(store.variables)
-            self._offset(store.offset, begins=True)
-            self.value(store.value)
-            self.value(store.inside)
-            self.update(str(sorted(self._variables[v] for v in store.distinct)))
-        for check in kernel.checks if isinstance(kernel, Loops) else ():
-            self.update(f"check{check.fault}")
-            self.variables(check.variables)
-            self.value(check.condition)
-
-    def _access(self, access: Access) -> None:
-        self.value(access.value)
-        for low, place, high in access.bounds:
-            self.integers.append(low)
-            self._offset(place)
-            self.integers.append(high)
-
-    def update(self, text: str) -> None:
-        self._hash.update(text.encode())
-        self._hash.update(b";")
-
-    def variables(self, variables: Sequence[Variable]) -> None:
-        self.update(",".join([self._variable(variable) for variable in variables]))
-
-    def _variable(self, variable: Variable) -> str:
-        number = self._variables.get(variable)
-        if number is None:
-            number = self._variables[variable] = len(self._variables)
-            self.integers.append(variable.extent)
-        # Loops of extents 0 and 1 are other code, not other sizes.
-        return f"v{number}:{int(variable.extent)}" if variable.extent < 2 else f"v{number}"
-
-    def _buffer(self, buffer: Any) -> str:
-        return f"b{self._buffers.setdefault(buffer, len(self._buffers))}"
-
-    def value(self, root: Expr | None) -> None:
-        """Hash an expression: its new nodes, then its number."""
-        if root is None:
-            self.update("-")
-            return
-        for node in postorder([root], self._nodes):
-            if not _is_integer(node):
-                self._nodes[node] = len(self._nodes)
-                self.update(self._node_text(node))
-        self.update(self._reference(root))
-
-    def _reference(self, part: Expr) -> str:
-        number = self._nodes.get(part)
-        if number is not None:
-            return f"@{number}"
-        assert isinstance(part, Const | Word)
-        self.integers.append(part.number if isinstance(part, Word) else int(part.value))
-        return f"#{part.dtype}"
-
-    def _node_text(self, node: Expr) -> str:
-        if isinstance(node, Load):
-            self.starts.append(len(self.integers))
-            return f"load {self._buffer(node.buffer)}{self._offset_text(node.offset)}"
-        fields = self._fields(node)
-        parts = ",".join([self._reference(part) for part in node.parts])
-        return f"{type(node).__name__}{node.dtype} {fields} {parts}"
-
-    def _fields(self, node: Expr) -> str:
-        """The fields of a node besides its parts."""
-        match node:
-            case Const():
-                return repr(node.value)
-            case Index():
-                return self._variable(node.variable)
-            case Call():
-                return node.function
-            case Reduce():
-                return f"{node.combine} {','.join(map(self._variable, node.variables))}"
-            case Scan():
-                along = self._variable(node.variable)
-                return f"{node.combine} {along} {node.exclusive} {node.reverse}"
-            case _:
-                return ""
-
-    def _offset(self, offset: Affine, begins: bool = False) -> None:
-        for part in offset.parts:
-            self.value(part)
-        if begins:
-            self.starts.append(len(self.integers))
-        self.update(self._offset_text(offset))
-
-    def _offset_text(self, offset: Affine) -> str:
-        """An offset as text; terms in their order."""
-        self.integers.append(offset.constant)
-        terms: list[str] = []
-        for term, factor in offset.terms.items():
-            self.integers.append(factor)
-            terms.append(f"{'u' if factor == 1 else 'f'}{self._term(term)}")
-        return f"o{'' if offset.constant else 'z'}{','.join(terms)}"
-
-    def _term(self, term: Term) -> str:
-        if isinstance(term, Variable):
-            return self._variable(term)
-        assert isinstance(term, Expr), "in a kernel quotients and remainders are expressions"
-        return self._reference(term)
-
-
-# Replacing integers
-
-
 def with_dynamic(kernel: Kernel, places: Collection[int], first_word: int) -> Kernel:
     """The kernel with some of its `integers` read from argument words, from `first_word` on."""
     words = {place: first_word + number for number, place in enumerate(sorted(places))}
@@ -212,56 +71,62 @@ def with_dynamic(kernel: Kernel, places: Collection[int], first_word: int) -> Ke
     return result
 
 
-class _ReplaceIntegers(KernelRewriter):
-    """Replaces the integers of a kernel, in the order of `integers`.
+def _is_integer(part: Expr) -> TypeGuard[Const | Word]:
+    """Whether an expression counts as an integer of the kernel."""
+    if isinstance(part, Const):
+        return part.is_index and -(1 << 63) <= int(part.value) < 1 << 63
+    return isinstance(part, Word)
 
-    Equal integers at two positions are distinct: for another size only one of them may change.
-    """
 
-    def __init__(self, numbers: Sequence[int]) -> None:
+class _Integers(KernelRewriter):
+    """Visits the integers of a kernel in one order; `number` may replace them."""
+
+    def __init__(self) -> None:
         super().__init__()
-        self._numbers = iter(numbers)
         self._variables: dict[Variable, Variable] = {}
         self._arguments: dict[Argument, Argument] = {}
 
+    def number(self, number: int) -> int:
+        """What replaces an integer. Equal ones at two positions are distinct: for another size only
+        one of them may change."""
+        raise NotImplementedError
+
     def buffer(self, buffer: Argument) -> Argument:
         if buffer not in self._arguments:
-            self._arguments[buffer] = replace(buffer, size=next(self._numbers))
+            size = self.number(buffer.size)
+            self._arguments[buffer] = buffer if size is buffer.size else replace(buffer, size=size)
         return self._arguments[buffer]
 
     def renamed(self, variable: Variable) -> Variable:
         if variable not in self._variables:
-            self._variables[variable] = Variable(next(self._numbers), variable.name)
+            extent = self.number(variable.extent)
+            is_same = extent is variable.extent
+            self._variables[variable] = variable if is_same else Variable(extent, variable.name)
         return self._variables[variable]
 
-    def access(self, access: Access) -> Access:
-        value = self.of(access.value)
-        bounds = [
-            (next(self._numbers), self.place(place), next(self._numbers))
-            for _, place, _ in access.bounds
-        ]
-        return Access(value, tuple(bounds))
-
-    # Expressions
+    def bound(self, bound: Bound) -> Bound:
+        low, offset, high = bound
+        return self.number(low), self.place(offset), self.number(high)
 
     def of(self, root: Expr) -> Expr:
-        return self.new(root) if _is_integer(root) else super().of(root)
-
-    def needed(self, node: Expr) -> Iterable[Expr]:
-        return [part for part in node.parts if not _is_integer(part)]
+        made = self._rewritten
+        for node in postorder([root], made):
+            if not _is_integer(node):
+                made[node] = self.rebuilt(node)
+        return self.new(root) if _is_integer(root) else made[root]
 
     def new(self, part: Expr) -> Expr:
         if not _is_integer(part):
             return super().new(part)
-        number = next(self._numbers)
+        number = self.number(part.number if isinstance(part, Word) else int(part.value))
         if isinstance(number, Dynamic):
             return Word(number, part.dtype.name)
         return constant(number, part.dtype)
 
     def offset(self, offset: Affine) -> Affine:
-        constant, terms = next(self._numbers), dict[Term, int]()
-        for term in offset.terms:
-            number = next(self._numbers)
+        constant, terms = self.number(offset.constant), dict[Term, int]()
+        for term, factor in offset.terms.items():
+            number = self.number(factor)
             is_variable = isinstance(term, Variable)
             made = self.renamed(term) if is_variable else self.new(term_expression(term))
             terms[made] = number
@@ -269,6 +134,100 @@ class _ReplaceIntegers(KernelRewriter):
 
     def load(self, buffer: Argument, offset: Affine) -> Expr:
         return Load(self.buffer(buffer), offset)
+
+
+class _ReplaceIntegers(_Integers):
+    """Replaces the integers of a kernel by others."""
+
+    def __init__(self, numbers: Sequence[int]) -> None:
+        super().__init__()
+        self._new = iter(numbers)
+
+    def number(self, number: int) -> int:
+        return next(self._new)
+
+
+class _Digest(_Integers):
+    """Lists the integers of a kernel, and writes down all else. Variables, buffers and expressions
+    are numbered in order of appearance."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._words: list[Any] = []
+        self._numbers: dict[Any, int] = {}
+        self.integers: list[int] = []
+        self.starts: list[int] = []
+
+    def result(self) -> bytes:
+        return blake2b(repr(self._words).encode(), digest_size=16).digest()
+
+    def number(self, number: int) -> int:
+        self.integers.append(number)
+        return number
+
+    def _numbered(self, thing: Any) -> int:
+        return self._numbers.setdefault(thing, len(self._numbers))
+
+    def kernel(self, kernel: Kernel) -> Kernel:
+        self._words += type(kernel).__name__, str(getattr(kernel, "dtype", ""))
+        return super().kernel(kernel)
+
+    def store(self, store: Store) -> Store:
+        self._words.append(store.combine)
+        return super().store(store)
+
+    def check(self, check: Check) -> Check:
+        self._words += "check", check.fault
+        return super().check(check)
+
+    def bound(self, bound: Bound) -> Bound:
+        made = super().bound(bound)
+        self.starts.pop()  # only those of loads and stores count
+        return made
+
+    def buffer(self, buffer: Argument) -> Argument:
+        if buffer not in self._numbers:
+            self._words += str(buffer.dtype), buffer.written
+        self._words.append(self._numbered(buffer))
+        return super().buffer(buffer)
+
+    def variables(self, variables: Iterable[Variable]) -> tuple[Variable, ...]:
+        made = super().variables(variables)
+        self._words += "variables", len(made)
+        return made
+
+    def renamed(self, variable: Variable) -> Variable:
+        if variable not in self._numbers:  # loops of extents 0 and 1 are other code
+            self._words.append(min(int(variable.extent), 2))
+        self._words.append(self._numbered(variable))
+        return super().renamed(variable)
+
+    def of(self, root: Expr) -> Expr:
+        made = super().of(root)
+        self._words.append(self._numbers.get(root))
+        return made
+
+    def rebuilt(self, node: Expr) -> Expr:
+        self._words.append(type(node).__name__)
+        if isinstance(node, Const | Conversion):  # the dtypes of others follow
+            self._words.append(str(node.dtype))
+        fields: list[Any] = [getattr(node, name) for name in node.__match_args__]
+        self._words += [field for field in fields if isinstance(field, str | bool | np.generic)]
+        made = super().rebuilt(node)
+        self._numbered(node)
+        return made
+
+    def new(self, part: Expr) -> Expr:
+        number = self._numbers.get(part)
+        self._words.append(str(part.dtype) if number is None else number)
+        return super().new(part)
+
+    def offset(self, offset: Affine) -> Affine:
+        self.starts.append(len(self.integers))
+        self._words.append(bool(offset.constant))
+        self._words += [factor == 1 for factor in offset.terms.values()]
+        super().offset(offset)
+        return offset
 
 
 # Expressions of nests

@@ -287,6 +287,15 @@ def row_major(variables: Sequence[Variable]) -> Affine:
     return flat([variable(index) for index in variables], [index.extent for index in variables])
 
 
+def unraveled(value: Affine, variables: Sequence[Variable]) -> dict[Variable, Affine]:
+    """The indices of the iteration of nested loops that has this row-major number."""
+    indices: dict[Variable, Affine] = {}
+    for index in reversed(variables):
+        indices[index] = floor_mod(value, 1, index.extent)
+        value = floor_mod(value, index.extent, 0)
+    return indices
+
+
 def flat(indices: Sequence[Affine], shape: Sequence[int]) -> Affine:
     """The row-major offset of an element."""
     parts: list[Affine] = []

@@ -27,7 +27,7 @@ from thalweg.ir.expr import (
 from thalweg.ir.functions.reductions import REDUCTIONS, Reduction
 from thalweg.ir.functions.table import FUNCTIONS
 from thalweg.ir.loop import IndexTuple, Intermediate, Operand, Scatter, Variable, lowered
-from thalweg.ir.rewrite import postorder
+from thalweg.ir.rewrite import Fold, walk
 from thalweg.platform.dtype_traits import compute_dtype
 
 Array = NDArray[Any]
@@ -59,20 +59,15 @@ class _Evaluation:
         self, roots: Sequence[Expr], outer: Sequence[Variable], arrays: Sequence[Any]
     ) -> None:
         self._arrays = arrays
-        self._axes = {variable: axis for axis, variable in enumerate(outer)}
-        for variable in _variables(roots):
-            self._axes.setdefault(variable, len(self._axes))
-        self._known: dict[Expr, Any] = {}
+        reductions = [part for part in walk(roots) if isinstance(part, Reduce)]
+        inner = [variable for reduction in reductions for variable in reduction.variables]
+        self._axes = {v: axis for axis, v in enumerate(dict.fromkeys([*outer, *inner]))}
         self._intermediates: dict[Intermediate, Array] = {}
+        #: The value of an expression; variables that it does not depend on are axes of size 1.
+        self.value = Fold(self._compute).of
 
-    def value(self, root: Expr) -> Any:
-        """Its value, with every variable it does not depend on as an axis of size 1."""
-        for part in postorder([root], self._known):
-            self._known[part] = self._compute(part)
-        return self._known[root]
-
-    def _compute(self, part: Expr) -> Any:
-        values = [self._known[inner] for inner in part.parts]
+    def _compute(self, part: Expr, known: Fold[Any]) -> Any:
+        values = known.parts(part)
         match part:
             case Const():
                 return part.value
@@ -140,17 +135,6 @@ def _combined(row: Reduction, full: Array, axes: tuple[int, ...]) -> Array:
     initial = row.identity(full.dtype)
     found = row.numpy.reduce(full, axis=axes, keepdims=True, dtype=dtype, initial=initial)
     return found.astype(row.result or full.dtype)
-
-
-def _variables(roots: Sequence[Expr]) -> list[Variable]:
-    """The variables that expressions bind or use."""
-    result: dict[Variable, None] = {}
-    for part in postorder(roots):
-        if isinstance(part, Index):
-            result[part.variable] = None
-        elif isinstance(part, Reduce):
-            result |= dict.fromkeys(part.variables)
-    return list(result)
 
 
 def _over(value: Any, variables: Sequence[Variable]) -> Array:

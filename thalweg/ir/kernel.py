@@ -8,13 +8,13 @@ with loads of arguments (`Load`) and, in the stores of a contraction, its sum (`
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
 from thalweg.ir.dynamic import Dynamic, factors_of, is_static
-from thalweg.ir.expr import Cast, Expr, Index, Load, Reduce, Variable, Word, constant
+from thalweg.ir.expr import Cast, Expr, Load, Reduce, Variable, Word
 from thalweg.ir.index import Affine
 from thalweg.ir.rewrite import Rewriter, postorder
 
@@ -217,22 +217,6 @@ class KernelRewriter(Rewriter):
     Quotients and remainders in offsets stay expressions.
     """
 
-    def renamed(self, variable: Variable) -> Variable | None:
-        """What replaces a variable; None if it can only be 0."""
-        return variable
-
-    def index(self, variable: Variable) -> Expr:
-        new = self.renamed(variable)
-        return constant(0) if new is None else Index(new)
-
-    def variables(self, variables: Iterable[Variable]) -> tuple[Variable, ...]:
-        return tuple([new for v in variables if (new := self.renamed(v)) is not None])
-
-    def scanned(self, variable: Variable) -> Variable:
-        new = self.renamed(variable)
-        assert new is not None, "a scan needs its variable"
-        return new
-
     def offset(self, offset: Affine) -> Affine:
         return offset.replaced(self.term)
 
@@ -257,7 +241,7 @@ class KernelRewriter(Rewriter):
             self.variables(kernel.variables),
             tuple(map(self.store, kernel.stores)),
             tuple(map(self.check, kernel.checks)),
-            frozenset(self.variables(kernel.serial)),
+            frozenset(self.variables([v for v in kernel.variables if v in kernel.serial])),
         )
 
     def contraction(self, kernel: Contraction) -> Contraction:
@@ -283,7 +267,7 @@ class KernelRewriter(Rewriter):
             offset=self.place(store.offset),
             value=self.of(store.value),
             inside=self.of_optional(store.inside),
-            distinct=frozenset(self.variables(store.distinct)),
+            distinct=frozenset(self.variables([v for v in store.variables if v in store.distinct])),
         )
 
     def check(self, check: Check) -> Check:
@@ -292,9 +276,12 @@ class KernelRewriter(Rewriter):
 
     def access(self, access: Access) -> Access:
         """A factor with its expressions rewritten."""
-        value = self.of(access.value)
-        bounds = [(low, self.place(offset), high) for low, offset, high in access.bounds]
-        return Access(value, tuple(bounds))
+        return Access(self.of(access.value), tuple(map(self.bound, access.bounds)))
+
+    def bound(self, bound: Bound) -> Bound:
+        """A bound of a factor with its expressions rewritten."""
+        low, offset, high = bound
+        return low, self.place(offset), high
 
     def place(self, offset: Affine) -> Affine:
         """An offset, with the expressions in it rewritten first."""

@@ -170,17 +170,16 @@ class RuntimeCheck:
 
 def runtime_check(extents: Sequence[int], body: Callable[..., Any]) -> RuntimeCheck:
     """A `RuntimeCheck` over a domain: `body` gives the condition for one index per extent."""
-    variables = tuple(Variable.fresh(extent) for extent in extents)
-    return RuntimeCheck(variables, body(*map(Index, variables)))
+    at = IndexTuple.over(extents)
+    return RuntimeCheck(at.variables, body(*at))
 
 
 def reduce(kind: str, extents: Sequence[Any], body: Callable[..., Any]) -> Expr:
     """A reduction of the body, a function of one index per extent."""
     if kind not in REDUCTIONS:
         raise ValueError(f"no reduction '{kind}'")
-    variables = tuple(Variable.fresh(extent) for extent in extents)
-    inner = body(*map(Index, variables))
-    return Reduce(kind, variables, as_expr(inner))
+    at = IndexTuple.over(extents)
+    return Reduce(kind, at.variables, as_expr(body(*at)))
 
 
 def prefix(
@@ -214,11 +213,11 @@ def scatter(
     initial: Any,
 ) -> Scatter:
     """A `Scatter` over a domain: `body` gives (indices, value) for one index per extent."""
-    variables = tuple(Variable.fresh(extent) for extent in extents)
-    index, value = body(*map(Index, variables))
+    at = IndexTuple.over(extents)
+    index, value = body(*at)
     made = as_expr(value)
     start = initial if isinstance(initial, Expr) else constant(initial, made.dtype)
-    return Scatter(combine, variables, tuple(map(as_expr, index)), made, start)
+    return Scatter(combine, at.variables, tuple(map(as_expr, index)), made, start)
 
 
 def ravel(indices: Sequence[Any], shape: Sequence[int]) -> Any:

@@ -11,7 +11,7 @@ from itertools import repeat
 from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
-from thalweg.ir.expr import Call, Cast, Expr, Index, Load, Reduce, Scan, Select, Variable
+from thalweg.ir.expr import Call, Cast, Expr, Index, Load, Reduce, Scan, Select, Variable, constant
 from thalweg.ir.functions.dtypes import Dtype
 from thalweg.ir.index import Affine, affine
 
@@ -135,17 +135,18 @@ class Rewriter:
         """An expression without parts."""
         return node
 
+    def renamed(self, variable: Variable) -> Variable | None:
+        """What replaces a variable; None if it can only be 0."""
+        return variable
+
     def index(self, variable: Variable) -> Expr:
         """The value of a variable."""
-        return Index(variable)
+        new = self.renamed(variable)
+        return constant(0) if new is None else Index(new)
 
-    def variables(self, variables: tuple[Variable, ...]) -> tuple[Variable, ...]:
-        """The variables that a reduction binds."""
-        return variables
-
-    def scanned(self, variable: Variable) -> Variable:
-        """The variable that a scan goes along."""
-        return variable
+    def variables(self, variables: Iterable[Variable]) -> tuple[Variable, ...]:
+        """What replaces the variables of loops, and those that reductions and scans bind."""
+        return tuple([new for v in variables if (new := self.renamed(v)) is not None])
 
     def offset(self, offset: Affine) -> Affine:
         """An offset, with the expressions in it rewritten."""

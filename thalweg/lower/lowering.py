@@ -26,7 +26,7 @@ from thalweg.lower.specialise import Region, Shape, specialise
 
 def lower(region: Region, shapes: Mapping[Tensor, Shape], target: Target) -> Lowered:
     """Specialise a region to shapes, build its loop nests, run the passes, and bufferize."""
-    spec, classes = specialise(region, shapes, {})
+    spec, classes = specialise(region, shapes)
     builder = NestBuilder(spec, classes, target)
     builder.run()
     buffers, streams, unfused = builder.buffers, builder.streams, len(builder.nests)

@@ -45,7 +45,7 @@ def regions(
     labels = devices or _size_labels(nodes, compiled)
     depths = _label_depths(nodes, order, labels) if labels else {}
     computing = [node for node in nodes if node not in constants]
-    units = _Cutter(computing, order, compiled, depths).cut()
+    units = _cut(computing, order, compiled, depths)
     if not devices and sum(isinstance(unit, list) for unit in units) > 1:
         moves = _RegionMoves(units, nodes, order, set(fetches))
         moves.sink_growing()
@@ -109,62 +109,41 @@ def _is_constant(node: Node) -> bool:
     return isinstance(node.op, Const) and not node.controls
 
 
-class _Cutter:
-    """Alternates between all ready host nodes and all ready compiled ones."""
+def _cut(
+    nodes: Sequence[Node],
+    order: Order,
+    compiled: Collection[Node],
+    depths: Mapping[Node, LabelDepth],
+) -> list[Node | _Group]:
+    """Single host nodes and groups of compiled ones, in turns: host nodes have the even ones, and
+    each node the first one in which all that it comes after is done."""
+    turns: dict[Node, int] = {}
+    batches: dict[int, _Group] = defaultdict(list)
+    for node in nodes:
+        turn = int(node in compiled)
+        for earlier in order[node]:
+            before = turns.get(earlier, 0)
+            turn = max(turn, before + (before - turn) % 2)
+        turns[node] = turn
+        batches[turn].append(node)
+    units: list[Node | _Group] = []
+    blocking = blockers(nodes, order)
+    for turn in sorted(batches):
+        batch = batches[turn]
+        units += _groups(batch, blocking, depths) if turn % 2 else batch
+    return units
 
-    def __init__(
-        self,
-        nodes: Sequence[Node],
-        order: Order,
-        compiled: Collection[Node],
-        depths: Mapping[Node, LabelDepth],
-    ) -> None:
-        self._nodes = nodes
-        self._order = order
-        self._compiled = compiled
-        self._depths = depths
-        self._blockers = blockers(nodes, order)
 
-    def cut(self) -> list[Node | _Group]:
-        """Single host nodes and groups of compiled ones."""
-        on_host = [node for node in self._nodes if node not in self._compiled]
-        if all(self._order[node].isdisjoint(self._compiled) for node in on_host):
-            return [*on_host, *self._groups(node for node in self._nodes if node in self._compiled)]
-        return self._alternate()
-
-    def _alternate(self) -> list[Node | _Group]:
-        rank = {node: position for position, node in enumerate(self._nodes)}
-        missing = {node: len(rank.keys() & self._order[node]) for node in self._nodes}
-        successors = _successors(self._nodes, self._order)
-        ready: dict[bool, list[Node]] = {False: [], True: []}
-        for node in self._nodes:
-            if not missing[node]:
-                ready[node in self._compiled].append(node)
-        units: list[Node | _Group] = []
-        compiling = False
-        while ready[False] or ready[True]:
-            batch: list[Node] = []
-            while ready[compiling]:
-                node = ready[compiling].pop()
-                batch.append(node)
-                for successor in successors[node]:
-                    missing[successor] -= 1
-                    if not missing[successor]:
-                        ready[successor in self._compiled].append(successor)
-            batch.sort(key=rank.__getitem__)
-            units += self._groups(batch) if compiling else batch
-            compiling = not compiling
-        return units
-
-    def _groups(self, nodes: Iterable[Node]) -> list[_Group]:
-        """Groups of nodes that depend on the same blocking nodes and have the same label and label
-        depth, so that no path between two of them leaves the group. Those that depend on fewer
-        blocking nodes come first."""
-        groups: dict[tuple[int, LabelDepth], _Group] = {}
-        for node in nodes:
-            key = self._blockers.get(node, 0), self._depths.get(node, (0, ""))
-            groups.setdefault(key, []).append(node)
-        return [groups[key] for key in sorted(groups, key=lambda key: (key[0].bit_count(), key[1]))]
+def _groups(
+    nodes: Iterable[Node], blocking: Mapping[Node, int], depths: Mapping[Node, LabelDepth]
+) -> list[_Group]:
+    """Groups of nodes that depend on the same blocking nodes and have the same label and label
+    depth, so that no path between two of them leaves the group. Those that depend on fewer
+    blocking nodes come first."""
+    groups: dict[tuple[int, LabelDepth], _Group] = defaultdict(list)
+    for node in nodes:
+        groups[blocking.get(node, 0), depths.get(node, (0, ""))].append(node)
+    return [groups[key] for key in sorted(groups, key=lambda key: (key[0].bit_count(), key[1]))]
 
 
 def _label_depths(

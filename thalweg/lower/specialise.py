@@ -75,23 +75,19 @@ class Specialised:
         return bool(node.outputs) and self.values.keys() >= set(node.outputs)
 
 
-def specialise(
-    region: Region, shapes: Mapping[Tensor, Shape], values: Mapping[Tensor, Array]
-) -> tuple[Specialised, NodeClasses]:
-    """Infer all shapes of a region from those of its inputs; `values` are known inputs. Returns the
-    classes of its nodes as well."""
-    return _Inference(region, shapes, values).run()
+def specialise(region: Region, shapes: Mapping[Tensor, Shape]) -> tuple[Specialised, NodeClasses]:
+    """Infer all shapes of a region from those of its inputs. Returns the classes of its nodes as
+    well."""
+    return _Inference(region, shapes).run()
 
 
 class _Inference:
     """The region's nodes, rebuilt in a graph where every shape is known."""
 
-    def __init__(
-        self, region: Region, shapes: Mapping[Tensor, Shape], values: Mapping[Tensor, Array]
-    ) -> None:
+    def __init__(self, region: Region, shapes: Mapping[Tensor, Shape]) -> None:
         self._region = region
         self._shapes = dict(shapes)
-        self._values = dict(values)
+        self._values: dict[Tensor, Array] = {}
         self._graph = Graph()
         self._rebuilt: dict[Tensor, Tensor] = {}
         self._classes = NodeClasses(self._shapes, self._values)
@@ -100,12 +96,9 @@ class _Inference:
     def run(self) -> tuple[Specialised, NodeClasses]:
         with self._graph.as_default():
             for tensor in self._region.inputs:
-                self._add_input(tensor)
+                self._add_source(Placeholder, tensor)
             for tensor in self._region.references:
-                dtype = tensor.dtype.base_dtype
-                shape = TensorShape.of(self._shapes[tensor])
-                op = VariableV2(dtype=dtype, given_shape=shape)
-                self._rebuilt[tensor] = add_node(self._graph, op, (), "v", tensor.op).outputs[0]
+                self._add_source(VariableV2, tensor)
             for tensor, root in self._region.roots.items():
                 self._rebuilt[tensor] = self._rebuilt[root]
                 self._shapes[tensor] = self._shapes[root]
@@ -113,13 +106,10 @@ class _Inference:
                 self._infer(node)
         return Specialised(self._region, self._shapes, self._values), self._classes
 
-    def _add_input(self, tensor: Tensor) -> None:
-        value = self._values.get(tensor)
-        if value is not None:
-            self._add_constant(tensor, value)
-            return
+    def _add_source(self, kind: type[Placeholder | VariableV2], tensor: Tensor) -> None:
+        """Rebuild a tensor as a source of its shape."""
         shape = TensorShape.of(self._shapes[tensor])
-        op = Placeholder(dtype=tensor.dtype.base_dtype, given_shape=shape)
+        op = kind(dtype=tensor.dtype.base_dtype, given_shape=shape)
         self._rebuilt[tensor] = add_node(self._graph, op, (), "x", tensor.op).outputs[0]
 
     def _add_constant(self, tensor: Tensor, value: Array) -> None:
@@ -158,7 +148,7 @@ class _Inference:
     def _tensor(self, tensor: Tensor) -> Tensor:
         """The tensor in the rebuilt graph."""
         if tensor not in self._rebuilt:
-            self._add_input(tensor)
+            self._add_source(Placeholder, tensor)
         return self._rebuilt[tensor]
 
     def _rebuild(self, node: Node) -> None:

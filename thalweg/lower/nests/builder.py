@@ -33,7 +33,7 @@ from thalweg.lower.nests.inline_producers import (
     is_from_data,
     results_of,
 )
-from thalweg.lower.nests.loop_nest import LoopNest, NestTemplate, Renaming, renaming
+from thalweg.lower.nests.loop_nest import LoopNest, NestTemplate, Renaming, renaming, stored
 from thalweg.lower.nests.match_contraction import (
     is_zero_form,
     phases,
@@ -367,20 +367,11 @@ class NestBuilder:
         value = form.value
         read = {load.offset for load in loads_in([value]) if load.buffer is buffer}
         if read and (read != {offset} or distinct != frozenset(variables)):
-            value = self._stored_first(node, value, variables, buffer)
+            # All values are computed before the first element is scattered.
+            first, value = stored(converted(value, buffer.dtype), variables, node)
+            self._add(node, variables, [first])
         write = Store(buffer, variables, offset, value, form.combine, condition, distinct)
         self._add(node, variables, [write])
-
-    def _stored_first(
-        self, node: Node, value: Expr, variables: tuple[Variable, ...], buffer: Buffer
-    ) -> Expr:
-        """The load of a scatter's value, computed as a whole before the first element is
-        scattered."""
-        extents = [variable.extent for variable in variables]
-        fresh = Buffer.temporary(buffer.dtype, math.prod(extents), node)
-        offset = flat([Affine(0, {variable: 1}) for variable in variables], extents)
-        self._add(node, variables, [Store(fresh, variables, offset, value)])
-        return Load(fresh, offset)
 
     def _add(self, node: Node, variables: tuple[Variable, ...], writes: Sequence[Store]) -> None:
         """Add a nest of these writes, after nests for the reductions that do not fit its loops."""

@@ -22,7 +22,7 @@ from typing import Any
 
 from thalweg.graph.node import Node
 from thalweg.ir.expr import Expr, Index, Load
-from thalweg.ir.index import Affine, FloorMod, floor_mod, number, row_major
+from thalweg.ir.index import Affine, FloorMod, number, row_major, unraveled
 from thalweg.ir.index import variable as index_of
 from thalweg.ir.kernel import Store
 from thalweg.ir.loop import Variable, iterations
@@ -221,20 +221,10 @@ def _collapsed(
         if len(group) == 1:
             indices[group[0]] = row_major(other_group)
         elif len(other_group) == 1:
-            indices |= _digits(group, other_group[0])
+            indices |= unraveled(index_of(other_group[0]), group)
         else:
             return None
     return None if loops or other_loops else indices
-
-
-def _digits(variables: Sequence[Variable], collapsed: Variable) -> dict[Variable, Affine]:
-    """Loops in terms of one collapsed loop."""
-    digits: dict[Variable, Affine] = {}
-    stride = 1
-    for variable in reversed(variables):
-        digits[variable] = floor_mod(index_of(collapsed), stride, variable.extent)
-        stride *= variable.extent
-    return digits
 
 
 def _keeps_affine(nest: LoopNest, renamed: Renaming) -> bool:

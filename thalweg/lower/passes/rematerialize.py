@@ -17,7 +17,7 @@ from itertools import accumulate, pairwise
 import numpy as np
 
 from thalweg.ir.expr import Accumulated, Const, Expr, Load, Reduce, Scan, constant, converted
-from thalweg.ir.index import Affine, floor_mod
+from thalweg.ir.index import Affine, unraveled
 from thalweg.ir.kernel import Store
 from thalweg.ir.loop import Variable, iterations
 from thalweg.ir.rewrite import Replace, free_variables, loads_in, walk
@@ -55,16 +55,11 @@ class _Value:
     buffer: Buffer
     expression: Expr
     offset: Affine
-    variables: tuple[Variable, ...]  # of the offset, the innermost first
+    variables: tuple[Variable, ...]  # of the offset, the outermost first
 
     def at(self, offset: Affine) -> Expr | None:
         """The value at an offset; None where its loads would not be at sums of variables."""
-        indices: dict[Variable, Affine] = {}
-        remaining = offset
-        for variable in self.variables:
-            indices[variable] = floor_mod(remaining, 1, variable.extent)
-            remaining = floor_mod(remaining, variable.extent, 0)
-        renamed = Renaming(indices).of(self.expression)
+        renamed = Renaming(unraveled(offset, self.variables)).of(self.expression)
         return renamed if _is_plain(renamed) else None
 
 
@@ -274,7 +269,7 @@ class _RowInlining(_Rematerialization):
 
 
 def _dense_variables(offset: Affine, size: int) -> tuple[Variable, ...] | None:
-    """The variables of an offset that visits each element of a buffer once, the innermost first;
+    """The variables of an offset that visits each element of a buffer once, the outermost first;
     None for other offsets."""
     variables: list[Variable] = []
     expected = 1
@@ -283,7 +278,7 @@ def _dense_variables(offset: Affine, size: int) -> tuple[Variable, ...] | None:
             return None
         variables.append(atom)
         expected *= atom.extent
-    return tuple(variables) if offset.constant == 0 and expected == size else None
+    return tuple(variables[::-1]) if offset.constant == 0 and expected == size else None
 
 
 def _loads(value: Expr) -> set[Buffer] | None:
