@@ -183,7 +183,7 @@ ANYTHING = {
         EagerGraph.flush_if_long EagerGraph.record
         EagerGraph.record_subgraph EagerGraph.stream FlagValues.define Function.explain
         Function.retraces LazyTrace.advance LazyTrace.advance_single LazyTrace.cache_child
-        LazyTrace.child LazyTrace.enter_saved LazyTrace.leaf_value LazyTrace.shortcut_target
+        LazyTrace.cache_shortcut LazyTrace.child LazyTrace.enter_saved LazyTrace.leaf_value
         Op.__call__ Resources.allocate Resources.get Resources.state StepPlan.__init__
         StepPlan.profile Traits.__init__
         VariableStore.get VariableStore.get_partitioned VariableStore.get_variable KeyRanges.route

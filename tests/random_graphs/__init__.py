@@ -4,13 +4,14 @@ import os
 
 from hypothesis import HealthCheck, settings
 
-SOAKING = bool(os.environ.get("THALWEG_SOAK"))
+SHARE = float(os.environ.get("THALWEG_SOAK") or 0)  # of all examples: several processes share them
+SOAKING = SHARE > 0
 
 
 def examples(quick: int, soak: int = 5000) -> settings:
     """How many examples a test tries: always the same few, or with THALWEG_SOAK=1 many new ones."""
     return settings(
-        max_examples=soak if SOAKING else quick,
+        max_examples=round(soak * SHARE) if SOAKING else quick,
         derandomize=not SOAKING,
         database=None,
         deadline=None,
