@@ -432,3 +432,18 @@ def test_code_for_another_processor() -> None:
     for kernel in (softmax(5, 70), softmax(64, 3)):
         for name in ("aarch64", "x86-64"):
             assert object_code(emit_loops(kernel, named(name)).text, named(name))
+
+
+@pytest.mark.parametrize("columns", [1, 3, 8, 20])
+def test_sums_in_rows_that_collide(columns: int) -> None:
+    """Columns go to distinct elements and rows may not: these are not one loop of both."""
+    rows = 6
+    x, chosen = Argument(0, np.float32, rows * columns), Argument(1, np.int64, rows * columns)
+    out = Argument(2, np.float32, (rows + 1) * columns, True)
+    i, j = Variable.fresh(rows), Variable.fresh(columns)
+    offset = Affine(0, {i: columns, j: 1, at(chosen, (columns, i), (1, j)): columns})
+    value = at(x, (columns, i), (1, j))
+    store = Store(out, (i, j), offset, value, "sum", distinct=frozenset({j}))
+    places = np.random.default_rng(0).integers(0, 2, (rows, columns))
+    arrays = [numbers((rows, columns), np.float32), places, np.zeros((rows + 1, columns), "f4")]
+    agree(Loops((x, chosen, out), (i, j), (store,)), arrays, targets_for((rows, columns), (6, 3)))

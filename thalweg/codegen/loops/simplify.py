@@ -180,12 +180,13 @@ def _used_variables(form: Loops) -> set[Variable]:
 def _are_one_loop(
     form: Loops, nests: Sequence[Sequence[Variable]], outer: Variable, inner: Variable
 ) -> bool:
-    """Whether two variables are adjacent in every nest, with no statement between them, and step
-    through all buffers as one."""
+    """Whether two variables are adjacent in every nest, with no statement between them, step
+    through all buffers as one, and collide in stores or not alike."""
     if not all((outer, inner) in pairwise(n) for n in nests if outer in n or inner in n):
         return False
-    works = (*form.stores, *form.checks)
-    if any((outer in g) != (inner in g) for g in (form.serial, *(w.variables for w in works))):
+    groups = [form.serial, *(work.variables for work in (*form.stores, *form.checks))]
+    groups += [store.distinct for store in form.stores]
+    if any((outer in group) != (inner in group) for group in groups):
         return False
     return jointly_contiguous(form.offsets, outer, inner)
 
