@@ -104,6 +104,24 @@ class TestOverlap:
 
 
 class TestOrder:
+    @pytest.mark.parametrize("is_explicit", [False, True])
+    def test_a_conditional_waits_for_a_loop_that_it_may_not_use(self, sess, is_explicit):
+        """The branch that writes starts after the reads of a loop whose result it does not take."""
+        v, chooses = tf.Variable(1.0), tf.placeholder(tf.bool, [])
+
+        def reads(i, _):
+            return i + 1, v.read_value() * 0.5
+
+        def inside():
+            read = tf.while_loop(lambda i, _: i < 2, reads, [0, 0.0])[1]
+            with tf.control_dependencies([read] if is_explicit else []):
+                write = tf.cond(chooses, lambda: read * 1.0, lambda: v.assign(7.0) * 1.0)
+            return read, write
+
+        results = tf.cond(chooses, lambda: (0.0, 0.0), inside)
+        sess.run(v.initializer)
+        assert sess.run(results, {chooses: False}) == (0.5, 7.0)
+
     def test_side_effects_come_in_order(self, sess):
         seen = []
         variable = tf.Variable(0)

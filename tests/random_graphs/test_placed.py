@@ -93,8 +93,7 @@ def test_training_goes_the_same_way(seed: int, size: int, count: int) -> None:
     training = Training(seed, size, scattered(seed, count))
     found = training.trajectory(True, tf.ConfigProto(device_count={"CPU": count}))
     alone = training.trajectory(True, tf.ConfigProto(allow_soft_placement=True))
-    for one, other in zip(found, alone, strict=True):
-        np.testing.assert_allclose(one, other, 2e-3, 2e-4, err_msg=training.optimizer)
+    training.assert_same_way(found, alone)
 
 
 class Program:
@@ -216,6 +215,7 @@ class Program:
 @examples(15, soak=10_000)
 @given(SEEDS, COUNTS)
 @example(4, 1)  # a conditional that takes a constant, and needs it no more
+@example(203_482_798_511_300_544, 2)  # a conditional waits for a loop that it takes and may not use
 def test_programs_with_control_flow_give_what_one_device_gives(seed: int, count: int) -> None:
     with tf.Graph().as_default():
         with tf.device(scattered(seed, count)):

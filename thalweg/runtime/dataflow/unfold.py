@@ -22,7 +22,7 @@ from thalweg.control.loops import While
 from thalweg.control.primitives import Enter, Merging, Primitive
 from thalweg.control.traces import LoopCount, LoopTrace, traced_tensor
 from thalweg.graph.analysis.node_effects import has_state, is_sequential
-from thalweg.graph.analysis.order import Order, step_order
+from thalweg.graph.analysis.order import Order, step_order, touches_state
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.subgraph import Argument, Body
 from thalweg.lower.regions import Unit
@@ -187,6 +187,9 @@ class Unfolder(ABC):
         a constant: it may be in a region that consumes the unit's outputs."""
         nodes = (unit,) if isinstance(unit, Node) else unit.nodes
         producers = {tensor.op for tensor in unit.inputs if not _has_late_effects(tensor.op)}
+        if isinstance(unit, ControlRegion):  # its bodies run before inputs that they do not use
+            awaited = {each for each in producers if touches_state(each)}
+            producers -= awaited.union(unit.node.controls)
         earlier = dict.fromkeys(e for node in nodes for e in order.get(node, ()))
         return [
             self.done(section, each)
