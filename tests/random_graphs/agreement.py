@@ -10,20 +10,24 @@ bits alone is perturbed to a large number, so that what depends on it is not jud
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
+from unittest import mock
 
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
 import thalweg as tf
-from tests.random_graphs.generator import Values, call
+from tests.random_graphs.generator import Values, call, interpret
 from thalweg.graph.node import Node
+from thalweg.runtime import plan
+from thalweg.runtime.kernels import Call
 
 Array = NDArray[Any]
 
-_PERTURBATIONS = 3
+PERTURBATIONS = range(3)
 _ULPS = 4.0
 _TINY = 1e-7  # which even float16 tells from zero
 #: ops that move and choose numbers: nothing is rounded
@@ -72,55 +76,57 @@ _EXACT = frozenset(
 
 def perturbed(nodes: Sequence[Node], given: Mapping[tf.Tensor, Array]) -> list[Values]:
     """The values of all tensors of these nodes, nearby in a few ways."""
-    return [_Perturbation(number, given).run(nodes) for number in range(_PERTURBATIONS)]
+    return [interpret(nodes, given, _Perturbation(number).call) for number in PERTURBATIONS]
+
+
+def perturbed_array(array: Array, rng: np.random.Generator) -> Array:
+    """An array nearby."""
+    noise = rng.uniform(-1, 1, array.shape) * _ULPS * epsilon(array.dtype)
+    return (widened(array) * (1 + noise)).astype(array.dtype)
+
+
+@contextmanager
+def perturbed_kernels(number: int) -> Iterator[None]:
+    """Steps that are planned meanwhile, for the NumPy kernels, have perturbed results."""
+    perturbation, planned = _Perturbation(number), plan.call_of
+
+    def call_of(unit: Node, *arguments: Any) -> Call:
+        made = planned(unit, *arguments)
+        if made.takes_context:  # variables and their updates
+            return made
+        return made._replace(function=lambda *inputs: perturbation.call(unit, inputs))
+
+    with mock.patch.object(plan, "call_of", call_of):
+        yield
 
 
 class _Perturbation:
-    """An interpretation of a graph in which rounding goes another way.
+    """Kernels in which rounding goes another way.
 
     What noise would hardly ever hit is hit in one of them: the first holds what overflows in 16
     bits alone, the second takes nearly equal numbers for equal, the third has zero for a sum that
     cancels to next to nothing.
     """
 
-    def __init__(self, number: int, given: Mapping[tf.Tensor, Array]) -> None:
-        self._number, self._values = number, dict(given)
-        self._rng = np.random.default_rng(number)
+    def __init__(self, number: int) -> None:
+        self._number, self._rng = number, np.random.default_rng(number)
         self._zero = (_TINY, -_TINY, 0.0)[number]  # what stands for zero: of either sign
 
-    def run(self, nodes: Sequence[Node]) -> Values:
-        """The values of all tensors."""
-        values = self._values
-        for node in nodes:
-            if all(tensor in values for tensor in node.outputs):
-                continue
-            is_equality = self._number == 1 and node.type in ("Equal", "NotEqual")
-            found = call(node, self._with_equals(node) if is_equality else values)
-            for index, value in enumerate(found):
-                values.setdefault(node.outputs[index], self._perturb(node, index, value))
-        return values
+    def call(self, node: Node, inputs: Sequence[Array]) -> list[Array]:
+        """The outputs of a node, nearby."""
+        is_equality = self._number == 1 and node.type in ("Equal", "NotEqual")
+        found = call(node, _with_equals(*inputs) if is_equality else inputs)
+        return [self._perturb(node, inputs, index, value) for index, value in enumerate(found)]
 
-    def _with_equals(self, node: Node) -> Values:
-        """The operands of a comparison, of which nearly equal numbers are equal."""
-        one, two = (self._values[tensor] for tensor in node.inputs)
-        if not is_inexact(one.dtype):
-            return self._values
-        with np.errstate(all="ignore"):
-            far = np.abs(widened(one) - widened(two))
-            near = far <= _ULPS * epsilon(one.dtype) * np.abs(widened(two))
-        first, second = node.inputs
-        return {second: two, first: np.where(near, two, one)}
-
-    def _perturb(self, node: Node, place: int, value: Array) -> Array:
+    def _perturb(self, node: Node, inputs: Sequence[Array], place: int, value: Array) -> Array:
         if not is_inexact(value.dtype) or not value.size or node.type in _EXACT:
             return value
         if self._number == 0 and _is_short(value.dtype):
-            value = self._without_overflow(node, place, value)
+            value = _without_overflow(node, inputs, place, value)
         wide = widened(value)
         size = np.where(np.isfinite(wide), np.abs(wide), 0.0)
         if not node.op.has("element"):  # sums that cancel are as inexact as what they are of
-            sources = [self._values[tensor] for tensor in node.inputs]
-            size = size + max((_largest(source) for source in sources), default=0.0)
+            size = size + max(map(_largest, inputs), default=0.0)
         most = _ULPS * epsilon(value.dtype) * size
         noise = np.where(wide == 0, self._zero, self._rng.uniform(-1, 1, value.shape) * most)
         if self._number == 2:
@@ -128,24 +134,31 @@ class _Perturbation:
         with np.errstate(all="ignore"):
             return (wide + noise).astype(value.dtype)
 
-    def _without_overflow(self, node: Node, place: int, value: Array) -> Array:
-        """An output of 16 bits, with a large number where 32 bits hold what 16 do not."""
-        over = ~np.isfinite(widened(value))
-        if not over.any():
-            return value
-        given = {tensor: self._values[tensor] for tensor in node.inputs}
-        if node.type == "Cast":
-            held = np.isfinite(widened(given[node.inputs[0]]))
-        elif node.op.has("element"):
-            wide = {
-                tensor: array.astype(np.float32) if _is_short(array.dtype) else array
-                for tensor, array in given.items()
-            }
-            held = np.isfinite(widened(call(node, wide)[place]))
-        else:  # sums and products of finite numbers: they are not finite by overflow alone
-            held = np.array(all(np.isfinite(widened(array)).all() for array in given.values()))
-        large = np.array(ml_dtypes.finfo(value.dtype).max / 2, value.dtype)  # finite when nearby
-        return np.where(over & held, np.where(widened(value) < 0, -large, large), value)
+
+def _with_equals(one: Array, two: Array) -> list[Array]:
+    """The operands of a comparison, of which nearly equal numbers are equal."""
+    if not is_inexact(one.dtype):
+        return [one, two]
+    with np.errstate(all="ignore"):
+        far = np.abs(widened(one) - widened(two))
+        near = far <= _ULPS * epsilon(one.dtype) * np.abs(widened(two))
+    return [np.where(near, two, one), two]
+
+
+def _without_overflow(node: Node, inputs: Sequence[Array], place: int, value: Array) -> Array:
+    """An output of 16 bits, with a large number where 32 bits hold what 16 do not."""
+    over = ~np.isfinite(widened(value))
+    if not over.any():
+        return value
+    if node.type == "Cast":
+        held = np.isfinite(widened(inputs[0]))
+    elif node.op.has("element"):
+        wide = [array.astype(np.float32) if _is_short(array.dtype) else array for array in inputs]
+        held = np.isfinite(widened(call(node, wide)[place]))
+    else:  # sums and products of finite numbers: they are not finite by overflow alone
+        held = np.array(all(np.isfinite(widened(array)).all() for array in inputs))
+    large = np.array(ml_dtypes.finfo(value.dtype).max / 2, value.dtype)  # finite when nearby
+    return np.where(over & held, np.where(widened(value) < 0, -large, large), value)
 
 
 def _is_short(dtype: np.dtype[Any]) -> bool:

@@ -6,7 +6,7 @@ kernels give it: so each step knows the real shapes and values, also where the g
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any
 
@@ -38,24 +38,29 @@ DTYPES = (
 )
 
 
-def interpret(nodes: list[Node], given: Mapping[tf.Tensor, Array]) -> Values:
+def call(node: Node, inputs: Sequence[Array]) -> list[Array]:
+    """The outputs of a node by its NumPy kernel."""
+    grouped = node.op.parsed.group(inputs, node.input_counts())
+    with np.errstate(all="ignore"):
+        result = node.op.numpy(*grouped)
+    parts = result if isinstance(result, list | tuple) else [result]
+    flat = [piece for part in parts for piece in (part if isinstance(part, list) else [part])]
+    return [np.asarray(part) for part in flat]
+
+
+def interpret(
+    nodes: Sequence[Node],
+    given: Mapping[tf.Tensor, Array],
+    kernel: Callable[[Node, Sequence[Array]], list[Array]] = call,
+) -> Values:
     """The value of every tensor of these nodes, each kernel called once, in order."""
     values = dict(given)
     for node in nodes:
         if any(tensor not in values for tensor in node.outputs):
-            for tensor, value in zip(node.outputs, call(node, values), strict=True):
+            found = kernel(node, [values[tensor] for tensor in node.inputs])
+            for tensor, value in zip(node.outputs, found, strict=True):
                 values.setdefault(tensor, value)
     return values
-
-
-def call(node: Node, values: Mapping[tf.Tensor, Array]) -> list[Array]:
-    """The outputs of a node by its NumPy kernel."""
-    inputs = node.op.parsed.group([values[t] for t in node.inputs], node.input_counts())
-    with np.errstate(all="ignore"):
-        result = node.op.numpy(*inputs)
-    parts = result if isinstance(result, list | tuple) else [result]
-    flat = [piece for part in parts for piece in (part if isinstance(part, list) else [part])]
-    return [np.asarray(part) for part in flat]
 
 
 class GraphGenerator:
@@ -169,7 +174,10 @@ class SeededGenerator(GraphGenerator):
 
     def __init__(self, seed: int, dtypes: tuple[Any, ...] = DTYPES) -> None:
         super().__init__(lambda _: seed, dtypes)
-        self._random = Random(seed)
+        self._seed, self._random = seed, Random(seed)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._seed}), {len(self.tensors)} tensors"
 
     def choose(self, options: Any) -> Any:
         return self._random.choice(list(options))

@@ -66,9 +66,7 @@ def test_ops_and_gradients_agree_with_the_numpy_kernels(
 @given(SEEDS, st.integers(1, 12))
 def test_training_goes_the_same_way(names: list[str], seed: int, size: int) -> None:
     training = Training(seed, size, scattered(seed, names))
-    found, alone = (training.trajectory(True, config) for config in (BOTH, CPU))
-    for one, other in zip(found, alone, strict=True):
-        np.testing.assert_allclose(one, other, 2e-3, 2e-4, err_msg=training.optimizer)
+    training.assert_agrees(training.trajectory(BOTH))
 
 
 @pytest.mark.parametrize("names", PLACES, ids=["gpu", "gpu and cpus"])
