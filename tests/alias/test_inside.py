@@ -205,7 +205,7 @@ def test_block_cells_compute_what_plain_cells_do():
     with tf.Session() as session:
         session.run(tf.global_variables_initializer())
         session.run(copy)
-        np.testing.assert_allclose(*session.run([first, second]), rtol=1e-5)
+        np.testing.assert_allclose(*session.run([first, second]), rtol=1e-5, atol=1e-6)
 
 
 def test_small_helpers():

@@ -23,8 +23,10 @@ from tests.runtime.processes import Processes, assert_equal, with_layout
 from thalweg.codegen import cache
 from thalweg.codegen.cache import Kernels
 from thalweg.codegen.contraction import tune as tuned
+from thalweg.codegen.contraction.plan import schedules
 from thalweg.codegen.contraction.tune import Winners
-from thalweg.codegen.machine import named
+from thalweg.codegen.kernels import keep_schedule
+from thalweg.codegen.machine import host, named
 from thalweg.device import tuning
 from thalweg.device.cpu.device import CpuDevice
 from thalweg.device.cpu.pool import Pool
@@ -88,6 +90,20 @@ def test_a_second_process_plans_nothing(processes: Planned) -> None:
     second = processes.result(train, planned=0)
     assert processes.lowered == 0
     assert_equal(first, second)
+
+
+def test_tuning_replaces_a_restored_step(processes: Planned) -> None:
+    def steps(session: Any) -> None:
+        x = tf.placeholder(tf.float32, [20, 20])
+        y, feeds = tf.matmul(x, x), {x: np.eye(20)}
+        session.run(y, feeds)
+        (kernel,) = (k.kernel for k in session.plan(y, feeds).kernels)
+        keep_schedule(kernel, host(), schedules(kernel, host())[processes.planned])
+        tf.tune(session, y, feeds, budget_seconds=0)
+        session.run(y, feeds)
+
+    for _ in range(2):  # of the second, to inspect it plans the step, and so does what follows
+        processes.result(steps, planned=2)
 
 
 def test_tests_plan_all_their_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

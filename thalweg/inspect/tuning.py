@@ -18,7 +18,6 @@ from thalweg.inspect.plan_text import clipped, table
 from thalweg.inspect.session import InspectedSession
 from thalweg.ir.kernel import Contraction
 from thalweg.public import public
-from thalweg.runtime.compiled import Executable
 
 _HEAD = ("kernel", "iterations", "likely", "best", "gain", "schedule")
 
@@ -47,7 +46,8 @@ def tune(
 ) -> TuneReport:
     """Measure other schedules for the contractions of a step, and use the best from now on.
 
-    Everything runs on scratch memory: variables stay as they are.
+    Everything runs on scratch memory: variables stay as they are. What `session.make_callable`
+    returned before keeps its schedules.
 
     ```
     print(tf.tune(sess, [train, loss], {x: images, y: labels}))
@@ -61,9 +61,7 @@ def tune(
     results: list[Tuned] = []
     for kernel_class, named in by_device.items():
         results += kernel_class.tune(named, budget_seconds - (time.monotonic() - start))
-    for instruction in plan.plan.instructions:
-        if isinstance(instruction.call, Executable):
-            instruction.call.programs.clear()  # the next run compiles with the new schedules
+    session.forget_plans()  # the next run compiles with the new schedules
     return TuneReport(results, time.monotonic() - start)
 
 

@@ -211,6 +211,11 @@ class BaseSession:
                 _log_placement(plan)
         return plan
 
+    def forget_plans(self) -> None:
+        """Plan every step anew, with what has changed since: tuned schedules."""
+        self._calls.clear()
+        self._plans.clear()
+
     def _execute(
         self,
         step: Plan,
@@ -346,8 +351,7 @@ class BaseSession:
         for step in [self._closing, *self._steps]:
             step.cancel(errors.CancelledError(None, None, "Session was closed."))
         self._engine.close()
-        self._plans.clear()
-        self._calls.clear()
+        self.forget_plans()
         live.discard(self)
 
     def _fail(self, error: errors.OpError) -> None:

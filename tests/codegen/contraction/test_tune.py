@@ -4,18 +4,20 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from unittest import mock
 
 import numpy as np
 import pytest
 
 import thalweg as tf
 from tests.codegen.contraction.contractions import matmul
+from thalweg.codegen import kernels
 from thalweg.codegen.contraction import tune as tuned
 from thalweg.codegen.contraction.plan import schedule, schedules
 from thalweg.codegen.contraction.schedule import Schedule
 from thalweg.codegen.contraction.tune import Winners, parsed_like
 from thalweg.codegen.emit import emit
-from thalweg.codegen.kernels import keep_schedule, request, tuned_schedule
+from thalweg.codegen.kernels import keep_schedule, key_of, request, tuned_schedule
 from thalweg.codegen.machine import host, named
 from thalweg.device import tuning
 from thalweg.device.cpu import tuner
@@ -128,6 +130,28 @@ def test_the_tuned_step_is_compiled_anew(folder):
         tf.tune(session, fetches, feeds, budget_seconds=0.1)
         first = session.run(fetches, feeds)[1]
         assert session.run(fetches, feeds)[1] < first
+
+
+@pytest.mark.parametrize("kind", ["plain", "devices", "loop"])
+def test_all_programs_of_a_tuned_step_are_made_anew(folder, kind):
+    x = tf.placeholder(tf.float32, [20, 20])
+    y = tf.matmul(x, x)
+    if kind == "devices":
+        with tf.device("/cpu:1"):
+            y = tf.matmul(x, y)
+    elif kind == "loop":
+        y = tf.while_loop(lambda y: tf.reduce_sum(y) < 99, lambda y: tf.matmul(y, x), [y])
+    feeds = {x: np.full([20, 20], 0.1, np.float32)}
+    with tf.Session(config=tf.ConfigProto(device_count={"CPU": 2})) as session:
+        expected = session.run(y, feeds)
+        products = [k.kernel for k in session.plan(y, feeds).kernels if k.kind == "contraction"]
+        for kernel in products:
+            keep_schedule(kernel, HERE, another(kernel))
+        tf.tune(session, y, feeds, budget_seconds=0)
+        with mock.patch.object(kernels, "tuned_schedule", wraps=tuned_schedule) as asked:
+            np.testing.assert_allclose(session.run(y, feeds), expected, rtol=1e-6)
+    again = {key_of(call.args[0]) for call in asked.call_args_list}
+    assert again >= {key_of(kernel) for kernel in products} != set()
 
 
 def test_no_time_measures_nothing(folder):
