@@ -24,7 +24,6 @@ from thalweg.codegen.contraction.microkernel import (
     DotKernel,
     Level,
     MicroKernel,
-    merge_levels,
 )
 from thalweg.codegen.contraction.packing import PackEmitter, Packing, Span
 from thalweg.codegen.contraction.plan import best, check_supported
@@ -274,7 +273,7 @@ class GemmEmitter:
     def _tile(self, rows: Sequence[Row]) -> None:
         distances = [self._distance(self.a.rows, row) for row in rows]
         at = Addresses(self._address(self.a), self._address(self.operand_b))
-        levels = merge_levels(self._levels())
+        levels = self._levels()
         if self.schedule.dots:
             sums = self._dot_products(distances, levels, at)
             self.epilogue.store_dots(self.at, rows, sums)

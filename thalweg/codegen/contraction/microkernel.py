@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from thalweg.codegen.frame import Frame
 from thalweg.codegen.llvm.builder import I32, POINTER, VOID, Builder, Type, Value, constant
 from thalweg.codegen.loops.lanes import BlockSplit, block_split
-from thalweg.ir.dynamic import is_static
 
 
 @dataclass(frozen=True)
@@ -26,30 +25,6 @@ class Level:
     step_b: int
     extent: int | None = None  # of a static range from 0
     max_length: int | None = None  # a static bound on its length, if any
-
-
-def merge_levels(levels: Sequence[Level]) -> list[Level]:
-    """The same loops, with pairs collapsed that traverse both factors as one loop would."""
-    result: list[Level] = []
-    for level in levels:
-        if result and (joint := _merged_pair(result[-1], level)):
-            result[-1] = joint
-        else:
-            result.append(level)
-    return result
-
-
-def _merged_pair(outer: Level, inner: Level) -> Level | None:
-    if inner.extent is None or outer.extent is None:
-        return None
-    steps = (outer.step_a, inner.step_a), (outer.step_b, inner.step_b)
-    if not all(is_static(far) and is_static(near) for far, near in steps):
-        return None
-    if any(far != near * inner.extent for far, near in steps):
-        return None
-    extent = outer.extent * inner.extent
-    stop = constant(inner.stop.type, extent)
-    return replace(inner, extent=extent, stop=stop, max_length=extent)
 
 
 @dataclass(frozen=True)
