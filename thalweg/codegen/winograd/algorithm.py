@@ -20,9 +20,9 @@ Matrix = tuple[Row, ...]
 Tile = Sequence[Sequence[Value]]
 Terms = tuple[tuple[float, int], ...]  # (coefficient, index) of a sum, zeros left out
 
-#: Interpolation points besides infinity, by the number of products: of few bits, in pairs of
-#: opposite sign, which share work, and near 1, so that no power of them is large. With ±3/4 and
-#: ±3/2 errors are a third of those with the usual ±1 and ±2.
+#: Interpolation points besides infinity, by the number of products: of few bits, and near 1, so
+#: that no power of them is large. With ±3/4 and ±3/2 errors are a third of those with the usual ±1
+#: and ±2.
 _POINTS = {
     4: (Fraction(0), Fraction(1), Fraction(-1)),
     6: (Fraction(0), Fraction(3, 4), Fraction(-3, 4), Fraction(3, 2), Fraction(-3, 2)),
@@ -78,15 +78,6 @@ def _polynomial(roots: Sequence[Fraction]) -> Row:
     return tuple(result)
 
 
-@dataclass(frozen=True)
-class _RowPair:
-    """One row of a matrix by its number, or two that differ only in signs and so are the sum and
-    the difference of two `parts`."""
-
-    rows: tuple[int, ...]
-    parts: tuple[Terms, ...]
-
-
 def transform_2d(b: Builder, matrix: Matrix, tile: Tile) -> list[list[Value]]:
     """matrix · tile · matrixᵀ, in registers."""
     columns = [transform_1d(b, matrix, column) for column in zip(*tile, strict=True)]
@@ -95,43 +86,12 @@ def transform_2d(b: Builder, matrix: Matrix, tile: Tile) -> list[list[Value]]:
 
 def transform_1d(b: Builder, matrix: Matrix, values: Sequence[Value]) -> list[Value]:
     """matrix · values."""
-    found: dict[int, Value] = {}
-    for pair in _row_pairs(matrix):
-        parts = [_sum(b, terms, values) for terms in pair.parts]
-        found[pair.rows[0]] = parts[0]
-        if len(parts) == 2:
-            for number, operation in zip(pair.rows, ("fadd", "fsub"), strict=True):
-                found[number] = b.binary(operation, *parts)
-    return [found[number] for number in range(len(matrix))]
+    return [_sum(b, terms, values) for terms in _rows_of_terms(matrix)]
 
 
 @memoized(16)
-def _row_pairs(matrix: Matrix) -> list[_RowPair]:
-    pairs: list[_RowPair] = []
-    taken: set[int] = set()
-    for number, row in enumerate(matrix):
-        if number in taken:
-            continue
-        twin = _negated_row(matrix, number)
-        if twin is None:
-            pairs.append(_RowPair((number,), (_terms(row),)))
-            continue
-        taken.add(twin)
-        both = list(zip(row, matrix[twin], strict=True))
-        same, opposite = (_terms([(a + s * b) / 2 for a, b in both]) for s in (1, -1))
-        pairs.append(_RowPair((number, twin), (same, opposite)))
-    return pairs
-
-
-def _negated_row(matrix: Matrix, number: int) -> int | None:
-    """A later row with the same coefficients, some of them with the other sign."""
-    row = matrix[number]
-    for other in range(number + 1, len(matrix)):
-        pairs = list(zip(row, matrix[other], strict=True))
-        equal, opposite = (sum(1 for a, b in pairs if a and a == s * b) for s in (1, -1))
-        if equal and opposite and all(abs(a) == abs(b) for a, b in pairs):
-            return other
-    return None
+def _rows_of_terms(matrix: Matrix) -> list[Terms]:
+    return [_terms(row) for row in matrix]
 
 
 def _terms(row: Sequence[Fraction]) -> Terms:
