@@ -45,6 +45,15 @@ class TileKernel:
 
     def sums(self, levels: Sequence[Level], at: Addresses, start: Sequence[Value]) -> list[Value]:
         """The sums after all loops, row by row."""
+        level, *inner = levels
+        if not inner:
+            return self.innermost(level, at, start)
+        with self.frame.b.loop(level.start, level.stop, 1, start) as loop:
+            loop.next = self.sums(inner, self.advance(at, level, loop.index), loop.carried)
+        return loop.results
+
+    def innermost(self, level: Level, at: Addresses, start: Sequence[Value]) -> list[Value]:
+        """The sums after the innermost loop."""
         raise NotImplementedError
 
     def advance(self, at: Addresses, level: Level, index: Value) -> Addresses:
@@ -78,20 +87,14 @@ class MicroKernel(TileKernel):
 
     def sums(self, levels: Sequence[Level], at: Addresses, start: Sequence[Value]) -> list[Value]:
         """The sums after all loops, row by row."""
-        if not levels:
-            return self._products(at, start)
-        if len(levels) == 1 and self.unroll > 1:
-            return self._unrolled(levels[0], at, start)
-        return self._loop(levels, at, start)
+        return super().sums(levels, at, start) if levels else self._products(at, start)
 
-    def _loop(self, levels: Sequence[Level], at: Addresses, start: Sequence[Value]) -> list[Value]:
-        level, b = levels[0], self.frame.b
-        with b.loop(level.start, level.stop, 1, start) as loop:
-            if len(levels) == 1:
-                loop.next = self._step(level, at, loop.index, loop.carried)
-            else:
-                here = self.advance(at, level, loop.index)
-                loop.next = self.sums(levels[1:], here, loop.carried)
+    def innermost(self, level: Level, at: Addresses, start: Sequence[Value]) -> list[Value]:
+        """The sums after the innermost loop."""
+        if self.unroll > 1:
+            return self._unrolled(level, at, start)
+        with self.frame.b.loop(level.start, level.stop, 1, start) as loop:
+            loop.next = self._step(level, at, loop.index, loop.carried)
         return loop.results
 
     def _step(
@@ -159,17 +162,9 @@ class DotKernel(TileKernel):
 
     columns: Sequence[Value]
 
-    def sums(self, levels: Sequence[Level], at: Addresses, start: Sequence[Value]) -> list[Value]:
-        """The sums after all loops, row by row, each still distributed over the lanes."""
-        if len(levels) == 1:
-            return self._along(levels[0], at, start)
-        level, b = levels[0], self.frame.b
-        with b.loop(level.start, level.stop, 1, start) as loop:
-            loop.next = self.sums(levels[1:], self.advance(at, level, loop.index), loop.carried)
-        return loop.results
-
-    def _along(self, level: Level, at: Addresses, start: Sequence[Value]) -> list[Value]:
-        """Whole vectors, then what is left of one."""
+    def innermost(self, level: Level, at: Addresses, start: Sequence[Value]) -> list[Value]:
+        """The sums after the innermost loop, each still distributed over the lanes: whole vectors,
+        then what is left of one."""
         frame, b, lanes = self.frame, self.frame.b, self.kind.lanes
         count = frame.maximum(frame.subtract(level.stop, level.start), 0)
         rest = b.binary("urem", count, lanes)
