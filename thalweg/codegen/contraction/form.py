@@ -7,7 +7,7 @@ where rows, not columns, are contiguous in the result.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations
 
@@ -15,8 +15,8 @@ from thalweg.codegen.loops.simplify import jointly_contiguous
 from thalweg.ir.dynamic import is_static, times
 from thalweg.ir.expr import Expr, Index, Load, Variable, call
 from thalweg.ir.functions.reductions import REDUCTIONS
-from thalweg.ir.index import Affine, Term
-from thalweg.ir.kernel import Access, Argument, Contraction, KernelRewriter, RenameVariables, Store
+from thalweg.ir.index import Affine
+from thalweg.ir.kernel import Access, Argument, Contraction, RenameVariables, Store
 from thalweg.ir.rewrite import postorder
 
 
@@ -32,27 +32,6 @@ def loads_of(expression: Expr | None) -> list[Load]:
 def pinned_in(expression: Expr | None) -> set[Variable]:
     """The variables whose value an expression uses (`Index`): they cannot be merged."""
     return {part.variable for part in postorder([expression]) if isinstance(part, Index)}
-
-
-def map_offsets(
-    expression: Expr, change: Callable[[Affine], Affine], index: Callable[[Variable], Expr] = Index
-) -> Expr:
-    """The expression with every load's offset changed, and every index."""
-    return _OffsetRewriter(change, index).of(expression)
-
-
-class _OffsetRewriter(KernelRewriter):
-    def __init__(
-        self, change: Callable[[Affine], Affine], index: Callable[[Variable], Expr] = Index
-    ) -> None:
-        super().__init__()
-        self._change, self._index = change, index
-
-    def index(self, variable: Variable) -> Expr:
-        return self._index(variable)
-
-    def offset(self, offset: Affine) -> Affine:
-        return super().offset(self._change(offset))
 
 
 def _pinned(kernel: Contraction) -> set[Variable]:
@@ -225,15 +204,6 @@ def _column_lane(kernel: Contraction) -> Variable | None:
         return stored, any(offset.factor(variable) == 1 for offset in loads)
 
     return max(kernel.columns, key=priority)
-
-
-def substituted(offset: Affine, change: Mapping[Variable, tuple[int, Variable]]) -> Affine:
-    """The offset with variables replaced, each by (the factor it had, the new variable)."""
-    terms: dict[Term, int] = {}
-    for variable, factor in offset.strides.items():
-        unit, new = change.get(variable, (1, variable))
-        terms[new] = factor // unit if unit != 1 else factor
-    return Affine(offset.constant, terms)
 
 
 def argument_of(access: Access) -> tuple[Argument, Affine]:

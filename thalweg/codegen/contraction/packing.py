@@ -8,22 +8,22 @@ expressions are evaluated, so that the multiplying loops read a dense array.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import gcd, prod
 from typing import Any
 
 import numpy as np
 
-from thalweg.codegen.contraction.form import loads_of, map_offsets, pinned_in, substituted
+from thalweg.codegen.contraction.form import loads_of, pinned_in
 from thalweg.codegen.frame import At, Frame
 from thalweg.codegen.llvm.builder import Builder, Value, constant
 from thalweg.codegen.math.conversion import from_memory, register_type, storage_type
 from thalweg.codegen.point import Point
 from thalweg.ir.dynamic import is_static, times
-from thalweg.ir.expr import Cast, Expr, Index, Load
-from thalweg.ir.index import Affine
-from thalweg.ir.kernel import Access, Argument, Bound
+from thalweg.ir.expr import Cast, Expr, Load
+from thalweg.ir.index import Affine, Term, expressed
+from thalweg.ir.kernel import Access, Argument, Bound, KernelRewriter
 from thalweg.ir.loop import Variable
 
 
@@ -59,14 +59,17 @@ class Tiling:
     high: Variable
     low: Variable
 
+    def offset(self, factor: int) -> Affine:
+        """The variable times a factor."""
+        return Affine(0, {self.high: times(factor, self.size), self.low: factor})
+
 
 @dataclass(frozen=True, eq=False)
 class Packing:
-    """The layout of a copy: axes, outermost first, and the factor's value over coordinates."""
+    """The layout of a copy: axes, outermost first, and the factor over coordinates."""
 
     axes: tuple[Axis, ...]
-    value: Expr
-    bounds: tuple[Bound, ...]
+    access: Access
     tiling: Tiling | None = None
     in_memory_order: bool = False  # filled in the order of the source, not tile by tile
 
@@ -113,34 +116,32 @@ def tiled(packing: Packing, variable: Variable, size: int, along: bool = False) 
     cut = Tiling(variable, size, Variable(1, f"{variable.name}h"), Variable(1, f"{variable.name}l"))
     high, low = (Axis(v, ((1, v),), True) for v in (cut.high, cut.low))
     rest = tuple(axis for axis in packing.axes if axis.coordinate is not variable)
-    value = map_offsets(
-        packing.value, lambda o: _tile_offset(o, cut), lambda index: _tile_index(index, cut)
-    )
-    bounds = tuple(
-        (least, _tile_offset(offset, cut), most) for least, offset, most in packing.bounds
-    )
-    whole = (0, Affine(0, {cut.high: size, cut.low: 1}), variable.extent)
-    return Packing((high, *rest, low), value, (whole, *bounds), cut, along)
+    access = _IntoTiles(cut).access(packing.access)
+    whole = (0, cut.offset(1), variable.extent)
+    access = replace(access, bounds=(whole, *access.bounds))
+    return Packing((high, *rest, low), access, cut, along)
 
 
-def _tile_offset(offset: Affine, cut: Tiling) -> Affine:
-    """An offset in terms of tiles."""
-    if cut.variable not in offset.terms:
-        return offset
-    factor, rest = offset.factor(cut.variable), offset.without({cut.variable})
-    return rest + Affine(0, {cut.high: times(factor, cut.size), cut.low: factor})
+class _IntoTiles(KernelRewriter):
+    """Rewrites a factor in terms of the tiles of a variable."""
 
+    def __init__(self, cut: Tiling) -> None:
+        super().__init__()
+        self._cut = cut
 
-def _tile_index(variable: Variable, cut: Tiling) -> Expr:
-    if variable is not cut.variable:
-        return Index(variable)
-    return Index(cut.high) * cut.size + Index(cut.low)
+    def offset(self, offset: Affine) -> Affine:
+        rest = offset.without({self._cut.variable})
+        return super().offset(rest + self._cut.offset(offset.factor(self._cut.variable)))
+
+    def index(self, variable: Variable) -> Expr:
+        is_cut = variable is self._cut.variable
+        return expressed(self._cut.offset(1)) if is_cut else super().index(variable)
 
 
 def dense(access: Access, order: Sequence[Variable]) -> Packing:
     """A packing with an axis for each of these variables, in this order."""
     axes = tuple(Axis(variable, ((1, variable),)) for variable in order)
-    return Packing(axes, access.value, access.bounds)
+    return Packing(axes, access)
 
 
 def windowed(access: Access, variables: Sequence[Variable]) -> Packing | None:
@@ -159,11 +160,26 @@ def windowed(access: Access, variables: Sequence[Variable]) -> Packing | None:
         return None
     rest = [v for v in variables if v not in moved]
     axes = [*windows, *(Axis(v, ((1, v),)) for v in rest)]
-    value = map_offsets(access.value, lambda offset: substituted(offset, moved))
-    bounds = tuple((low, substituted(o, moved), high) for low, o, high in access.bounds)
-    places = [load.offset for load in loads_of(value)]
+    access = _IntoWindows(moved).access(access)
+    places = [load.offset for load in loads_of(access.value)]
     axes.sort(key=lambda axis: -max(abs(int(o.factor(axis.coordinate))) for o in places))
-    return Packing(tuple(axes), value, bounds)
+    return Packing(tuple(axes), access)
+
+
+class _IntoWindows(KernelRewriter):
+    """Rewrites a factor over coordinates of windows: `moved` maps a variable to the factor that it
+    has in a coordinate, and that coordinate, which stands for all variables of its window."""
+
+    def __init__(self, moved: Mapping[Variable, tuple[int, Variable]]) -> None:
+        super().__init__()
+        self._moved = moved
+
+    def offset(self, offset: Affine) -> Affine:
+        terms: dict[Term, int] = {}
+        for variable, factor in offset.strides.items():
+            unit, new = self._moved.get(variable, (1, variable))
+            terms[new] = factor // unit if unit != 1 else factor
+        return Affine(offset.constant, terms)
 
 
 def _windows(access: Access) -> list[Axis] | None:
@@ -254,7 +270,7 @@ class PackEmitter:
     def emit(self) -> None:
         """Emit the loops."""
         coordinates = {axis.coordinate for axis in self.axes}
-        fixed = [b for b in self.packing.bounds if coordinates.isdisjoint(b[1].terms)]
+        fixed = [b for b in self.packing.access.bounds if coordinates.isdisjoint(b[1].terms)]
         if fixed:
             self._guarded(-1, self.frame.integer(0), fixed)
         else:
@@ -292,7 +308,7 @@ class PackEmitter:
         if (
             not packing.tiling
             or packing.in_memory_order
-            or len(packing.bounds) != 1
+            or len(packing.access.bounds) != 1
             or len(self.axes) < 3
         ):
             return False
@@ -305,7 +321,7 @@ class PackEmitter:
     @cached_property
     def _source(self) -> tuple[Argument, Affine] | None:
         """The source buffer and offset, if copying needs at most a widening conversion."""
-        value = self.packing.value
+        value = self.packing.access.value
         if isinstance(value, Cast) and value.target == np.dtype(self.dtype):
             value = value.value
         if not isinstance(value, Load):
@@ -396,7 +412,7 @@ class PackEmitter:
         here = self.axes[depth].coordinate
         return [
             bound
-            for bound in self.packing.bounds
+            for bound in self.packing.access.bounds
             if here in bound[1].terms and open_axes.isdisjoint(bound[1].terms)
         ]
 
@@ -440,7 +456,7 @@ class PackEmitter:
         inside = self._bounds_mask(at)
         wanted = frame.b.binary("and", inside, mask) if inside and mask else inside or mask
         point = Point(frame, at, axis.coordinate, self.lanes, mask)
-        value = point.raw_bits(self.packing.value, self.dtype, wanted)
+        value = point.raw_bits(self.packing.access.value, self.dtype, wanted)
         if inside is None:
             return value
         return frame.b.select(inside, value, 0)
@@ -449,7 +465,9 @@ class PackEmitter:
         """A mask of the lanes that bounds on the innermost axis allow, if there are such bounds."""
         frame, inside = self.frame, None
         for bound in self._decided_bounds(len(self.axes) - 1):
-            if self.packing.tiling and bound is self.packing.bounds[0]:  # the end of the last tile
+            if (
+                self.packing.tiling and bound is self.packing.access.bounds[0]
+            ):  # the end of the last tile
                 start = frame.evaluate(bound[1], at)
                 here = frame.lanes_below(start, bound[2], self.lanes)
             else:
@@ -462,5 +480,7 @@ class PackEmitter:
         frame, b = self.frame, self.frame.b
         value = constant(storage_type(self.dtype), 0)
         if not zero:
-            value = Point(frame, self.at, None, 1).raw_bits(self.packing.value, self.dtype, None)
+            value = Point(frame, self.at, None, 1).raw_bits(
+                self.packing.access.value, self.dtype, None
+            )
         b.store(value, b.element(self.destination, self.scalar, place))
