@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property, reduce
+from functools import cached_property, partial, reduce
 
 from thalweg.codegen.llvm.builder import (
-    I1,
     I64,
     POINTER,
     VOID,
@@ -148,23 +147,20 @@ class Frame:
             result = self.add(result, self.multiply(at[variable], factor))
         return self.add(result, offset.constant)
 
-    def in_bounds(self, bounds: Sequence[Bound], at: At) -> Value:
-        """Whether all bounds hold at scalar values of their variables."""
-        b, inside = self.b, constant(I1, True)
+    def in_bounds(
+        self, bounds: Sequence[Bound], at: At, lane: Variable | None = None, lanes: int = 1
+    ) -> Value:
+        """Whether all bounds hold at scalar values of their variables; with a `lane`, in each of
+        the lanes along that variable."""
+        b, tests = self.b, list[Value]()
         for low, offset, high in bounds:
-            value = self.evaluate(offset, at)
-            inside = b.binary("and", inside, b.compare("sge", value, self.integer(low)))
-            inside = b.binary("and", inside, b.compare("slt", value, self.integer(high)))
-        return inside
-
-    def lanes_in_bounds(self, bound: Bound, at: At, lane: Variable, lanes: int) -> Value:
-        """A mask of the lanes along variable `lane` where a bound holds."""
-        b, (low, offset, high) = self.b, bound
-        steps = b.splat(self.integer(offset.factor(lane)), lanes)
-        steps = b.binary("mul", b.lanes(I64.of(lanes)), steps)
-        value = b.binary("add", b.splat(self.evaluate(offset, at), lanes), steps)
-        first, end = (b.splat(self.integer(limit), lanes) for limit in (low, high))
-        return b.binary("and", b.compare("sge", value, first), b.compare("slt", value, end))
+            value = b.splat(self.evaluate(offset, at), lanes)
+            if lane is not None:
+                steps = b.splat(self.integer(offset.factor(lane)), lanes)
+                value = b.binary("add", value, b.binary("mul", b.lanes(steps.type), steps))
+            for predicate, limit in (("sge", low), ("slt", high)):
+                tests.append(b.compare(predicate, value, b.splat(self.integer(limit), lanes)))
+        return reduce(partial(b.binary, "and"), tests)
 
     def lanes_below(self, start: Integer, stop: Integer, lanes: int) -> Value:
         """A mask of the lanes start, start + 1, … that are less than `stop`."""

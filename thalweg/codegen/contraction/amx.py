@@ -318,8 +318,8 @@ class _ColumnPacker:
         if self.inner.extent % DEPTH:
             there = b.compare("slt", at[self.inner], self.inner.extent)
             masks.append(b.splat(there, SIDE))
-        bounds = self.access.bounds
-        masks += [frame.lanes_in_bounds(bound, at, self.lane, SIDE) for bound in bounds]
+        if self.access.bounds:
+            masks.append(frame.in_bounds(self.access.bounds, at, self.lane, SIDE))
         return reduce(partial(b.binary, "and"), masks) if masks else None
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial, reduce
 from math import gcd, prod
 from typing import Any
 
@@ -463,17 +463,13 @@ class PackEmitter:
 
     def _bounds_mask(self, at: At) -> Value | None:
         """A mask of the lanes that bounds on the innermost axis allow, if there are such bounds."""
-        frame, inside = self.frame, None
-        for bound in self._decided_bounds(len(self.axes) - 1):
-            if (
-                self.packing.tiling and bound is self.packing.access.bounds[0]
-            ):  # the end of the last tile
-                start = frame.evaluate(bound[1], at)
-                here = frame.lanes_below(start, bound[2], self.lanes)
-            else:
-                here = frame.lanes_in_bounds(bound, at, self.axes[-1].coordinate, self.lanes)
-            inside = here if inside is None else frame.b.binary("and", inside, here)
-        return inside
+        frame, masks, bounds = self.frame, list[Value](), self._decided_bounds(len(self.axes) - 1)
+        if self.packing.tiling:  # the first bound is the end of the last tile
+            (_, offset, end), *bounds = bounds
+            masks.append(frame.lanes_below(frame.evaluate(offset, at), end, self.lanes))
+        if bounds:
+            masks.append(frame.in_bounds(bounds, at, self.axes[-1].coordinate, self.lanes))
+        return reduce(partial(frame.b.binary, "and"), masks) if masks else None
 
     def _element(self, place: Value, zero: bool) -> None:
         """Emit a copy without axes: one element."""

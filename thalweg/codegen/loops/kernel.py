@@ -28,7 +28,7 @@ def emit_loops(kernel: Loops, target: CpuTarget) -> Emitted:
     module = Module(target.native_fp16)
     words = chosen.form.words
     _write_body(module, "body", chosen, words, "noinline")
-    pointers = [1 + argument.position for argument in chosen.form.arguments]
+    pointers = range(1, 1 + len(chosen.form.arguments))
     _write_entry(module, "body", pointers, words, shared=True)
     return Emitted(("kernel",), module.text)
 
@@ -42,19 +42,15 @@ def emit_iteration(iteration: Iteration, target: CpuTarget) -> Emitted:
         _write_body(module, f"body{number}", each, words[number], "alwaysinline")
         for number, each in enumerate(plans)
     ]
-    used = [
-        [iteration.memory[n][a.position] for a in p.form.arguments] for n, p in enumerate(plans)
-    ]
-    _write_iterations(module, iteration, used, words, can_fault)
     places = {
         memory: start + 1 + position
         for start, memories in zip(iteration.word_starts, iteration.memory, strict=True)
         for position, memory in enumerate(memories)
     }
-    pointers = [places[memory] for memory in _all_memory(iteration, used)]
+    _write_iterations(module, iteration, [*places], words, can_fault)
     pairs = zip(iteration.word_starts, words, strict=True)
     integers = [start + word for start, own in pairs for word in own]
-    _write_entry(module, "iterations", pointers, integers, shared=False)
+    _write_entry(module, "iterations", [*places.values()], integers, shared=False)
     return Emitted(("kernel",), module.text, passes="iterations")
 
 
@@ -72,20 +68,15 @@ def _write_entry(
     b.ret()
 
 
-#: Per kernel of an iteration: the memory of its arguments, or its run-time words.
-_Lists = list[list[int]]
-
-
-def _all_memory(iteration: Iteration, used: _Lists) -> list[int]:
-    return list(dict.fromkeys([*(memory for own in used for memory in own), iteration.condition]))
-
-
 def _write_iterations(
-    module: Module, iteration: Iteration, used: _Lists, words: _Lists, can_fault: list[bool]
+    module: Module,
+    iteration: Iteration,
+    memories: Sequence[int],
+    words: Sequence[Sequence[int]],
+    can_fault: Sequence[bool],
 ) -> None:
     """Write the loop over the bodies, which LLVM inlines: values stay in registers, and a loop
     that only counts vanishes. A fault leaves the loop."""
-    memories = _all_memory(iteration, used)
     count = sum(map(len, words))
     kinds = [POINTER] * (1 + len(memories)) + [I64] * count
     b = module.function("iterations", kinds, attributes="noinline nounwind")
@@ -100,7 +91,7 @@ def _write_iterations(
     last = max((n for n, faults in enumerate(can_fault) if faults), default=None)
     latch = "again" if last is None else f"sound{last}"
     b.line(f"%iteration = phi i64 [0, %entry], [%next, %{latch}]")
-    for number, own in enumerate(used):
+    for number, own in enumerate(iteration.memory):
         arguments = [
             fault,
             *(pointer[memory] for memory in own),
