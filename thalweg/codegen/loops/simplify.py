@@ -18,12 +18,10 @@ from thalweg.ir.expr import (
     COMPARISONS,
     FALSE,
     TRUE,
-    Const,
     Expr,
     Index,
     Reduce,
     Scan,
-    Select,
     Variable,
     constant,
     converted,
@@ -92,10 +90,6 @@ class _Canonicalize(KernelRewriter):
     def _term_value(self, term: Term) -> Expr:
         return self.index(term) if isinstance(term, Variable) else self.new(term_expression(term))
 
-    def store(self, store: Store) -> Store:
-        made = super().store(store)
-        return replace(made, inside=None) if made.inside is TRUE else made
-
     def call(self, function: str, arguments: tuple[Expr, ...]) -> Expr:
         if function in COMPARISONS and all(part.dtype in INDEX_DTYPES for part in arguments):
             decided = compared(function, *map(affine, arguments))
@@ -104,12 +98,6 @@ class _Canonicalize(KernelRewriter):
         if function in ("and", "or", "not"):
             return logical(function, arguments)
         return super().call(function, arguments)
-
-    def select(self, condition: Expr, chosen: Expr, otherwise: Expr) -> Expr:
-        made = Select(condition, chosen, otherwise)
-        if not isinstance(condition, Const):
-            return made
-        return converted(chosen if condition.value else otherwise, made.dtype)
 
 
 def _shared_variables(form: Loops) -> dict[Variable, Variable]:
