@@ -26,9 +26,9 @@ from thalweg.ir.rewrite import Replace, free_variables, loads_in
 from thalweg.ir.target import Target
 from thalweg.lower.fingerprint import NodeClasses
 from thalweg.lower.memory.buffers import STREAM_WORDS, Buffer, BufferKind
+from thalweg.lower.nests.checks import check_nest, hoist_checks
 from thalweg.lower.nests.inline_producers import (
     Operands,
-    PendingCheck,
     Resolver,
     is_from_data,
     results_of,
@@ -53,7 +53,7 @@ class _Mark(NamedTuple):
     nests: int
     reductions: int
     buffers: int
-    checks: tuple[PendingCheck, ...]
+    checks: tuple[tuple[Expr, Node], ...]
 
 
 class NestBuilder:
@@ -79,15 +79,13 @@ class NestBuilder:
         for node in self._spec.region.nodes:
             self._build(node)
             self._resolver.clear_memo()
-        checks = self._take_checks()
-        if checks:
-            self.nests.append(LoopNest(NestTemplate((), ()), (checks[0].node,), checks))
+        self._build_checks()
+        self.nests[:] = hoist_checks(self.nests)
 
-    def _take_checks(self) -> tuple[PendingCheck, ...]:
-        """The checks that were added since the last call."""
-        checks = tuple(self._resolver.checks)
+    def _build_checks(self) -> None:
+        """Build nests of the checks that were added since the last call."""
+        self.nests += [check_nest(*check) for check in self._resolver.checks]
         self._resolver.checks.clear()
-        return checks
 
     # Inputs
 
@@ -178,7 +176,8 @@ class NestBuilder:
             offset = output_offset(output_at)
             writes.append(Store(self.buffers[tensor], _loops(output_at), offset, form))
         template = NestTemplate(_loops(at), tuple(writes), is_sealed=True)
-        self.nests.append(LoopNest(template, (node,), self._take_checks()))
+        self._build_checks()
+        self.nests.append(LoopNest(template, (node,)))
 
     def _build_constant(self, tensor: Tensor) -> None:
         """Copy a known value that is an output of the region."""
@@ -377,16 +376,16 @@ class NestBuilder:
         """Add a nest of these writes, after nests for the reductions that do not fit its loops."""
         if any(v.extent == 0 for v in variables):
             return
-        checks = self._take_checks()
+        self._build_checks()
         scan = as_scan(writes[0].value, variables) if len(writes) == 1 else None
         if scan is not None:
             write, along = replace(writes[0], value=scan[0]), frozenset([scan[1]])
             template = NestTemplate(variables, (write,), serial=along)
-            self.nests.append(LoopNest(template, (node,), checks))
+            self.nests.append(LoopNest(template, (node,)))
             return
         hoist = HoistReductions(variables, self._reductions, self._add, self._target)
         hoisted = [replace(write, value=hoist.of(node, write.value)) for write in writes]
-        self.nests.append(_contracted(variables, hoisted, node, checks, self._target))
+        self.nests.append(_contracted(variables, hoisted, node, self._target))
 
 
 def _choices(
@@ -402,12 +401,11 @@ def _contracted(
     variables: tuple[Variable, ...],
     writes: Sequence[Store],
     node: Node,
-    checks: tuple[PendingCheck, ...],
     target: Target,
 ) -> LoopNest:
     """The nest of some writes. If their one reduction is a contraction, it is the nest's
     product."""
-    plain = LoopNest(NestTemplate(variables, tuple(writes)), (node,), checks)
+    plain = LoopNest(NestTemplate(variables, tuple(writes)), (node,))
     reductions = outermost([write.value for write in writes])
     if len(reductions) != 1:
         return plain
@@ -416,11 +414,11 @@ def _contracted(
     product = product_of(reductions[0], variables, target)
     if product is None:
         split = _split(variables, writes, reductions[0], target)
-        return plain if split is None else _contracted(*split, node, checks, target)
+        return plain if split is None else _contracted(*split, node, target)
     total = converted(Accumulated(product.dtype), reductions[0].dtype)
     replaced = Replace(lambda part: total if part is reductions[0] else None)
     contracted = tuple(replace(write, value=replaced.of(write.value)) for write in writes)
-    return LoopNest(NestTemplate(variables, contracted, product), (node,), checks)
+    return LoopNest(NestTemplate(variables, contracted, product), (node,))
 
 
 def _split(

@@ -20,11 +20,10 @@ from thalweg.graph.node import Node
 from thalweg.ir.expr import Const, Expr, Load, Reduce, Scan
 from thalweg.ir.index import Affine, expressed, number, row_major
 from thalweg.ir.index import variable as index_of
-from thalweg.ir.kernel import Contraction, KernelRewriter, Store
+from thalweg.ir.kernel import Check, Contraction, KernelRewriter, Store
 from thalweg.ir.loop import Variable, iterations
 from thalweg.ir.rewrite import Rewriter, walk
 from thalweg.lower.memory.buffers import Buffer, View
-from thalweg.lower.nests.inline_producers import PendingCheck
 
 Time = TypeVar("Time", int, tuple[int, int])
 Positions = defaultdict[Buffer, list[int]]  # of the nests that access each buffer, ascending
@@ -54,6 +53,7 @@ class NestTemplate:
     product: Contraction | None = None
     serial: frozenset[Variable] = frozenset()
     is_sealed: bool = False  # matched as it is by a code generator: nothing is fused into it
+    checks: tuple[Check, ...] = ()  # for each node of a nest that does nothing else
 
     @property
     def loads(self) -> dict[Buffer, list[Affine]]:
@@ -78,7 +78,7 @@ class NestTemplate:
         roots += [write.inside for write in self.writes]
         if self.product is not None:
             roots += [self.product.a.value, self.product.b.value]
-        return roots
+        return roots + [check.condition for check in self.checks]
 
     @cached_property
     def buffers(self) -> tuple[Buffer, ...]:
@@ -128,14 +128,14 @@ class LoopNest:
 
     template: NestTemplate
     nodes: tuple[Node, ...]
-    checks: tuple[PendingCheck, ...] = ()
-    aliases: frozenset[Buffer] = frozenset()  # sub-buffers of what it reads, written by other nests
+    #: sub-buffers of what it reads, written by other nests; of a check, variables to be updated
+    aliases: frozenset[Buffer] = frozenset()
     bindings: tuple[View, ...] | None = None  # of the template's buffers; None: to themselves
 
     def with_writes(self, writes: tuple[Store, ...]) -> LoopNest:
         """This nest with other writes."""
         template = NestTemplate(self.variables, writes, self.product, self.serial)
-        return LoopNest(template, self.nodes, self.checks, self.aliases)
+        return LoopNest(template, self.nodes, self.aliases)
 
     def with_template(
         self, template: NestTemplate, new_views: Mapping[Buffer, View] = _NOTHING
@@ -145,7 +145,7 @@ class LoopNest:
         bound = tuple([views[buffer] for buffer in template.buffers])
         is_identity = bound == tuple([(buffer, 0) for buffer in template.buffers])
         bindings = None if is_identity else bound
-        return LoopNest(template, self.nodes, self.checks, self.aliases, bindings)
+        return LoopNest(template, self.nodes, self.aliases, bindings)
 
     @cached_property
     def views(self) -> tuple[View, ...]:
@@ -206,6 +206,11 @@ class LoopNest:
             return product
         return self._rebinding.contraction(product)
 
+    @property
+    def checks(self) -> tuple[Check, ...]:
+        """The conditions that it checks, one for each of its nodes."""
+        return tuple(map(self._rebinding.check, self.template.checks))
+
     def has_factor(self, buffer: Buffer) -> bool:
         """Whether a factor of its product is loaded from a buffer."""
         product = self.product
@@ -223,15 +228,10 @@ class LoopNest:
     def loads(self) -> dict[Buffer, list[Affine]]:
         """The offsets at which each buffer is loaded."""
         loads = self.template.loads
-        if self.bindings is not None:
-            bound = [(*self.bound[buffer], offsets) for buffer, offsets in loads.items()]
-            loads = {buffer: _shifted(offsets, shift) for buffer, shift, offsets in bound}
-        if not self.checks:
+        if self.bindings is None:
             return loads
-        all_loads, _ = _loads_and_size(self._conditions)
-        for buffer, offsets in loads.items():
-            all_loads.setdefault(buffer, []).extend(offsets)
-        return all_loads
+        bound = [(*self.bound[buffer], offsets) for buffer, offsets in loads.items()]
+        return {buffer: _shifted(offsets, shift) for buffer, shift, offsets in bound}
 
     @property
     def load_offsets(self) -> list[Affine]:
@@ -241,33 +241,23 @@ class LoopNest:
     @property
     def spans(self) -> dict[Buffer, Span]:
         """The span of each buffer that it touches."""
-        if self.checks:
-            return spans_of(self.write_offsets, self.loads)
         pairs = zip(self.views, self.template.spans, strict=True)
         return {buffer: (low + shift, high + shift) for (buffer, shift), (low, high) in pairs}
 
     @property
     def expr_size(self) -> int:
-        """The number of distinct expressions in it and its checks."""
-        if not self.checks:
-            return self.template.expr_size
-        return _loads_and_size([*self.template.roots, *self._conditions])[1]
-
-    @property
-    def _conditions(self) -> list[Expr]:
-        return [check.condition for check in self.checks]
+        """The number of distinct expressions in it."""
+        return self.template.expr_size
 
     @property
     def loaded(self) -> list[Buffer]:
         """The buffers it loads from."""
-        loads = self.template.loads
-        return list(self.loads) if self.checks else [self.bound[buffer][0] for buffer in loads]
+        return [self.bound[buffer][0] for buffer in self.template.loads]
 
     @cached_property
     def reads(self) -> frozenset[Buffer]:
         """The buffers it reads, and their sub-buffers."""
-        buffers = [self.bound[buffer][0] for buffer in self.template.read]
-        return frozenset([*buffers, *self.loads] if self.checks else buffers) | self.aliases
+        return self.aliases.union([self.bound[buffer][0] for buffer in self.template.read])
 
     @cached_property
     def targets(self) -> tuple[Buffer, ...]:

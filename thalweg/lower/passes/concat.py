@@ -128,7 +128,7 @@ def _layouts(nest: LoopNest, known: dict[NestTemplate, Layouts]) -> Layouts:
     """The layout of each part that a nest copies into a whole; empty if it does anything else.
     Cached by template where all views start at 0."""
     template = nest.template
-    if nest.checks or nest.aliases:
+    if nest.aliases:
         return {}
     if any(shift for _, shift in nest.views):
         return _copied(nest)
@@ -246,9 +246,9 @@ def _template_writing_to_whole(
 def _reading_from_whole(
     reader: LoopNest | None, parts: Mapping[Buffer, Layout], whole: Buffer
 ) -> LoopNest | None:
-    """A nest that reads the parts from the whole. None for a contraction, a nest with checks, or
+    """A nest that reads the parts from the whole. None for a contraction, a check, or
     offsets that are not affine in the whole."""
-    if reader is None or reader.product is not None or reader.checks:
+    if reader is None or reader.product is not None or reader.template.checks:
         return None
     new_offsets = {
         (buffer, offset): layout.place(offset)

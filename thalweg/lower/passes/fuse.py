@@ -26,7 +26,7 @@ from thalweg.ir.index import Affine, FloorMod, number, row_major, unraveled
 from thalweg.ir.index import variable as index_of
 from thalweg.ir.kernel import Store
 from thalweg.ir.loop import Variable, iterations
-from thalweg.ir.rewrite import free_variables, loads_in, walk
+from thalweg.ir.rewrite import free_variables, walk
 from thalweg.ir.target import Target
 from thalweg.lower.memory.buffers import Buffer, BufferKind, View
 from thalweg.lower.nests.loop_nest import (
@@ -105,7 +105,7 @@ def _column_sum_shape(nest: LoopNest) -> Any:
     """The extents of a nest that sums few columns of many rows; None for other nests. Two nests of
     the same extents become one kernel, with half the launches."""
     template = nest.template
-    if not template.is_plain or not template.has_reductions or nest.checks:
+    if not template.is_plain or not template.has_reductions:
         return None
     extents = {tuple(v.extent for v in part.variables) for part in outermost(template.values)}
     if len(extents) != 1:
@@ -138,7 +138,7 @@ class _FusedTemplates:
 
 def _is_instance(nest: LoopNest) -> bool:
     """Whether a nest is fully described by its template and views."""
-    return not nest.checks and not nest.aliases and nest.template.can_rebind
+    return not nest.aliases and nest.template.can_rebind
 
 
 def _overlaps(views: Sequence[View]) -> list[tuple[int, int]]:
@@ -158,8 +158,7 @@ def _joined_nodes(first: LoopNest, second: LoopNest) -> tuple[Node, ...]:
 
 def _joined(template: NestTemplate, first: LoopNest, second: LoopNest) -> LoopNest:
     """The nest of a template that does what both nests do."""
-    checks, aliases = first.checks + second.checks, first.aliases | second.aliases
-    return LoopNest(template, _joined_nodes(first, second), checks, aliases)
+    return LoopNest(template, _joined_nodes(first, second), first.aliases | second.aliases)
 
 
 def _fused(first: LoopNest, second: LoopNest, target: Target) -> LoopNest | None:
@@ -185,9 +184,8 @@ def _fused(first: LoopNest, second: LoopNest, target: Target) -> LoopNest | None
     stores: dict[Buffer, list[Store]] = defaultdict(list)
     for write in first.writes:
         stores[write.buffer].append(write)
-    if not _is_aligned(first, second, stores, renamed) or _checks_results(first, second):
-        return None
-    return _merge(first, second, stores, indices)
+    is_aligned = _is_aligned(first, second, stores, renamed)
+    return _merge(first, second, stores, indices) if is_aligned else None
 
 
 def _matched_loops(second: LoopNest, first: LoopNest) -> Substitution | None:
@@ -257,12 +255,6 @@ def _is_aligned(
     return not (first.has_reductions and first.reads & second.written)
 
 
-def _checks_results(first: LoopNest, second: LoopNest) -> bool:
-    """Whether the second has checks on what the first writes: these must run between the two."""
-    read = loads_in(check.condition for check in second.checks)
-    return any(load.buffer in first.written for load in read)
-
-
 def _merge(
     first: LoopNest,
     second: LoopNest,
@@ -291,7 +283,7 @@ def _without_dead(nests: list[LoopNest]) -> list[LoopNest]:
     live_template = cache(_live_template)
     for nest in reversed(nests):
         is_live = [b.kind is not BufferKind.TEMPORARY or b in alive for b in nest.targets]
-        if not any(is_live) and not nest.checks:
+        if not any(is_live) and not nest.template.checks:
             continue
         if not all(is_live):
             nest = nest.with_template(live_template(nest.template, tuple(is_live)))
@@ -340,9 +332,7 @@ def _row_fusion(
                 return earlier, position, _fused_rows(first, second)
             other_reads = second.reads - first.written
             is_free = other_reads.isdisjoint(written) and second.written.isdisjoint(read | written)
-            if is_free and not second.checks:
-                return earlier, earlier, _fused_rows(first, second)
-            return None
+            return (earlier, earlier, _fused_rows(first, second)) if is_free else None
         read |= first.reads
         written |= first.written
     return None
@@ -365,8 +355,6 @@ def _can_fuse_rows(first: LoopNest, second: LoopNest, target: Target) -> bool:
     if not _reduces_rows(first) or not _has_only_row_reductions(second, rows):
         return False
     if first.reads & second.written or first.written & second.written:
-        return False
-    if _checks_results(first, second):
         return False
     buffers = first.loads.keys() | second.loads.keys() | first.written | second.written
     if first.expr_size + second.expr_size > target.max_expressions:

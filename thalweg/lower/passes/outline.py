@@ -141,5 +141,5 @@ class Templates(dict[Hashable, BoundTemplate]):
         """Keep the template of a nest, if it accesses only the views of its subgraph."""
         template, views = nest.template, (*subgraph.views, (target, 0))
         is_complete = {buffer for buffer, _ in views}.issuperset(template.buffers)
-        if not nest.checks and template.can_rebind and is_complete:
+        if template.can_rebind and is_complete:
             self[subgraph.key] = BoundTemplate.of(template, views)

@@ -78,7 +78,7 @@ class _Rematerialization:
         for position in range(len(self._nests)):
             while self._rematerialize_one(position):
                 pass  # removing one write may allow removing another
-        return [nest for nest in self._nests if nest.template.writes or nest.checks]
+        return [nest for nest in self._nests if nest.template.roots]
 
     def _rematerialize_one(self, position: int) -> bool:
         """Rematerialize one of a nest's values, if possible."""
@@ -321,11 +321,11 @@ def _recomputing(nest: LoopNest, value: _Value) -> LoopNest | None:
 
 
 def _loads_elsewhere(nest: LoopNest, buffer: Buffer) -> bool:
-    """Whether a nest loads a buffer outside its values: in a factor, an offset or a check."""
+    """Whether a nest loads a buffer outside its values: in a factor or an offset."""
     product = nest.product
     roots: list[Expr | None] = [] if product is None else [product.a.value, product.b.value]
     roots += [part for write in nest.writes for part in (*write.offset.parts, write.inside)]
-    return _reads([*roots, *(check.condition for check in nest.checks)], buffer)
+    return _reads(roots, buffer)
 
 
 def _load_count(nest: LoopNest, buffer: Buffer) -> int:
