@@ -341,6 +341,19 @@ def contiguous_variable(nest: LoopNest) -> Variable | None:
     return None
 
 
+def dense_variables(offset: Affine, size: int) -> tuple[Variable, ...] | None:
+    """The variables of an offset that visits each element of a buffer once, the outermost first;
+    None for other offsets."""
+    variables: list[Variable] = []
+    expected = 1
+    for atom, factor in sorted(offset.terms.items(), key=lambda term: term[1]):
+        if not isinstance(atom, Variable) or factor != expected:
+            return None
+        variables.append(atom)
+        expected *= atom.extent
+    return tuple(variables[::-1]) if offset.constant == 0 and expected == size else None
+
+
 def spans_of(
     writes: Sequence[tuple[Buffer, Affine]], loads: Mapping[Buffer, list[Affine]] = _NOTHING
 ) -> dict[Buffer, Span]:
