@@ -18,7 +18,7 @@ import numpy as np
 from thalweg.graph.node import Node, Tensor
 from thalweg.ir.expr import Accumulated, Expr, Load, Reduce, constant, converted
 from thalweg.ir.fingerprint import structure
-from thalweg.ir.index import Affine, expressed, flat
+from thalweg.ir.index import Affine, expressed, flat, row_major
 from thalweg.ir.index import variable as index_of
 from thalweg.ir.kernel import Store
 from thalweg.ir.loop import IndexTuple, Scatter, Variable
@@ -33,12 +33,19 @@ from thalweg.lower.nests.inline_producers import (
     is_from_data,
     results_of,
 )
-from thalweg.lower.nests.loop_nest import LoopNest, NestTemplate, Renaming, renaming, stored
+from thalweg.lower.nests.loop_nest import (
+    LoopNest,
+    NestTemplate,
+    Renaming,
+    digits_of,
+    renaming,
+    stored,
+)
 from thalweg.lower.nests.match_contraction import (
+    floor_mods,
     is_zero_form,
     phases,
     product_of,
-    splits_of,
     strides_of,
 )
 from thalweg.lower.nests.reductions import HoistReductions, as_scan, outermost
@@ -424,18 +431,17 @@ def _contracted(
 def _split(
     variables: tuple[Variable, ...], writes: Sequence[Store], total: Reduce, target: Target
 ) -> tuple[tuple[Variable, ...], list[Store]] | None:
-    """The loops and writes with some variables split, if that makes the sum a contraction."""
-    if total.combine != "sum":
+    """The loops and writes with some variables split, if that makes the sum a contraction.
+
+    Heads of attention that were merged into one axis are read at `k // 64` and `k % 64`: split at
+    64, both are variables.
+    """
+    terms = floor_mods(total.body)
+    if total.combine != "sum" or not terms:
         return None
-    extents = splits_of(total, variables)
-    if not extents:
-        return None
-    split: dict[Variable, tuple[Variable, Variable]] = {}
-    indices: dict[Variable, Affine] = {}
-    for variable, extent in extents.items():
-        outer, inner = Variable.fresh(variable.extent // extent), Variable.fresh(extent)
-        split[variable] = outer, inner
-        indices[variable] = index_of(outer).scaled(extent) + index_of(inner)
+    every = {v: digits_of(v, v.extent, terms) for v in (*variables, *total.variables)}
+    split = {v: digits for v, digits in every.items() if len(digits) > 1}
+    indices = {v: row_major(digits) for v, digits in split.items()}
     split_total = Reduce("sum", _expanded(total.variables, split), Renaming(indices).of(total.body))
     loops = _expanded(variables, split)
     if product_of(split_total, loops, target) is None:
@@ -448,7 +454,7 @@ def _split(
 
 
 def _expanded(
-    variables: tuple[Variable, ...], parts: dict[Variable, tuple[Variable, Variable]]
+    variables: tuple[Variable, ...], parts: dict[Variable, tuple[Variable, ...]]
 ) -> tuple[Variable, ...]:
     pairs = [parts.get(variable, (variable,)) for variable in variables]
     return tuple(part for pair in pairs for part in pair if part.extent != 1)

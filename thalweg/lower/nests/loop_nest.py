@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain
+from itertools import chain, pairwise
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 from thalweg.graph.node import Node
 from thalweg.ir.expr import Const, Expr, Load, Reduce, Scan
-from thalweg.ir.index import Affine, expressed, number, row_major
+from thalweg.ir.index import Affine, FloorMod, expressed, number, row_major
 from thalweg.ir.index import variable as index_of
 from thalweg.ir.kernel import Check, Contraction, KernelRewriter, Store
 from thalweg.ir.loop import Variable, iterations
@@ -352,6 +352,17 @@ def dense_variables(offset: Affine, size: int) -> tuple[Variable, ...] | None:
         variables.append(atom)
         expected *= atom.extent
     return tuple(variables[::-1]) if offset.constant == 0 and expected == size else None
+
+
+def digits_of(variable: Variable, extent: int, terms: Iterable[FloorMod]) -> tuple[Variable, ...]:
+    """New loops for the digits that quotients and remainders take of an index in range(extent), the
+    outermost first: one loop, if they take no digits of it."""
+    taken = [term for term in terms if variable in term.number.terms]
+    borders = {border for t in taken for border in (t.divisor, t.divisor * t.modulus)}
+    steps = [extent, *sorted([b for b in borders if 1 < b < extent], reverse=True), 1]
+    if any(before % after for before, after in pairwise(steps)):
+        steps = [extent, 1]
+    return tuple([Variable.fresh(before // after) for before, after in pairwise(steps)])
 
 
 def spans_of(

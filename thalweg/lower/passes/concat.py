@@ -14,13 +14,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from math import prod
 from typing import Any
 
 from thalweg.ir.expr import Expr, Load, Select
-from thalweg.ir.index import Affine, FloorMod, floor_mod, number, total
-from thalweg.ir.index import variable as index_of
+from thalweg.ir.index import Affine, FloorMod, floor_mod, number, row_major, total
 from thalweg.ir.kernel import Store
 from thalweg.ir.loop import Variable
 from thalweg.ir.target import Target
@@ -30,6 +28,7 @@ from thalweg.lower.nests.loop_nest import (
     NestTemplate,
     Renaming,
     dense_variables,
+    digits_of,
     users_of,
 )
 from thalweg.lower.nests.split import Limits, chosen_ranges
@@ -262,8 +261,7 @@ def layout_of(write: Store, leaf: Load, limits: Limits) -> Layout | None:
         or not write.offset.terms.keys() <= limits.keys()
     ):
         return None
-    digits = {v: _digits(v, *ends, leaf.offset) for v, ends in limits.items()}
-    renamed = Renaming(digits)
+    renamed = Renaming({v: _in_digits(v, *ends, leaf.offset) for v, ends in limits.items()})
     read, written = renamed.place(leaf.offset), renamed.place(write.offset)
     variables = dense_variables(read, buffer.size)
     if variables is None or written.variables != frozenset(variables):
@@ -271,14 +269,7 @@ def layout_of(write: Store, leaf: Load, limits: Limits) -> Layout | None:
     return Layout(tuple([(v.extent, written.factor(v)) for v in variables]), written.constant)
 
 
-def _digits(variable: Variable, low: int, high: int, offset: Affine) -> Affine:
-    """An index that runs from `low` to `high`, by new variables for the digits of it that an offset
-    has."""
-    terms = [t for t in offset.terms if isinstance(t, FloorMod) and variable in t.number.terms]
-    borders = {border for t in terms for border in (t.divisor, t.divisor * t.modulus)}
-    length = high - low
-    steps = [1, *sorted(border for border in borders if 1 < border < length), length]
-    if any(after % before for before, after in pairwise(steps)):
-        steps = [1, length]
-    digits = [(step, Variable.fresh(after // step)) for step, after in pairwise(steps)]
-    return total([number(low), *(index_of(digit).scaled(step) for step, digit in digits)])
+def _in_digits(variable: Variable, low: int, high: int, offset: Affine) -> Affine:
+    """An index that runs from `low` to `high`, by the digits of it that an offset has."""
+    terms = [term for term in offset.terms if isinstance(term, FloorMod)]
+    return number(low) + row_major(digits_of(variable, high - low, terms))
