@@ -101,9 +101,6 @@ class Target:
     # Order and memory
     min_hoisted_bytes: int = 1 << 20  # read by a consumer that is hoisted to its producer
     hoisted_shrinkage: int = 16  # how many times fewer bytes it must write
-    # Updates are hoisted over nests whose checks run earlier, to where their inputs are available.
-    # The gain on CPUs was not measured.
-    hoists_over_checks: bool = False
     min_rematerialized_bytes: int = 1 << 16
     max_strided_phases: int = 64  # of nests that a strided write is split into
 

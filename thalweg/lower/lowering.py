@@ -29,7 +29,8 @@ def lower(region: Region, shapes: Mapping[Tensor, Shape], target: Target) -> Low
     spec, classes = specialise(region, shapes)
     builder = NestBuilder(spec, classes, target)
     builder.run()
-    buffers, streams, unfused = builder.buffers, builder.streams, len(builder.nests)
+    buffers, streams = builder.buffers, builder.streams
+    unfused = sum(bool(nest.template.writes) for nest in builder.nests)
     nests, pieces = verified("inline_producers", builder.nests), Pieces()
     del builder, classes  # their tables are larger than all that is kept
     nests = verified("alias_concat", alias_concat(nests, pieces))

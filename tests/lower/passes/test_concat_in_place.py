@@ -21,7 +21,7 @@ from thalweg.ir.index import variable as index_of
 from thalweg.ir.kernel import Store
 from thalweg.ir.loop import Variable
 from thalweg.lower.memory.buffers import Buffer, BufferKind
-from thalweg.lower.passes.concat import Layout, Step, first_offset, steps_of
+from thalweg.lower.passes.concat import Layout, layout_of
 from thalweg.runtime import engine
 
 compiled_only = pytest.mark.skipif(not engine.COMPILES, reason="nothing is compiled")
@@ -29,11 +29,10 @@ compiled_only = pytest.mark.skipif(not engine.COMPILES, reason="nothing is compi
 
 @st.composite
 def layouts(draw: Any) -> Layout:
-    """A dense tensor of a few axes, the steps of which go anywhere in a whole."""
+    """A dense tensor of a few axes, the strides of which go anywhere in a whole."""
     counts = draw(st.lists(st.integers(1, 6), min_size=1, max_size=4))
-    inner = [math.prod(counts[n + 1 :]) for n in range(len(counts))]
-    steps = [Step(n, step, draw(st.integers(1, 99))) for n, step in zip(counts, inner, strict=True)]
-    return Layout(tuple(steps), draw(st.integers(0, 9)))
+    axes = tuple([(count, draw(st.integers(1, 99))) for count in counts])
+    return Layout(axes, draw(st.integers(0, 9)))
 
 
 @given(
@@ -43,21 +42,22 @@ def layouts(draw: Any) -> Layout:
 )
 def test_places_in_a_whole(layout: Layout, loops: list[Any], constant: int) -> None:
     variables = [Variable.fresh(extent) for extent, _, _ in loops]
-    inner = [step.inner for step in layout.steps]
+    counts = [count for count, _ in layout.axes]
+    inner = [math.prod(counts[n + 1 :]) for n in range(len(counts))]
     factors = [(times or 5) * inner[number % len(inner)] for _, number, times in loops]
     found = layout.place(Affine(constant, dict(zip(variables, factors, strict=True))))
     for values in product(*(range(v.extent) for v in variables)) if found else ():
         rest, there = constant + sum(f * v for f, v in zip(factors, values, strict=True)), 0
-        for step in layout.steps:
-            there += rest // step.inner * step.outer
-            rest %= step.inner
+        for step, (_, stride) in zip(inner, layout.axes, strict=True):
+            there += rest // step * stride
+            rest %= step
         seen = zip(variables, values, strict=True)
         assert found.constant + sum(found.terms[v] * n for v, n in seen) == layout.start + there
 
 
 def test_plain_rows_have_a_place() -> None:
     i, j = Variable.fresh(16), Variable.fresh(24)
-    layout = Layout((Step(16, 24, 96), Step(24, 1, 1)), 48)
+    layout = Layout(((16, 96), (24, 1)), 48)
     assert layout.place(Affine(0, {i: 24, j: 1})) == Affine(48, {i: 96, j: 1})
     assert layout.place(Affine(1, {i: 24, j: 1})) is None
     assert layout.run == 24
@@ -71,7 +71,7 @@ def copies_of_parts(draw: Any) -> tuple[list[int], list[int], int]:
 
 
 @given(copies_of_parts(), st.integers(1, 3), st.integers(0, 2))
-def test_steps_of_a_copy(copy: Any, parts: int, number: int) -> None:
+def test_layout_of_a_copy(copy: Any, parts: int, number: int) -> None:
     """A whole of some parts, each with its axes in another order, some of them as one index."""
     shape, order, joined = copy
     number = min(number, parts - 1)
@@ -93,9 +93,8 @@ def test_steps_of_a_copy(copy: Any, parts: int, number: int) -> None:
     )
     offset = total([index_of(outer).scaled(parts * fast), index_of(inner)])
     write = Store(whole, (outer, inner), offset, Load(part, place))
-    steps = steps_of(write, write.value, limits)
-    assert steps is not None
-    layout = Layout(tuple(steps), first_offset(offset, limits))
+    layout = layout_of(write, write.value, limits)
+    assert layout is not None
     lies = np.arange(size).reshape(shape).transpose(order).reshape(-1, fast)
     for row, column in np.ndindex(lies.shape):
         there = layout.place(Affine(int(lies[row, column]), {}))
@@ -109,7 +108,7 @@ def test_steps_of_a_copy(copy: Any, parts: int, number: int) -> None:
     st.sampled_from([1, 2, 3, 4, 6, 8, 9, 12, 16, 24]),
     st.sampled_from([None, None, 1, 2, 5, 6, 8]),
 )
-def test_steps_of_a_copy_from_anywhere(
+def test_layout_of_a_copy_from_anywhere(
     counts: Any, random: Any, low: int, length: int, more: int | None
 ) -> None:
     """Digits of one index, in any order, and perhaps one more; from a number on that need not begin
@@ -129,11 +128,11 @@ def test_steps_of_a_copy_from_anywhere(
         Buffer(BufferKind.TEMPORARY, np.dtype(np.float32), n) for n in (low + length, length)
     )
     write = Store(whole, (index,), index_of(index), Load(part, begun))
-    steps = steps_of(write, write.value, {index: (low, low + length)})
-    if steps is not None:
+    layout = layout_of(write, write.value, {index: (low, low + length)})
+    if layout is not None:
         for number in range(low, low + length):
             element = Affine(int(value[number] - value[low]), {})
-            assert Layout(tuple(steps), low).place(element) == Affine(number, {})
+            assert layout.place(element) == Affine(number, {})
 
 
 def cells(x: Any, count: int, width: int, axis: int = 1) -> tuple[list[Any], list[Any]]:

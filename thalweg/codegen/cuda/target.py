@@ -71,7 +71,6 @@ class CudaTarget(Target):
     reads_strided: bool = True
     fuses_attention: bool = True
     layout_times: LayoutTimes | None = None  # not measured: benchmarks/cuda/layouts.py
-    hoists_over_checks: bool = True
     min_contraction_rows: int = 2  # a product with a vector reads a matrix once: no tile is shared
     stores_again: bool = False
     widens_freely: bool = True

@@ -1,5 +1,4 @@
-"""From loop nests to kernels: buffers become arguments, offsets become relative to those, and
-runtime checks become kernels of their own."""
+"""From loop nests to kernels: buffers become arguments, and offsets become relative to those."""
 
 from __future__ import annotations
 
@@ -10,16 +9,10 @@ from typing import Any
 from thalweg.graph.node import Node
 from thalweg.ir.expr import Expr
 from thalweg.ir.index import Affine
-from thalweg.ir.kernel import Argument, Check, Kernel, Loops
-from thalweg.ir.loop import Variable
-from thalweg.ir.rewrite import free_variables, loads_in
+from thalweg.ir.kernel import Argument, Kernel, Loops
 from thalweg.lower.lowered import Launch
-from thalweg.lower.memory.buffers import Buffer, BufferKind, View
-from thalweg.lower.nests.inline_producers import PendingCheck
-from thalweg.lower.nests.loop_nest import LoopNest, Rebinding, Span, spans_of
-from thalweg.lower.specialise import NotCompiled
-
-_Numbered = tuple[PendingCheck, int]  # a check, and its fault code
+from thalweg.lower.memory.buffers import Buffer, View
+from thalweg.lower.nests.loop_nest import LoopNest, Rebinding, Span
 
 
 def bufferize(
@@ -27,46 +20,24 @@ def bufferize(
 ) -> tuple[list[Launch], list[Node]]:
     """The kernel launches in order, and the node of each fault code, from 1.
 
-    `memory` maps buffers to those whose memory they reuse. A check runs as soon as the buffers that
-    it reads are written. A step whose check fails runs again on the host, so no variable may be
-    written before all checks have passed.
+    `memory` maps buffers to those whose memory they reuse.
     """
-    checks_before: list[list[_Numbered]] = [[] for _ in nests]  # by the nest they run before
-    checked_nodes: list[Node] = []
-    written_at: dict[Buffer, int] = {}
-    first_update = len(nests)
-    for position, nest in enumerate(nests):
-        for check in nest.checks:
-            checked_nodes.append(check.node)
-            loads = loads_in([check.condition])
-            buffers = (memory.get(load.buffer, load.buffer) for load in loads)
-            earliest = max((written_at.get(buffer, -1) for buffer in buffers), default=-1) + 1
-            if earliest > first_update:
-                raise NotCompiled(check.node, "it may fail when a variable has changed already")
-            checks_before[earliest].append((check, len(checked_nodes)))
-        written_at |= {memory.get(buffer, buffer): position for buffer in nest.written}
-        if any(buffer.kind is BufferKind.VARIABLE for buffer in nest.written):
-            first_update = min(first_update, position)
     launches: list[Launch] = []
+    checked: list[Node] = []
     kernels: dict[Any, Kernel] = {}
-    for checks, nest in zip(checks_before, nests, strict=True):
-        launches += _checks(checks, memory)
-        if nest.template.writes:
-            launches.append(_launch(nest, memory, kernels))
-    return launches, checked_nodes
+    for nest in nests:
+        launches.append(_launch(nest, memory, kernels, len(checked) + 1))
+        checked += nest.nodes if nest.template.checks else ()
+    return launches, checked
 
 
 class _Arguments(Rebinding):
     """The arguments of one kernel. Rewrites expressions over buffers to ones over arguments."""
 
-    def __init__(
-        self,
-        spans: Mapping[Buffer, Span],
-        written: frozenset[Buffer],
-        memory: Mapping[Buffer, Buffer],
-    ) -> None:
+    def __init__(self, nest: LoopNest, memory: Mapping[Buffer, Buffer]) -> None:
+        spans = nest.spans
         roots = {buffer: memory.get(buffer, buffer) for buffer in spans}
-        outputs = {roots[buffer] for buffer in written}
+        outputs = {roots[buffer] for buffer in nest.written}
         touched: dict[Buffer, Span] = {}
         for buffer, (low, high) in spans.items():
             span = touched.get(roots[buffer], (low, high))
@@ -95,45 +66,21 @@ class _Arguments(Rebinding):
         )
 
 
-def _launch(nest: LoopNest, memory: Mapping[Buffer, Buffer], kernels: dict[Any, Kernel]) -> Launch:
-    """The launch of a nest's kernel on its buffers; `kernels` caches kernels."""
-    arguments = _Arguments(nest.spans, nest.written, memory)
-    # Buffers that only the checks read are arguments as well: such a kernel is not shared.
-    key = (nest if nest.checks else nest.template), arguments.layout(nest.views)
+def _launch(
+    nest: LoopNest, memory: Mapping[Buffer, Buffer], kernels: dict[Any, Kernel], fault: int
+) -> Launch:
+    """The launch of a nest's kernel on its buffers; `kernels` caches kernels, `fault` is the code
+    of its first check."""
+    arguments = _Arguments(nest, memory)
+    key = nest.template, arguments.layout(nest.views)
     if key not in kernels:
-        kernels[key] = _kernel(nest, arguments)
+        kernels[key] = _kernel(nest, arguments, fault)
     return Launch(kernels[key], arguments.buffers, nest.nodes, arguments.starts)
 
 
-def _kernel(nest: LoopNest, arguments: _Arguments) -> Kernel:
+def _kernel(nest: LoopNest, arguments: _Arguments, fault: int) -> Kernel:
     stores = tuple([arguments.store(write) for write in nest.writes])
-    if nest.product is None:
-        return Loops(arguments.all, nest.variables, stores, (), nest.serial)
-    return replace(arguments.contraction(nest.product), arguments=arguments.all, stores=stores)
-
-
-def _checks(checks: Sequence[_Numbered], memory: Mapping[Buffer, Buffer]) -> list[Launch]:
-    """Launches of kernels that test conditions: one for all scalar conditions, one for each
-    condition with loops."""
-    loops = [_variables(check.condition) for check, _ in checks]
-    scalar = [check for check, variables in zip(checks, loops, strict=True) if not variables]
-    launches = [_check(scalar, (), memory)] if scalar else []
-    pairs = [pair for pair in zip(checks, loops, strict=True) if pair[1]]
-    return [*launches, *(_check([check], variables, memory) for check, variables in pairs)]
-
-
-def _variables(condition: Expr) -> tuple[Variable, ...]:
-    free = free_variables(condition)
-    return tuple(sorted(free, key=lambda variable: int(variable.name[1:])))
-
-
-def _check(
-    checks: Sequence[_Numbered], variables: tuple[Variable, ...], memory: Mapping[Buffer, Buffer]
-) -> Launch:
-    loads = loads_in([check.condition for check, _ in checks])
-    spans = spans_of([(load.buffer, load.offset) for load in loads])
-    arguments = _Arguments(spans, frozenset(), memory)
-    tests = [Check(variables, arguments.of(check.condition), fault) for check, fault in checks]
-    kernel = Loops(arguments.all, variables, (), tuple(tests))
-    nodes = tuple(check.node for check, _ in checks)
-    return Launch(kernel, arguments.buffers, nodes, arguments.starts)
+    if nest.product is not None:
+        return replace(arguments.contraction(nest.product), arguments=arguments.all, stores=stores)
+    checks = [replace(arguments.check(c), fault=n) for n, c in enumerate(nest.checks, fault)]
+    return Loops(arguments.all, nest.variables, stores, tuple(checks), nest.serial)

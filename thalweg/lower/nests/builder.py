@@ -8,7 +8,7 @@ of identical subgraphs are instances of one template.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -18,32 +18,39 @@ import numpy as np
 from thalweg.graph.node import Node, Tensor
 from thalweg.ir.expr import Accumulated, Expr, Load, Reduce, constant, converted
 from thalweg.ir.fingerprint import structure
-from thalweg.ir.index import Affine, expressed, flat
+from thalweg.ir.index import Affine, expressed, flat, row_major
 from thalweg.ir.index import variable as index_of
 from thalweg.ir.kernel import Store
 from thalweg.ir.loop import IndexTuple, Scatter, Variable
 from thalweg.ir.rewrite import Replace, free_variables, loads_in
 from thalweg.ir.target import Target
 from thalweg.lower.fingerprint import NodeClasses
-from thalweg.lower.memory.buffers import STREAM_WORDS, Buffer, BufferKind
+from thalweg.lower.memory.buffers import STREAM_WORDS, Buffer, BufferKind, View
+from thalweg.lower.nests.checks import check_nest, hoist_checks
 from thalweg.lower.nests.inline_producers import (
     Operands,
-    PendingCheck,
     Resolver,
     is_from_data,
     results_of,
 )
-from thalweg.lower.nests.loop_nest import LoopNest, NestTemplate, Renaming, renaming, stored
+from thalweg.lower.nests.loop_nest import (
+    LoopNest,
+    NestTemplate,
+    Renaming,
+    digits_of,
+    renaming,
+    stored,
+)
 from thalweg.lower.nests.match_contraction import (
+    floor_mods,
     is_zero_form,
     phases,
     product_of,
-    splits_of,
     strides_of,
 )
 from thalweg.lower.nests.reductions import HoistReductions, as_scan, outermost
 from thalweg.lower.nests.stored import StoredTensors, output_offset
-from thalweg.lower.passes.outline import Subgraphs, Templates
+from thalweg.lower.passes.outline import Subgraphs
 from thalweg.lower.specialise import NotCompiled, Specialised
 
 
@@ -53,7 +60,7 @@ class _Mark(NamedTuple):
     nests: int
     reductions: int
     buffers: int
-    checks: tuple[PendingCheck, ...]
+    checks: tuple[tuple[Expr, Node], ...]
 
 
 class NestBuilder:
@@ -66,7 +73,8 @@ class NestBuilder:
         self._stored = StoredTensors(spec, classes, operands, target)
         self._outputs = frozenset(spec.region.outputs)
         self._reductions: dict[Any, Buffer] = {}  # those that have nests of their own
-        self._templates = Templates()
+        #: by the keys of subgraphs: the nest that computes one, and the views that it accesses
+        self._outlined: dict[Hashable, tuple[LoopNest, Sequence[View]]] = {}
         self.nests: list[LoopNest] = []
         self.buffers: dict[Tensor, Buffer] = self._resolver.buffers
         self.streams: dict[Node, Buffer] = self._resolver.stream_buffers
@@ -79,15 +87,13 @@ class NestBuilder:
         for node in self._spec.region.nodes:
             self._build(node)
             self._resolver.clear_memo()
-        checks = self._take_checks()
-        if checks:
-            self.nests.append(LoopNest(NestTemplate((), ()), (checks[0].node,), checks))
+        self._build_checks()
+        self.nests[:] = hoist_checks(self.nests)
 
-    def _take_checks(self) -> tuple[PendingCheck, ...]:
-        """The checks that were added since the last call."""
-        checks = tuple(self._resolver.checks)
+    def _build_checks(self) -> None:
+        """Build nests of the checks that were added since the last call."""
+        self.nests += [check_nest(*check) for check in self._resolver.checks]
         self._resolver.checks.clear()
-        return checks
 
     # Inputs
 
@@ -178,7 +184,8 @@ class NestBuilder:
             offset = output_offset(output_at)
             writes.append(Store(self.buffers[tensor], _loops(output_at), offset, form))
         template = NestTemplate(_loops(at), tuple(writes), is_sealed=True)
-        self.nests.append(LoopNest(template, (node,), self._take_checks()))
+        self._build_checks()
+        self.nests.append(LoopNest(template, (node,)))
 
     def _build_constant(self, tensor: Tensor) -> None:
         """Copy a known value that is an output of the region."""
@@ -195,15 +202,16 @@ class NestBuilder:
             self._build_best(tensor)
             return
         target = self._buffer(BufferKind.TEMPORARY, tensor)
-        instance = self._templates.instantiate(subgraph, target, tensor.op)
-        if instance is not None:
-            self.nests.append(instance)
+        if subgraph.key in self._outlined:
+            nest, views = self._outlined[subgraph.key]
+            self.nests.append(nest.rebound(views, (*subgraph.views, (target, 0)), (tensor.op,)))
             self.buffers[tensor] = target
             return
         before = len(self.nests)
         self._build_best(tensor)
-        if len(self.nests) == before + 1:
-            self._templates.note(subgraph, self.buffers[tensor], self.nests[before])
+        views = *subgraph.views, (self.buffers[tensor], 0)
+        if len(self.nests) == before + 1 and self.nests[before].can_rebind(views):
+            self._outlined[subgraph.key] = self.nests[before], views
 
     def _build_best(self, tensor: Tensor) -> None:
         """Build the nests of a tensor. Where inlined operands keep a sum of products from being a
@@ -377,16 +385,16 @@ class NestBuilder:
         """Add a nest of these writes, after nests for the reductions that do not fit its loops."""
         if any(v.extent == 0 for v in variables):
             return
-        checks = self._take_checks()
+        self._build_checks()
         scan = as_scan(writes[0].value, variables) if len(writes) == 1 else None
         if scan is not None:
             write, along = replace(writes[0], value=scan[0]), frozenset([scan[1]])
             template = NestTemplate(variables, (write,), serial=along)
-            self.nests.append(LoopNest(template, (node,), checks))
+            self.nests.append(LoopNest(template, (node,)))
             return
         hoist = HoistReductions(variables, self._reductions, self._add, self._target)
         hoisted = [replace(write, value=hoist.of(node, write.value)) for write in writes]
-        self.nests.append(_contracted(variables, hoisted, node, checks, self._target))
+        self.nests.append(_contracted(variables, hoisted, node, self._target))
 
 
 def _choices(
@@ -402,12 +410,11 @@ def _contracted(
     variables: tuple[Variable, ...],
     writes: Sequence[Store],
     node: Node,
-    checks: tuple[PendingCheck, ...],
     target: Target,
 ) -> LoopNest:
     """The nest of some writes. If their one reduction is a contraction, it is the nest's
     product."""
-    plain = LoopNest(NestTemplate(variables, tuple(writes)), (node,), checks)
+    plain = LoopNest(NestTemplate(variables, tuple(writes)), (node,))
     reductions = outermost([write.value for write in writes])
     if len(reductions) != 1:
         return plain
@@ -416,28 +423,27 @@ def _contracted(
     product = product_of(reductions[0], variables, target)
     if product is None:
         split = _split(variables, writes, reductions[0], target)
-        return plain if split is None else _contracted(*split, node, checks, target)
+        return plain if split is None else _contracted(*split, node, target)
     total = converted(Accumulated(product.dtype), reductions[0].dtype)
     replaced = Replace(lambda part: total if part is reductions[0] else None)
     contracted = tuple(replace(write, value=replaced.of(write.value)) for write in writes)
-    return LoopNest(NestTemplate(variables, contracted, product), (node,), checks)
+    return LoopNest(NestTemplate(variables, contracted, product), (node,))
 
 
 def _split(
     variables: tuple[Variable, ...], writes: Sequence[Store], total: Reduce, target: Target
 ) -> tuple[tuple[Variable, ...], list[Store]] | None:
-    """The loops and writes with some variables split, if that makes the sum a contraction."""
-    if total.combine != "sum":
+    """The loops and writes with some variables split, if that makes the sum a contraction.
+
+    Heads of attention that were merged into one axis are read at `k // 64` and `k % 64`: split at
+    64, both are variables.
+    """
+    terms = floor_mods(total.body)
+    if total.combine != "sum" or not terms:
         return None
-    extents = splits_of(total, variables)
-    if not extents:
-        return None
-    split: dict[Variable, tuple[Variable, Variable]] = {}
-    indices: dict[Variable, Affine] = {}
-    for variable, extent in extents.items():
-        outer, inner = Variable.fresh(variable.extent // extent), Variable.fresh(extent)
-        split[variable] = outer, inner
-        indices[variable] = index_of(outer).scaled(extent) + index_of(inner)
+    every = {v: digits_of(v, v.extent, terms) for v in (*variables, *total.variables)}
+    split = {v: digits for v, digits in every.items() if len(digits) > 1}
+    indices = {v: row_major(digits) for v, digits in split.items()}
     split_total = Reduce("sum", _expanded(total.variables, split), Renaming(indices).of(total.body))
     loops = _expanded(variables, split)
     if product_of(split_total, loops, target) is None:
@@ -450,7 +456,7 @@ def _split(
 
 
 def _expanded(
-    variables: tuple[Variable, ...], parts: dict[Variable, tuple[Variable, Variable]]
+    variables: tuple[Variable, ...], parts: dict[Variable, tuple[Variable, ...]]
 ) -> tuple[Variable, ...]:
     pairs = [parts.get(variable, (variable,)) for variable in variables]
     return tuple(part for pair in pairs for part in pair if part.extent != 1)

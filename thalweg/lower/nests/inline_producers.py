@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -39,14 +38,6 @@ from thalweg.ops.core import basic
 
 #: Adds a nest that stores a value for every element, and returns the buffer it stores to.
 StoreIntermediate = Callable[[Node, IndexTuple, Expr], Buffer]
-
-
-@dataclass(frozen=True, eq=False)
-class PendingCheck:
-    """A runtime check: a condition on data that must hold, or the node fails."""
-
-    condition: Expr
-    node: Node
 
 
 def results_of(node: Node) -> Sequence[Tensor]:
@@ -132,7 +123,8 @@ class Resolver:
         self._spec, self._operands, self._store = spec, operands, store
         self.buffers: dict[Tensor, Buffer] = {}
         self.stream_buffers: dict[Node, Buffer] = {}
-        self.checks: list[PendingCheck] = []
+        #: runtime checks: conditions on data that must hold, or the node fails
+        self.checks: list[tuple[Expr, Node]] = []
         self._elements: dict[tuple[Tensor, tuple[Affine, ...]], Expr] = {}
         self._intermediates: dict[Intermediate, Buffer] = {}
         self._node: Node | None = None
@@ -205,11 +197,10 @@ class Resolver:
         if operand not in self._intermediates:
             assert operand.element is not None
             assert self._node is not None
-            checks, guards, self.guards = list(self.checks), self.guards, 0
-            self.checks.clear()  # they belong to the reader's loops
+            guards, self.guards = self.guards, 0
             value = _Resolution(self).of(operand.element)
             self._intermediates[operand] = self._store(self._node, operand.at, value)
-            self.checks[:], self.guards = checks, guards
+            self.guards = guards
         return self._intermediates[operand]
 
     def _within(self, index: Affine, size: int, raw: Expr) -> Affine:
@@ -232,7 +223,7 @@ class Resolver:
     def require_within(self, index: Affine, size: int, node: Node) -> None:
         """Add the check that an index from data lies in [0, size)."""
         expression = expressed(index)
-        self.checks.append(PendingCheck((expression >= 0) & (expression < size), node))
+        self.checks.append(((expression >= 0) & (expression < size), node))
 
     def require(self, node: Node) -> None:
         """Add the checks that a node's op requires of its inputs' values."""
@@ -243,7 +234,7 @@ class Resolver:
         for check in required:
             condition = _Resolution(self).of(as_expr(check.condition))
             if not isinstance(condition, Const):
-                self.checks.append(PendingCheck(condition, node))
+                self.checks.append((condition, node))
             elif not condition.value and all(v.extent for v in check.variables):
                 raise NotCompiled(node, "its inputs are not what it requires")
 

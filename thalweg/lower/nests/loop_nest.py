@@ -9,22 +9,21 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain
+from itertools import chain, pairwise
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 from thalweg.graph.node import Node
 from thalweg.ir.expr import Const, Expr, Load, Reduce, Scan
-from thalweg.ir.index import Affine, expressed, number, row_major
+from thalweg.ir.index import Affine, FloorMod, expressed, number, row_major
 from thalweg.ir.index import variable as index_of
-from thalweg.ir.kernel import Contraction, KernelRewriter, Store
+from thalweg.ir.kernel import Check, Contraction, KernelRewriter, Store
 from thalweg.ir.loop import Variable, iterations
 from thalweg.ir.rewrite import Rewriter, walk
 from thalweg.lower.memory.buffers import Buffer, View
-from thalweg.lower.nests.inline_producers import PendingCheck
 
 Time = TypeVar("Time", int, tuple[int, int])
 Positions = defaultdict[Buffer, list[int]]  # of the nests that access each buffer, ascending
@@ -54,6 +53,7 @@ class NestTemplate:
     product: Contraction | None = None
     serial: frozenset[Variable] = frozenset()
     is_sealed: bool = False  # matched as it is by a code generator: nothing is fused into it
+    checks: tuple[Check, ...] = ()  # for each node of a nest that does nothing else
 
     @property
     def loads(self) -> dict[Buffer, list[Affine]]:
@@ -78,7 +78,7 @@ class NestTemplate:
         roots += [write.inside for write in self.writes]
         if self.product is not None:
             roots += [self.product.a.value, self.product.b.value]
-        return roots
+        return roots + [check.condition for check in self.checks]
 
     @cached_property
     def buffers(self) -> tuple[Buffer, ...]:
@@ -128,14 +128,14 @@ class LoopNest:
 
     template: NestTemplate
     nodes: tuple[Node, ...]
-    checks: tuple[PendingCheck, ...] = ()
-    aliases: frozenset[Buffer] = frozenset()  # sub-buffers of what it reads, written by other nests
+    #: sub-buffers of what it reads, written by other nests; of a check, variables to be updated
+    aliases: frozenset[Buffer] = frozenset()
     bindings: tuple[View, ...] | None = None  # of the template's buffers; None: to themselves
 
     def with_writes(self, writes: tuple[Store, ...]) -> LoopNest:
         """This nest with other writes."""
         template = NestTemplate(self.variables, writes, self.product, self.serial)
-        return LoopNest(template, self.nodes, self.checks, self.aliases)
+        return LoopNest(template, self.nodes, self.aliases)
 
     def with_template(
         self, template: NestTemplate, new_views: Mapping[Buffer, View] = _NOTHING
@@ -145,7 +145,26 @@ class LoopNest:
         bound = tuple([views[buffer] for buffer in template.buffers])
         is_identity = bound == tuple([(buffer, 0) for buffer in template.buffers])
         bindings = None if is_identity else bound
-        return LoopNest(template, self.nodes, self.checks, self.aliases, bindings)
+        return LoopNest(template, self.nodes, self.aliases, bindings)
+
+    def can_rebind(self, views: Sequence[View]) -> bool:
+        """Whether it may be instantiated on other views than these, all that it accesses."""
+        buffers = {buffer for buffer, _ in views}
+        return self.template.can_rebind and buffers.issuperset(self.template.buffers)
+
+    def rebound(
+        self, old: Sequence[View], new: Sequence[View], nodes: tuple[Node, ...]
+    ) -> LoopNest:
+        """This nest, whose buffers are all among some views, on other views that overlap in the
+        same way."""
+        moved: dict[Buffer, View] = {}
+        for (buffer, start), (new_buffer, new_start) in zip(old, new, strict=True):
+            moved.setdefault(buffer, (new_buffer, new_start - start))
+        bindings: list[View] = []
+        for buffer, shift in self.views:
+            new_buffer, distance = moved[buffer]
+            bindings.append((new_buffer, shift + distance))
+        return LoopNest(self.template, nodes, bindings=tuple(bindings))
 
     @cached_property
     def views(self) -> tuple[View, ...]:
@@ -206,6 +225,11 @@ class LoopNest:
             return product
         return self._rebinding.contraction(product)
 
+    @property
+    def checks(self) -> tuple[Check, ...]:
+        """The conditions that it checks, one for each of its nodes."""
+        return tuple(map(self._rebinding.check, self.template.checks))
+
     def has_factor(self, buffer: Buffer) -> bool:
         """Whether a factor of its product is loaded from a buffer."""
         product = self.product
@@ -223,15 +247,10 @@ class LoopNest:
     def loads(self) -> dict[Buffer, list[Affine]]:
         """The offsets at which each buffer is loaded."""
         loads = self.template.loads
-        if self.bindings is not None:
-            bound = [(*self.bound[buffer], offsets) for buffer, offsets in loads.items()]
-            loads = {buffer: _shifted(offsets, shift) for buffer, shift, offsets in bound}
-        if not self.checks:
+        if self.bindings is None:
             return loads
-        all_loads, _ = _loads_and_size(self._conditions)
-        for buffer, offsets in loads.items():
-            all_loads.setdefault(buffer, []).extend(offsets)
-        return all_loads
+        bound = [(*self.bound[buffer], offsets) for buffer, offsets in loads.items()]
+        return {buffer: _shifted(offsets, shift) for buffer, shift, offsets in bound}
 
     @property
     def load_offsets(self) -> list[Affine]:
@@ -241,33 +260,23 @@ class LoopNest:
     @property
     def spans(self) -> dict[Buffer, Span]:
         """The span of each buffer that it touches."""
-        if self.checks:
-            return spans_of(self.write_offsets, self.loads)
         pairs = zip(self.views, self.template.spans, strict=True)
         return {buffer: (low + shift, high + shift) for (buffer, shift), (low, high) in pairs}
 
     @property
     def expr_size(self) -> int:
-        """The number of distinct expressions in it and its checks."""
-        if not self.checks:
-            return self.template.expr_size
-        return _loads_and_size([*self.template.roots, *self._conditions])[1]
-
-    @property
-    def _conditions(self) -> list[Expr]:
-        return [check.condition for check in self.checks]
+        """The number of distinct expressions in it."""
+        return self.template.expr_size
 
     @property
     def loaded(self) -> list[Buffer]:
         """The buffers it loads from."""
-        loads = self.template.loads
-        return list(self.loads) if self.checks else [self.bound[buffer][0] for buffer in loads]
+        return [self.bound[buffer][0] for buffer in self.template.loads]
 
     @cached_property
     def reads(self) -> frozenset[Buffer]:
         """The buffers it reads, and their sub-buffers."""
-        buffers = [self.bound[buffer][0] for buffer in self.template.read]
-        return frozenset([*buffers, *self.loads] if self.checks else buffers) | self.aliases
+        return self.aliases.union([self.bound[buffer][0] for buffer in self.template.read])
 
     @cached_property
     def targets(self) -> tuple[Buffer, ...]:
@@ -278,31 +287,6 @@ class LoopNest:
     def written(self) -> frozenset[Buffer]:
         """The buffers it writes."""
         return frozenset(self.targets)
-
-
-@dataclass(frozen=True, eq=False)
-class BoundTemplate:
-    """A template over some of a list of views: the position and start of the view of each of its
-    buffers. Instantiated on other views that overlap in the same way."""
-
-    template: NestTemplate
-    positions: tuple[int, ...]
-    starts: tuple[int, ...]
-
-    @classmethod
-    def of(cls, template: NestTemplate, views: Sequence[View]) -> BoundTemplate:
-        """The binding of a template whose buffers are all among these views."""
-        first = {buffer: position for position, (buffer, _) in reversed([*enumerate(views)])}
-        positions = tuple([first[buffer] for buffer in template.buffers])
-        return cls(template, positions, tuple([views[position][1] for position in positions]))
-
-    def instantiate(self, views: Sequence[View], nodes: tuple[Node, ...]) -> LoopNest:
-        """The nest on other views."""
-        bindings: list[View] = []
-        for position, start in zip(self.positions, self.starts, strict=True):
-            buffer, shift = views[position]
-            bindings.append((buffer, shift - start))
-        return LoopNest(self.template, nodes, bindings=tuple(bindings))
 
 
 def users_of(nests: Sequence[LoopNest]) -> tuple[Positions, Positions]:
@@ -343,12 +327,46 @@ class LastAccesses(Generic[Time]):
         return max(times, default=self._never)
 
 
+def hoisted(nests: Sequence[LoopNest], may_move: Callable[[LoopNest], bool]) -> list[LoopNest]:
+    """The nests; those that may move come right after the last one that must precede them."""
+    last, keys = LastAccesses((-1, 0)), list[tuple[int, int]]()
+    for position, nest in enumerate(nests):
+        key = (last.before(nest)[0], position + 1) if may_move(nest) else (position, 0)
+        last.note(nest, key)
+        keys.append(key)
+    return [nests[n] for n in sorted(range(len(nests)), key=keys.__getitem__)]
+
+
 def contiguous_variable(nest: LoopNest) -> Variable | None:
     """The loop along which a nest writes contiguous elements."""
     for variable in reversed(nest.variables):
         if all(offset.factor(variable) == 1 for _, offset in nest.write_offsets):
             return variable
     return None
+
+
+def dense_variables(offset: Affine, size: int) -> tuple[Variable, ...] | None:
+    """The variables of an offset that visits each element of a buffer once, the outermost first;
+    None for other offsets."""
+    variables: list[Variable] = []
+    expected = 1
+    for atom, factor in sorted(offset.terms.items(), key=lambda term: term[1]):
+        if not isinstance(atom, Variable) or factor != expected:
+            return None
+        variables.append(atom)
+        expected *= atom.extent
+    return tuple(variables[::-1]) if offset.constant == 0 and expected == size else None
+
+
+def digits_of(variable: Variable, extent: int, terms: Iterable[FloorMod]) -> tuple[Variable, ...]:
+    """New loops for the digits that quotients and remainders take of an index in range(extent), the
+    outermost first: one loop, if they take no digits of it."""
+    taken = [term for term in terms if variable in term.number.terms]
+    borders = {border for t in taken for border in (t.divisor, t.divisor * t.modulus)}
+    steps = [extent, *sorted([b for b in borders if 1 < b < extent], reverse=True), 1]
+    if any(before % after for before, after in pairwise(steps)):
+        steps = [extent, 1]
+    return tuple([Variable.fresh(before // after) for before, after in pairwise(steps)])
 
 
 def spans_of(

@@ -75,39 +75,10 @@ def _roles(
     return Contraction((), batch, rows, columns, reduced, a, b, dtype, ())
 
 
-def splits_of(part: Reduce, variables: tuple[Variable, ...]) -> dict[Variable, int]:
-    """The variables to split in two for all offsets of a sum of products to be sums of variables,
-    and the inner extent of each.
-
-    Heads of attention that were merged into one axis are read at `k // 64` and `k % 64`: split at
-    64, both are variables.
-    """
-    splits: dict[Variable, int] = {}
-    loops = (*variables, *part.variables)
-    fits = all(_note_split(term, loops, splits) for term in floor_mods(part.body))
-    return splits if fits else {}
-
-
 def floor_mods(root: Expr) -> list[FloorMod]:
     """The quotients and remainders in the offsets that an expression loads at."""
     terms = [term for load in loads_in([root]) for term in load.offset.terms]
     return [term for term in terms if isinstance(term, FloorMod)]
-
-
-def _note_split(
-    term: FloorMod, variables: tuple[Variable, ...], splits: dict[Variable, int]
-) -> bool:
-    """Note the split that a quotient or remainder needs; False if there is none."""
-    terms = list(term.number.terms.items())
-    if len(terms) != 1 or term.number.constant:
-        return False
-    ((variable, factor),) = terms
-    at = term.divisor if term.divisor > 1 else term.modulus
-    if not isinstance(variable, Variable) or variable not in variables or factor != 1:
-        return False
-    if term.divisor > 1 and term.modulus:
-        return False
-    return variable.extent % at == 0 and splits.setdefault(variable, at) == at
 
 
 def _factor(part: Expr) -> Access | None:

@@ -87,8 +87,7 @@ class _ValueSplit(Rewriter):
     def nests_of(self, nest: LoopNest) -> list[LoopNest]:
         """The nests that replace an instance of the template."""
         fresh: dict[Buffer, View] = {buffer: (replace(buffer), 0) for buffer in self._stored}
-        first, *others = [nest.with_template(template, fresh) for template in self._templates]
-        return [first, *(replace(other, checks=()) for other in others)]
+        return [nest.with_template(template, fresh) for template in self._templates]
 
     def _value(self, write: Store) -> Expr:
         self._write = write
@@ -134,7 +133,7 @@ def split_large_selects(nests: Sequence[LoopNest], target: Target) -> list[LoopN
         if is_small or len(template.writes) != 1 or not template.is_plain:
             result.append(nest)
             continue
-        pieces = [] if nest.checks else _split_write(nest.writes[0], target.max_expressions)
+        pieces = _split_write(nest.writes[0], target.max_expressions)
         result += [
             LoopNest(NestTemplate(write.variables, (write,)), nest.nodes, aliases=nest.aliases)
             for write in pieces

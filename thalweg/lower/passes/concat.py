@@ -12,67 +12,60 @@ contiguous ones; on other targets there must be none.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from math import prod
-from typing import Any, NamedTuple
 
 from thalweg.ir.expr import Expr, Load, Select
-from thalweg.ir.index import Affine, FloorMod, Term, bounds_of
+from thalweg.ir.index import Affine, FloorMod, floor_mod, number, row_major, total
 from thalweg.ir.kernel import Store
 from thalweg.ir.loop import Variable
 from thalweg.ir.target import Target
 from thalweg.lower.memory.buffers import Buffer, BufferKind, Pieces, nested_buffers
-from thalweg.lower.nests.loop_nest import LoopNest, NestTemplate, Renaming, users_of
+from thalweg.lower.nests.loop_nest import (
+    LoopNest,
+    NestTemplate,
+    Renaming,
+    dense_variables,
+    digits_of,
+    users_of,
+)
 from thalweg.lower.nests.split import Limits, chosen_ranges
-
-
-class Step(NamedTuple):
-    """A loop of a copy, or a digit of its index: the extent, and the strides in the part and in the
-    whole."""
-
-    count: int
-    inner: int
-    outer: int
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The layout of a tensor inside a whole: its loops with their strides, the outermost first, and
-    its first element."""
+    """The layout of a tensor inside a whole: the extents of its axes, their strides in the whole,
+    and its first element."""
 
-    steps: tuple[Step, ...]
+    axes: tuple[tuple[int, int], ...]  # (extent, stride), the outermost first
     start: int
 
     @property
     def run(self) -> int:
         """The number of contiguous elements."""
-        last = self.steps[-1] if self.steps else Step(1, 1, 1)
-        return last.count if last.outer == 1 else 1
+        run = 1
+        for extent, stride in reversed(self.axes):
+            if stride != run:
+                break
+            run *= extent
+        return run
 
     @property
     def is_contiguous(self) -> bool:
         """Whether the tensor lies in the whole as it is."""
-        return all(step.inner == step.outer for step in self.steps)
+        return self.run == prod(extent for extent, _ in self.axes)
 
     def place(self, offset: Affine) -> Affine | None:
-        """An offset in the tensor as one in the whole; None where that is no affine sum."""
-        start, constant, highest = self.start, offset.constant, list[float]()
-        for step in self.steps:
-            value, constant = divmod(constant, step.inner)
-            start += value * step.outer
-            highest.append(value)
-        terms: dict[Term, int] = {}
-        for atom, factor in offset.terms.items():
-            low, high = bounds_of(atom)
-            level = next((n for n, s in enumerate(self.steps) if factor % s.inner == 0), None)
-            if level is None or factor < 0 or low < 0:
-                return None
-            times = factor // self.steps[level].inner
-            terms[atom] = times * self.steps[level].outer
-            highest[level] += times * high
-        fits = all(value < step.count for value, step in zip(highest, self.steps, strict=True))
-        return Affine(start, terms) if fits and offset.constant >= 0 else None
+        """An offset in the tensor as one in the whole; None where that is no sum of its terms."""
+        parts, rest = [number(self.start)], offset
+        for extent, stride in reversed(self.axes):
+            parts.append(floor_mod(rest, 1, extent).scaled(stride))
+            rest = floor_mod(rest, extent, 0)
+        placed = total(parts)
+        is_inside = rest == number(0) and placed.terms.keys() <= offset.terms.keys()
+        return placed if is_inside else None
 
 
 Layouts = dict[Buffer, Layout]  # of the parts of a whole
@@ -128,7 +121,7 @@ def _layouts(nest: LoopNest, known: dict[NestTemplate, Layouts]) -> Layouts:
     """The layout of each part that a nest copies into a whole; empty if it does anything else.
     Cached by template where all views start at 0."""
     template = nest.template
-    if nest.checks or nest.aliases:
+    if nest.aliases:
         return {}
     if any(shift for _, shift in nest.views):
         return _copied(nest)
@@ -146,7 +139,7 @@ def _copied(nest: LoopNest) -> Layouts:
     (write,) = nest.writes
     layouts: Layouts = {}
     for leaf, limits in chosen_ranges(write.value, {v: (0, v.extent) for v in nest.variables}):
-        layout = _layout(write, leaf, limits) if isinstance(leaf, Load) else None
+        layout = layout_of(write, leaf, limits) if isinstance(leaf, Load) else None
         if layout is None or not isinstance(leaf, Load) or leaf.buffer in layouts:
             return {}
         layouts[leaf.buffer] = layout
@@ -162,7 +155,7 @@ def concat_in_place(nests: Sequence[LoopNest], pieces: Pieces, target: Target) -
     writers, readers = users_of(nests)
     result: list[LoopNest | None] = list(nests)
     known: dict[NestTemplate, Layouts] = {}
-    templates: dict[Any, tuple[NestTemplate, Buffer] | None] = {}
+    writing = cache(partial(_template_writing, target=target))
     for position, copy in enumerate(nests):
         parts = _layouts(copy, known)
         if not parts or not fixed.isdisjoint(parts):
@@ -177,60 +170,44 @@ def concat_in_place(nests: Sequence[LoopNest], pieces: Pieces, target: Target) -
             continue
         producers = dict.fromkeys(writers[part][0] for part in parts)
         changed = {
-            number: _writing_to_whole(result[number], parts, whole, templates, target)
-            for number in producers
+            writer: _writing_to_whole(result[writer], parts, whole, writing) for writer in producers
         }
-        for number in others:
-            is_copy = bool(_layouts(nests[number], known))
-            reader = None if is_copy else changed.get(number, result[number])
-            changed[number] = _reading_from_whole(reader, parts, whole)
+        for reader in others:
+            is_copy = bool(_layouts(nests[reader], known))
+            before = None if is_copy else changed.get(reader, result[reader])
+            changed[reader] = _reading_from_whole(before, parts, whole)
         if None not in changed.values():
             result[position] = None
-            for number, nest in changed.items():
-                result[number] = nest
+            for other, nest in changed.items():
+                result[other] = nest
     return [nest for nest in result if nest is not None]
-
-
-def _layout(write: Store, leaf: Load, limits: Limits) -> Layout | None:
-    steps = steps_of(write, leaf, limits)
-    if steps is None:
-        return None
-    merged: list[Step] = []
-    for step in steps:
-        if merged and merged[-1].outer == step.count * step.outer:  # contiguous rows
-            step = step._replace(count=merged.pop().count * step.count)
-        merged.append(step)
-    return Layout(tuple(merged), first_offset(write.offset, limits))
 
 
 def _writing_to_whole(
     producer: LoopNest | None,
     parts: Mapping[Buffer, Layout],
     whole: Buffer,
-    templates: dict[Any, tuple[NestTemplate, Buffer] | None],
-    target: Target,
+    writing: Callable[..., tuple[NestTemplate, Buffer] | None],
 ) -> LoopNest | None:
-    """A producer that writes to the whole; instances of one template stay instances of one
-    template. None where it cannot."""
+    """A producer that writes to the whole; None where it cannot."""
     if producer is None:
         return None
     layouts = tuple(parts.get(buffer) for buffer in producer.targets)
     shifts = [producer.bound[write.buffer][1] for write in producer.template.writes]
     if any(layout and shift for layout, shift in zip(layouts, shifts, strict=True)):
         return None
-    key = producer.template, layouts
-    if key not in templates:
-        template = _template_writing_to_whole(producer.template, layouts, whole, target)
-        templates[key] = None if template is None else (template, whole)
-    found = templates[key]
-    return None if found is None else producer.with_template(found[0], {found[1]: (whole, 0)})
+    found = writing(producer.template, layouts)
+    return found and producer.with_template(found[0], {found[1]: (whole, 0)})
 
 
-def _template_writing_to_whole(
-    template: NestTemplate, layouts: Sequence[Layout | None], whole: Buffer, target: Target
-) -> NestTemplate | None:
+def _template_writing(
+    template: NestTemplate, layouts: Sequence[Layout | None], target: Target
+) -> tuple[NestTemplate, Buffer] | None:
+    """A template that writes some of its results to a whole, and the whole."""
     writes: list[Store] = []
-    for write, layout in zip(template.writes, layouts, strict=True):
+    pairs = list(zip(template.writes, layouts, strict=True))
+    whole = next(replace(write.buffer) for write, layout in pairs if layout)
+    for write, layout in pairs:
         if layout is None:
             writes.append(write)
             continue
@@ -240,15 +217,15 @@ def _template_writing_to_whole(
         if offset is None or not _is_written_once([write]) or (template.product and is_short):
             return None
         writes.append(replace(write, buffer=whole, offset=offset))
-    return replace(template, writes=tuple(writes))
+    return replace(template, writes=tuple(writes)), whole
 
 
 def _reading_from_whole(
     reader: LoopNest | None, parts: Mapping[Buffer, Layout], whole: Buffer
 ) -> LoopNest | None:
-    """A nest that reads the parts from the whole. None for a contraction, a nest with checks, or
+    """A nest that reads the parts from the whole. None for a contraction, a check, or
     offsets that are not affine in the whole."""
-    if reader is None or reader.product is not None or reader.checks:
+    if reader is None or reader.product is not None or reader.template.checks:
         return None
     new_offsets = {
         (buffer, offset): layout.place(offset)
@@ -271,70 +248,24 @@ def _reading_from_whole(
 # Offsets
 
 
-def steps_of(write: Store, leaf: Load, limits: Limits) -> list[Step] | None:
-    """The loops by which a copy visits all elements of a part in order, the outermost first."""
-    buffer = leaf.buffer
-    if buffer.dtype != write.buffer.dtype or buffer is write.buffer:
+def layout_of(write: Store, leaf: Load, limits: Limits) -> Layout | None:
+    """The layout of a part that a copy goes through, each element once; None for other copies."""
+    buffer, whole = leaf.buffer, write.buffer
+    if (
+        buffer.dtype != whole.dtype
+        or buffer is whole
+        or not write.offset.terms.keys() <= limits.keys()
+    ):
         return None
-    target, digits = write.offset.terms, _digits_of(leaf.offset, limits)
-    if digits is None or not target.keys() <= limits.keys():
+    renamed = Renaming({v: _in_digits(v, *ends, leaf.offset) for v, ends in limits.items()})
+    read, written = renamed.place(leaf.offset), renamed.place(write.offset)
+    variables = dense_variables(read, buffer.size)
+    if variables is None or written.variables != frozenset(variables):
         return None
-    steps = [Step(n, inner, target.get(v, 0) * divisor) for v, divisor, n, inner in digits]
-    steps.sort(key=lambda step: step.inner, reverse=True)
-    dense = [prod(step.count for step in steps[n + 1 :]) for n in range(len(steps))]
-    if [step.inner for step in steps] != dense or prod(s.count for s in steps) != buffer.size:
-        return None
-    return steps
+    return Layout(tuple([(v.extent, written.factor(v)) for v in variables]), written.constant)
 
 
-def first_offset(offset: Affine, limits: Limits) -> int:
-    """An offset at the least values of all indices."""
-    return offset.constant + sum(limits[atom][0] * f for atom, f in offset.terms.items())  # pyright: ignore[reportArgumentType] - the caller saw that all atoms are variables
-
-
-def _digits_of(offset: Affine, limits: Limits) -> list[tuple[Variable, int, int, int]] | None:
-    """An offset as a sum of digits of indices: the index, divisor, extent and stride of each. None
-    if it is no such sum, or does not start at zero."""
-    digits: dict[Variable, dict[int, tuple[int, int]]] = {v: {} for v in limits}
-    start = offset.constant
-    for atom, factor in offset.terms.items():
-        number, divisor, modulus = _digit(atom)
-        if number not in digits or divisor in digits[number]:
-            return None
-        digits[number][divisor] = modulus, factor
-        value = limits[number][0] // divisor
-        start += factor * (value % modulus if modulus else value)
-    steps: list[tuple[Variable, int, int, int]] = []
-    for variable, (low, high) in limits.items():
-        changing = _changing_digits(digits[variable], low, high)
-        if changing is None:
-            return None
-        steps += [(variable, *digit) for digit in changing]
-    return None if start else steps
-
-
-def _digit(atom: Any) -> tuple[Any, int, int]:
-    """A term as a digit of an index: the index, the divisor and the modulus (0: none)."""
-    if isinstance(atom, FloorMod) and atom.number.sole_term is not None:
-        return atom.number.sole_term, atom.divisor, atom.modulus
-    return atom, 1, 0
-
-
-def _changing_digits(
-    digits: Mapping[int, tuple[int, int]], low: int, high: int
-) -> list[tuple[int, int, int]] | None:
-    """The divisor, extent and stride of the digits that change while an index runs from `low` to
-    `high`. None if they do not determine the index."""
-    changing: list[tuple[int, int, int]] = []
-    divisor, remaining = 1, high - low
-    while remaining > 1:
-        modulus, factor = digits.get(divisor, (1, 0))
-        count = min(modulus, remaining) if modulus else remaining
-        first = low // divisor % modulus if modulus else 0
-        if count == 1 or remaining % count or first + count > (modulus or count):
-            return None
-        changing.append((divisor, count, factor))
-        divisor, remaining = divisor * count, remaining // count
-    unused = digits.keys() - {divisor for divisor, _, _ in changing}
-    stays = all(low // divisor == (high - 1) // divisor for divisor in unused)
-    return changing if stays else None
+def _in_digits(variable: Variable, low: int, high: int, offset: Affine) -> Affine:
+    """An index that runs from `low` to `high`, by the digits of it that an offset has."""
+    terms = [term for term in offset.terms if isinstance(term, FloorMod)]
+    return number(low) + row_major(digits_of(variable, high - low, terms))

@@ -22,15 +22,13 @@ from typing import Any
 
 from thalweg.graph.node import Node
 from thalweg.ir.expr import Expr, Index, Load
-from thalweg.ir.index import Affine, FloorMod, number, row_major, unraveled
-from thalweg.ir.index import variable as index_of
+from thalweg.ir.index import Affine, FloorMod, row_major, unraveled
 from thalweg.ir.kernel import Store
 from thalweg.ir.loop import Variable, iterations
-from thalweg.ir.rewrite import free_variables, loads_in, walk
+from thalweg.ir.rewrite import free_variables, walk
 from thalweg.ir.target import Target
 from thalweg.lower.memory.buffers import Buffer, BufferKind, View
 from thalweg.lower.nests.loop_nest import (
-    BoundTemplate,
     LastAccesses,
     LoopNest,
     NestTemplate,
@@ -60,18 +58,19 @@ class _Fusion:
     def __init__(self, target: Target) -> None:
         self.nests: list[LoopNest | None] = []
         self._last = LastAccesses(-1)
-        self._fused = _FusedTemplates(target)
-        self._pairs = target.pairs_sums
+        self._target = target
+        #: by templates and the overlaps of their buffers: what fusing gave, and the views of both
+        self._known: dict[Any, tuple[LoopNest | None, Sequence[View]]] = {}
         self._single: dict[Any, int] = {}  # positions of column sums without a partner, by shape
 
     def add(self, nest: LoopNest) -> None:
-        form = _column_sum_shape(nest) if self._pairs else None
+        form = _column_sum_shape(nest) if self._target.pairs_sums else None
         partner = self._single.pop(form, None)
         for position in [*self._candidates(nest), *([] if partner is None else [partner])]:
             target = self.nests[position]
             if target is None:
                 continue
-            fused = self._fused.of(target, nest)
+            fused = self._fused(target, nest)
             if fused is None:
                 continue
             if self._last.before(nest) <= position:
@@ -85,6 +84,18 @@ class _Fusion:
         if form is not None:
             self._single[form] = len(self.nests)
         self._append(nest)
+
+    def _fused(self, first: LoopNest, second: LoopNest) -> LoopNest | None:
+        """Both nests fused, or None where that is illegal or unprofitable."""
+        if not all(_is_instance(nest) for nest in (first, second)):
+            return _fused(first, second, self._target)
+        views = first.views + second.views
+        key = (first.template, second.template, *_overlaps(views))
+        if key not in self._known:
+            self._known[key] = _fused(first, second, self._target), views
+            return self._known[key][0]
+        fused, known_views = self._known[key]
+        return fused and fused.rebound(known_views, views, _joined_nodes(first, second))
 
     def _append(self, nest: LoopNest) -> None:
         self._last.note(nest, len(self.nests))
@@ -105,7 +116,7 @@ def _column_sum_shape(nest: LoopNest) -> Any:
     """The extents of a nest that sums few columns of many rows; None for other nests. Two nests of
     the same extents become one kernel, with half the launches."""
     template = nest.template
-    if not template.is_plain or not template.has_reductions or nest.checks:
+    if not template.is_plain or not template.has_reductions:
         return None
     extents = {tuple(v.extent for v in part.variables) for part in outermost(template.values)}
     if len(extents) != 1:
@@ -115,30 +126,9 @@ def _column_sum_shape(nest: LoopNest) -> Any:
     return (nest.domain, reduced) if is_long else None
 
 
-class _FusedTemplates:
-    """Fuses pairs of nests; cached by their templates and the overlaps of their buffers."""
-
-    def __init__(self, target: Target) -> None:
-        self._target = target
-        self._known: dict[Any, BoundTemplate | None] = {}
-
-    def of(self, first: LoopNest, second: LoopNest) -> LoopNest | None:
-        """Both nests fused, or None where that is illegal or unprofitable."""
-        if not all(_is_instance(nest) for nest in (first, second)):
-            return _fused(first, second, self._target)
-        views = first.views + second.views
-        key = (first.template, second.template, *_overlaps(views))
-        if key not in self._known:
-            fused = _fused(first, second, self._target)
-            self._known[key] = fused and BoundTemplate.of(fused.template, views)
-            return fused
-        known = self._known[key]
-        return known and known.instantiate(views, _joined_nodes(first, second))
-
-
 def _is_instance(nest: LoopNest) -> bool:
     """Whether a nest is fully described by its template and views."""
-    return not nest.checks and not nest.aliases and nest.template.can_rebind
+    return not nest.aliases and nest.template.can_rebind
 
 
 def _overlaps(views: Sequence[View]) -> list[tuple[int, int]]:
@@ -158,8 +148,7 @@ def _joined_nodes(first: LoopNest, second: LoopNest) -> tuple[Node, ...]:
 
 def _joined(template: NestTemplate, first: LoopNest, second: LoopNest) -> LoopNest:
     """The nest of a template that does what both nests do."""
-    checks, aliases = first.checks + second.checks, first.aliases | second.aliases
-    return LoopNest(template, _joined_nodes(first, second), checks, aliases)
+    return LoopNest(template, _joined_nodes(first, second), first.aliases | second.aliases)
 
 
 def _fused(first: LoopNest, second: LoopNest, target: Target) -> LoopNest | None:
@@ -185,46 +174,23 @@ def _fused(first: LoopNest, second: LoopNest, target: Target) -> LoopNest | None
     stores: dict[Buffer, list[Store]] = defaultdict(list)
     for write in first.writes:
         stores[write.buffer].append(write)
-    if not _is_aligned(first, second, stores, renamed) or _checks_results(first, second):
-        return None
-    return _merge(first, second, stores, indices)
+    is_aligned = _is_aligned(first, second, stores, renamed)
+    return _merge(first, second, stores, indices) if is_aligned else None
 
 
 def _matched_loops(second: LoopNest, first: LoopNest) -> Substitution | None:
-    """The variables of the second nest in terms of those of the first: of equal loops, or of loops
-    that collapse to equal ones, if every offset stays affine. None where there is no such match."""
+    """The variables of the second nest in terms of those of the first: of equal loops, or of the
+    same number of iterations, if every offset stays affine. None where there is no such match."""
     if first.domain == second.domain:
         return renaming(second.variables, first.variables)
     if not first.written & second.reads:
         return None
     if any(w.variables != second.variables or w.inside is not None for w in second.writes):
         return None
-    indices = _collapsed(second.variables, first.variables)
-    return indices if indices is not None and _keeps_affine(second, Renaming(indices)) else None
-
-
-def _collapsed(
-    variables: Sequence[Variable], others: Sequence[Variable]
-) -> dict[Variable, Affine] | None:
-    """Loops in terms of other loops, where each loop of one side is one or several of the other
-    side, collapsed; None where they do not match."""
-    loops = [v for v in variables if v.extent != 1]
-    other_loops = [v for v in others if v.extent != 1]
-    indices = {v: number(0) for v in variables if v.extent == 1}
-    while loops and other_loops:
-        group, other_group = [loops.pop()], [other_loops.pop()]
-        while (count := iterations(group)) != (other_count := iterations(other_group)):
-            side, remaining = (group, loops) if count < other_count else (other_group, other_loops)
-            if not remaining or not count or not other_count:
-                return None
-            side.insert(0, remaining.pop())
-        if len(group) == 1:
-            indices[group[0]] = row_major(other_group)
-        elif len(other_group) == 1:
-            indices |= unraveled(index_of(other_group[0]), group)
-        else:
-            return None
-    return None if loops or other_loops else indices
+    if iterations(second.variables) != iterations(first.variables):
+        return None
+    indices = unraveled(row_major(first.variables), second.variables)
+    return indices if _keeps_affine(second, Renaming(indices)) else None
 
 
 def _keeps_affine(nest: LoopNest, renamed: Renaming) -> bool:
@@ -257,12 +223,6 @@ def _is_aligned(
     return not (first.has_reductions and first.reads & second.written)
 
 
-def _checks_results(first: LoopNest, second: LoopNest) -> bool:
-    """Whether the second has checks on what the first writes: these must run between the two."""
-    read = loads_in(check.condition for check in second.checks)
-    return any(load.buffer in first.written for load in read)
-
-
 def _merge(
     first: LoopNest,
     second: LoopNest,
@@ -291,7 +251,7 @@ def _without_dead(nests: list[LoopNest]) -> list[LoopNest]:
     live_template = cache(_live_template)
     for nest in reversed(nests):
         is_live = [b.kind is not BufferKind.TEMPORARY or b in alive for b in nest.targets]
-        if not any(is_live) and not nest.checks:
+        if not any(is_live) and not nest.template.checks:
             continue
         if not all(is_live):
             nest = nest.with_template(live_template(nest.template, tuple(is_live)))
@@ -340,9 +300,7 @@ def _row_fusion(
                 return earlier, position, _fused_rows(first, second)
             other_reads = second.reads - first.written
             is_free = other_reads.isdisjoint(written) and second.written.isdisjoint(read | written)
-            if is_free and not second.checks:
-                return earlier, earlier, _fused_rows(first, second)
-            return None
+            return (earlier, earlier, _fused_rows(first, second)) if is_free else None
         read |= first.reads
         written |= first.written
     return None
@@ -365,8 +323,6 @@ def _can_fuse_rows(first: LoopNest, second: LoopNest, target: Target) -> bool:
     if not _reduces_rows(first) or not _has_only_row_reductions(second, rows):
         return False
     if first.reads & second.written or first.written & second.written:
-        return False
-    if _checks_results(first, second):
         return False
     buffers = first.loads.keys() | second.loads.keys() | first.written | second.written
     if first.expr_size + second.expr_size > target.max_expressions:

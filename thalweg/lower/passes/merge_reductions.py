@@ -158,9 +158,8 @@ def _merged(
     rename = Renaming(onto, lambda part: value if part is chain else None)
     writes = (rename.store(total.writes[0]),)
     nodes = tuple(dict.fromkeys(n for nest in (*products, total) for n in nest.nodes))
-    checks = tuple(n for nest in (*products, total) for n in nest.checks)
     aliases = frozenset(f.load.buffer for c in contractions for f in (c.a, c.b))
-    return LoopNest(NestTemplate(first.variables, writes, product), nodes, checks, aliases)
+    return LoopNest(NestTemplate(first.variables, writes, product), nodes, aliases)
 
 
 def _merged_factor(factors: Sequence[Access], steps: Variable, pieces: Pieces) -> Access | None:

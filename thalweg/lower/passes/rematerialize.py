@@ -24,7 +24,7 @@ from thalweg.ir.rewrite import Replace, free_variables, loads_in, walk
 from thalweg.ir.target import Target
 from thalweg.lower.cost import element_cost, worth_rematerializing
 from thalweg.lower.memory.buffers import Buffer, BufferKind, Pieces, nested_buffers, temporary_bytes
-from thalweg.lower.nests.loop_nest import LoopNest, Renaming, users_of
+from thalweg.lower.nests.loop_nest import LoopNest, Renaming, dense_variables, users_of
 from thalweg.lower.nests.reductions import outermost
 from thalweg.platform.dtype_traits import is_narrow_float
 
@@ -78,7 +78,7 @@ class _Rematerialization:
         for position in range(len(self._nests)):
             while self._rematerialize_one(position):
                 pass  # removing one write may allow removing another
-        return [nest for nest in self._nests if nest.template.writes or nest.checks]
+        return [nest for nest in self._nests if nest.template.roots]
 
     def _rematerialize_one(self, position: int) -> bool:
         """Rematerialize one of a nest's values, if possible."""
@@ -140,7 +140,7 @@ class _Rematerialization:
     def _value(self, position: int, write: Store) -> _Value | None:
         """The value of a write as an expression over buffers, including the nest's other
         results."""
-        variables = _dense_variables(write.offset, write.buffer.size)
+        variables = dense_variables(write.offset, write.buffer.size)
         if variables is None or isinstance(write.value, Const):
             return None
         stored = {
@@ -268,19 +268,6 @@ class _RowInlining(_Rematerialization):
         return None
 
 
-def _dense_variables(offset: Affine, size: int) -> tuple[Variable, ...] | None:
-    """The variables of an offset that visits each element of a buffer once, the outermost first;
-    None for other offsets."""
-    variables: list[Variable] = []
-    expected = 1
-    for atom, factor in sorted(offset.terms.items(), key=lambda term: term[1]):
-        if not isinstance(atom, Variable) or factor != expected:
-            return None
-        variables.append(atom)
-        expected *= atom.extent
-    return tuple(variables[::-1]) if offset.constant == 0 and expected == size else None
-
-
 def _loads(value: Expr) -> set[Buffer] | None:
     """The buffers that an expression loads from; None if it has reductions, or loads at offsets
     that are not sums of variables."""
@@ -321,11 +308,11 @@ def _recomputing(nest: LoopNest, value: _Value) -> LoopNest | None:
 
 
 def _loads_elsewhere(nest: LoopNest, buffer: Buffer) -> bool:
-    """Whether a nest loads a buffer outside its values: in a factor, an offset or a check."""
+    """Whether a nest loads a buffer outside its values: in a factor or an offset."""
     product = nest.product
     roots: list[Expr | None] = [] if product is None else [product.a.value, product.b.value]
     roots += [part for write in nest.writes for part in (*write.offset.parts, write.inside)]
-    return _reads([*roots, *(check.condition for check in nest.checks)], buffer)
+    return _reads(roots, buffer)
 
 
 def _load_count(nest: LoopNest, buffer: Buffer) -> int:
@@ -353,7 +340,7 @@ def _storing(nest: LoopNest, value: _Value, copy: Buffer) -> LoopNest | None:
     if not all(write.is_plain for write in nest.writes):
         return None
     for offset in _aligned_offsets(nest, value):
-        variables = _dense_variables(offset, copy.size)
+        variables = dense_variables(offset, copy.size)
         if variables is None or set(variables) != {v for v in first.variables if v.extent > 1}:
             continue
         expression = value.at(offset)

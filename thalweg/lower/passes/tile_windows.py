@@ -81,7 +81,7 @@ def _tiled(nest: LoopNest, target: Target) -> LoopNest:
 
 def _is_plain(nest: LoopNest) -> bool:
     is_whole = all(write.variables == nest.variables for write in nest.writes)
-    return nest.template.is_plain and not nest.checks and is_whole
+    return nest.template.is_plain and is_whole
 
 
 def _has_windows(nest: LoopNest) -> bool:
