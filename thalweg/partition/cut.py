@@ -142,15 +142,6 @@ class _Builder:
                     before |= sends
         return self.sent.keys() - used
 
-    def map_pruned(self, node: Node, pruned: Node, copy: Node) -> None:
-        """Map a control node to the copy of its pruned form. A trace may take any output of the
-        node: those that are pruned are mapped to the first of the copy."""
-        del self.rewriter.nodes[pruned]
-        self.rewriter.nodes[node] = copy
-        copy.original = node
-        for tensor in {*node.outputs}.difference(pruned.outputs):
-            self.rewriter.tensors[tensor] = copy.outputs[0]
-
     def argument(self, tensor: Tensor) -> Tensor:
         """A placeholder for a tensor from outside of the step."""
         op = Argument(dtype=tensor.dtype, given_shape=tensor.shape)
@@ -187,20 +178,22 @@ class _Partitioner:
         part = self.part(self._placement[node])
         # Outputs of a control node that nothing needs cause no transfers.
         pruned = prune_loop_vars(node, self._wanted.get(node, ())) if is_control(node) else node
-        static = [tensor for tensor in pruned.inputs if self._fold_static(tensor, part)]
         for tensor in pruned.inputs:
-            self._local(tensor, node, part)
-        borrowed = self._borrowed(pruned, part)
-        data_inputs = {tensor.op for tensor in pruned.inputs if tensor not in self._fed}
-        data_inputs -= {tensor.op for tensor in borrowed if tensor.op.inputs}
-        data_inputs -= {tensor.op for tensor in static}
-        after = self._after(set(self._order[node]) - data_inputs, part)
+            self._fold_static(tensor, part)
+        inputs = [self._local(tensor, node, part) for tensor in pruned.inputs]
+        pairs = zip(pruned.inputs, inputs, strict=True)
+        producers = {tensor.op for tensor, local in pairs if self._is_edge(tensor, local, part)}
+        after = self._after(set(self._order[node]) - producers, part)
         arrivals = [each for each in after if isinstance(each.op, transfers.Receiving)]
-        copy = part.rewriter.copy(pruned, f"{self._name(node)}/", arrivals)
-        if pruned is not node:
-            part.map_pruned(node, pruned, copy)
-        part.order[copy] = after | {tensor.op for tensor in copy.inputs}
-        self._unmap(pruned, part, borrowed | (self._fed.keys() & set(node.outputs)))
+        controls = tuple(dict.fromkeys([*part.rewriter.mapped(pruned.controls), *arrivals]))
+        copy = part.graph.copied(pruned, tuple(inputs), controls, f"{self._name(node)}/")
+        copy.original = node
+        part.order[copy] = after | {tensor.op for tensor in inputs}
+        part.rewriter.nodes[node] = copy
+        # A trace may take any output of a control node: the first stands for those that are pruned.
+        outputs = dict(zip(pruned.outputs, copy.outputs, strict=True))
+        unfed = (tensor for tensor in node.outputs if tensor not in self._fed)
+        part.rewriter.tensors.update((t, outputs.get(t, copy.outputs[0])) for t in unfed)
 
     def _name(self, node: Node) -> str:
         """A name that is unique in the step: nodes that the optimiser derived from one node have
@@ -212,41 +205,32 @@ class _Partitioner:
             name = self._names[node] = f"{node.name}/_{number}" if number else node.name
         return name
 
-    def _borrowed(self, node: Node, part: _Builder) -> set[Tensor]:
-        """The inputs of a node that are references to variables of other tasks."""
-        tensors, nodes = part.rewriter.tensors, {*part.borrowed.values()}
-        return {tensor for tensor in node.inputs if tensors[tensor].op in nodes}
-
-    def _unmap(self, node: Node, part: _Builder, others: Collection[Tensor]) -> None:
-        """Remove mappings that hold for this node only: of variables on other devices, which each
-        reader reads anew at its place in the order, and of `others`."""
-        tensors = part.rewriter.tensors
-        references = {tensor for tensor in node.inputs if tensor.dtype.is_ref_dtype}
-        read = {tensor for tensor in references if not tensors[tensor].dtype.is_ref_dtype}
-        for tensor in read.union(others):
-            del tensors[tensor]
-
     # Values
 
     def _local(self, tensor: Tensor, reader: Node, part: _Builder) -> Tensor:
-        """The tensor of a partition that a tensor of the step is mapped to."""
-        tensors = part.rewriter.tensors
-        if tensor not in tensors:
-            tensors[tensor] = self._import(tensor, reader, part)
-        return tensors[tensor]
+        """The tensor of a partition for a tensor of the step. A variable on another device is read
+        anew by each reader, at its place in the order."""
+        local = part.rewriter.tensors.get(tensor)
+        if local is None:
+            local = self._import(tensor, reader, part)
+            is_read = tensor.dtype.is_ref_dtype and not local.dtype.is_ref_dtype
+            if not (is_read or local.op in part.borrowed.values()):
+                part.rewriter.tensors[tensor] = local
+        return local
 
-    def _fold_static(self, tensor: Tensor, part: _Builder) -> bool:
-        """Map a tensor whose value follows from static shapes to a constant; whether it does. Its
-        readers can then be compiled although the shape is of another region."""
-        if tensor in part.static:
-            return True
-        value = None if tensor in self._fed else _static_value(tensor)
-        if value is None:
-            return False
-        op = Const(value=value, dtype=tensor.dtype)
-        part.rewriter.tensors[tensor] = part.add(op, tensor.op, ()).outputs[0]
-        part.static.add(tensor)
-        return True
+    def _is_edge(self, tensor: Tensor, local: Tensor, part: _Builder) -> bool:
+        """Whether the readers of a tensor in a partition come after its node."""
+        is_forwarded = local.op in part.borrowed.values() and tensor.op.inputs
+        return not (tensor in self._fed or tensor in part.static or is_forwarded)
+
+    def _fold_static(self, tensor: Tensor, part: _Builder) -> None:
+        """Map a tensor whose value follows from static shapes to a constant. Its readers can then
+        be compiled although the shape is of another region."""
+        value = None if tensor in self._fed or tensor in part.static else _static_value(tensor)
+        if value is not None:
+            op = Const(value=value, dtype=tensor.dtype)
+            part.rewriter.tensors[tensor] = part.add(op, tensor.op, ()).outputs[0]
+            part.static.add(tensor)
 
     def _import(self, tensor: Tensor, reader: Node, part: _Builder) -> Tensor:
         """A feed, constant or received tensor of a partition for a tensor of the step."""
