@@ -93,7 +93,7 @@ VALUES = [
     (("a", "b"), "list", None),
     ((tf.int32, tf.string), "list", None),
     ((), "list", AttributeKind("i", is_list=True)),
-    (b"\xff", "s", AttributeKind("s", is_text=False)),
+    (b"\xff", "s", AttributeKind("s", type_name="bytes")),
 ]
 
 

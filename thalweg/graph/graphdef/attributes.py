@@ -33,11 +33,12 @@ class FunctionName(str):
 
 @dataclass(frozen=True)
 class AttributeKind:
-    """The kind of an attribute: its field of AttrValue, and whether it is a list."""
+    """The kind of an attribute: its field of AttrValue, whether it is a list, and the annotated
+    type of its values where this matters: bytes, bodies and tensors of bodies."""
 
     field: str
     is_list: bool = False
-    is_text: bool = True
+    type_name: str = ""
 
     @property
     def op_def_type(self) -> str:
@@ -66,7 +67,7 @@ def _kind_of_annotation(annotation: str, names: Mapping[str, Any]) -> AttributeK
         return AttributeKind("func", inner is not None)
     if type_name not in _FIELD_OF_TYPE:
         return None
-    return AttributeKind(_FIELD_OF_TYPE[type_name], inner is not None, type_name != "bytes")
+    return AttributeKind(_FIELD_OF_TYPE[type_name], inner is not None, type_name)
 
 
 def kind_of(value: Any) -> AttributeKind:
@@ -107,7 +108,7 @@ def decode(proto: Any, kind: AttributeKind | None = None) -> Any:
     field = proto.WhichOneof("value")
     if field is None:
         return None
-    is_text = kind is None or kind.is_text
+    is_text = kind is None or kind.type_name != "bytes"
     if field != "list":
         return _decode_item(getattr(proto, field), field, is_text)
     for inner, values in proto.list.ListFields():
@@ -168,4 +169,4 @@ _FIELDS: dict[str, _Field] = {
     "placeholder": _Field((), str, str),
 }
 _FIELD_OF_TYPE = {t.__name__: name for name, field in _FIELDS.items() for t in field.types}
-_FIELD_OF_TYPE["Array"] = "tensor"
+_FIELD_OF_TYPE.update(Array="tensor", Body="func", Tensor="s")  # what stands for a body is its name

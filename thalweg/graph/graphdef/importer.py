@@ -129,15 +129,10 @@ def _canonical(name: str) -> str:
     """`node` as `node:0`; control inputs unchanged."""
     if name.startswith("^"):
         return name
-    node, index = _parse_tensor_name(name)
-    return f"{node}:{index}"
-
-
-def _parse_tensor_name(name: str) -> tuple[str, int]:
     node, colon, index = name.partition(":")
     if colon and not index.isdigit():
         raise ValueError(f"Cannot convert {name!r} to a tensor name.")
-    return node, int(index or 0)
+    return f"{node}:{int(index or 0)}"
 
 
 @dataclass(eq=False)
@@ -153,8 +148,8 @@ class _Importer:
     def __post_init__(self, definitions: Iterable[Any]) -> None:
         forms = [form for node in definitions for form in reference_forms(node)]
         self.protos: dict[str, Any] = {form.name: form for form in forms}
-        self.sources = {
-            name: [_canonical(source) for source in proto.input]
+        self.sources: dict[str, list[str]] = {
+            name: list(proto.input if self.is_body else map(_canonical, proto.input))
             for name, proto in self.protos.items()
         }
         self.used: set[str] = set()  # keys of the input map
@@ -173,25 +168,26 @@ class _Importer:
     def check_input_map(self) -> None:
         """Raise a ValueError if the input map has names that the GraphDef has not."""
         unused = sorted(self.input_map.keys() - self.used)
-        unused = [key for key in unused if not self._has_output(key)]
+        unused = [key for key in unused if self.output(key) is None]
         if unused:
             raise ValueError(
                 f"Attempted to map inputs that were not found in graph_def: [{', '.join(unused)}]"
             )
 
-    def _has_output(self, name: str) -> bool:
-        node, index = _parse_tensor_name(name)
-        return index < len(self.outputs.get(node, ()))
-
     def element(self, name: str) -> Any:
         """The node or tensor with a name in the GraphDef."""
-        node_name, colon, index = name.partition(":")
+        element = self.output(name) if ":" in name else self.nodes.get(name)
+        if element is None:
+            raise ValueError(f"Requested return_element {name!r} not found in graph_def.")
+        return element
+
+    def output(self, name: str) -> Tensor | None:
+        """The output `node:index`, or as named in functions, if there is one."""
+        node_name, _, place = name.partition(":")
         node = self.nodes.get(node_name)
-        if node is not None and not colon:
-            return node
-        if node is not None and index.isdigit() and int(index) < len(node.outputs):
-            return node.outputs[int(index)]
-        raise ValueError(f"Requested return_element {name!r} not found in graph_def.")
+        index = functions.output_index(node, place) if node and self.is_body else place
+        outputs = self.outputs.get(node_name, ())
+        return outputs[int(index)] if index.isdecimal() and int(index) < len(outputs) else None
 
     # Topological order
 
@@ -246,7 +242,7 @@ class _Importer:
         for name, proto in self.protos.items():
             for index, source in enumerate(self.sources[name]):
                 if self._is_back_edge(proto, source):
-                    tensor = self._tensor(proto, source)
+                    tensor = self.tensor(proto, source)
                     operators["update_input"](self.nodes[name], index, tensor)
 
     # One node
@@ -267,7 +263,7 @@ class _Importer:
     def _create(self, proto: Any) -> Node:
         sources = self.sources[proto.name]
         forward = self._forward_sources(proto, node_defs.current_input_order(proto, sources))
-        inputs = [self._tensor(proto, source) for source in forward]
+        inputs = [self.tensor(proto, source) for source in forward]
         controls = [self._control(proto, s) for s in sources if s.startswith("^")]
         if self.library.callee(proto) is not None or functional.functional_kind(proto) is not None:
             return self._create_composite(proto, inputs, controls)
@@ -356,29 +352,36 @@ class _Importer:
         self, proto: Any, block: type[Op], values: Mapping[str, Any], inputs: Sequence[Tensor]
     ) -> Op:
         fields = {
-            field: self._field(proto, block, field, values[name])
+            field: self._field(proto, block, field, values[name], inputs)
             for field in block.fields
             if (name := block.graphdef_names.get(field, field)) in values
         }
-        for field in functions.traced_fields(block):
-            fields[field] = functions.traced_tensor(inputs[0].op, as_str(fields[field]))
         try:
             return block(**fields)
         except TypeError as error:
             raise node_defs.invalid(proto, str(error)) from None
 
-    def _field(self, proto: Any, block: type[Op], field: str, value: Any) -> Any:
-        decoded = attributes.decode(value, attributes.kinds(block).get(field))
-        is_body = field in functions.body_fields(block)
-        return self._bodies(proto, decoded) if is_body else self.library.resolve(decoded)
+    def _field(
+        self, proto: Any, block: type[Op], field: str, value: Any, inputs: Sequence[Tensor]
+    ) -> Any:
+        kind = attributes.kinds(block).get(field)
+        decoded = attributes.decode(value, kind)
+        type_name = "" if kind is None else kind.type_name
+        if type_name == "Tensor":
+            return functions.traced_tensor(inputs[0].op, decoded)
+        return self._resolved(proto, decoded, type_name == "Body")
 
-    def _bodies(self, proto: Any, names: Any) -> Any:
-        """The body of a function, or those of a tuple of functions."""
-        if isinstance(names, tuple):
-            return tuple(self._bodies(proto, name) for name in cast("tuple[Any, ...]", names))
-        if not isinstance(names, attributes.FunctionName):
-            raise node_defs.invalid(proto, f"Expected the name of a function, not {names!r}.")
-        return self.library.function(names).body
+    def _resolved(self, proto: Any, value: Any, is_body: bool) -> Any:
+        """An attribute with functions, or their bodies, in place of their names."""
+        if isinstance(value, tuple):
+            items = cast("tuple[Any, ...]", value)
+            return tuple(self._resolved(proto, item, is_body) for item in items)
+        if isinstance(value, attributes.FunctionName):
+            function = self.library.function(value)
+            return function.body if is_body else function
+        if is_body:
+            raise node_defs.invalid(proto, f"Expected the name of a function, not {value!r}.")
+        return value
 
     def _annotations(
         self, proto: Any, block: type[Op], values: Mapping[str, Any]
@@ -407,14 +410,17 @@ class _Importer:
             renamed.append(_COLOCATION + self.names[peer].encode())
         return renamed
 
-    def _tensor(self, proto: Any, source: str) -> Tensor:
+    def tensor(self, proto: Any, source: str) -> Tensor:
+        """The tensor that a node takes as an input."""
         if source in self.input_map:
             self.used.add(source)
             return self.input_map[source]
-        name, index = _parse_tensor_name(source)
-        if not self._has_output(source):
+        tensor = self.output(source)
+        if tensor is None and self.is_body:
+            raise functions.missing_name(source)
+        if tensor is None:
             raise node_defs.invalid(proto, f"Input tensor {source!r} not found in graph_def.")
-        return self.outputs[name][index]
+        return tensor
 
     def _control(self, proto: Any, source: str) -> Node:
         node = self.nodes.get(source[1:])
@@ -433,14 +439,6 @@ class _Library:
         self.producer = {op.name: op for op in producer_op_list.op} if producer_op_list else {}
         if self._protos:
             functional.check_expansion(proto.node, self._protos)
-
-    def resolve(self, value: Any) -> Any:
-        """An attribute with function names replaced by functions."""
-        if isinstance(value, attributes.FunctionName):
-            return self.function(value)
-        if not isinstance(value, tuple):
-            return value
-        return tuple(map(self.resolve, cast("tuple[Any, ...]", value)))
 
     def proto(self, name: str) -> Any:
         """The FunctionDef with a name."""
@@ -487,31 +485,16 @@ class _Library:
             raise ValueError(
                 f"the function {name!r} takes {len(signature.input_arg)} inputs, not {len(inputs)}."
             )
-        starts = {node.name: self._starts(node) for node in proto.node_def}
-        pairs = zip(signature.input_arg, inputs, strict=True)
-        arguments = {f"{argument.name}:0": tensor for argument, tensor in pairs}
-        nodes = [
-            node_defs.with_inputs(n, [functions.flat_name(source, starts) for source in n.input])
-            for n in proto.node_def
-        ]
-        importer = _Importer(graph, nodes, arguments, self, is_body=True)
+        names = (argument.name for argument in signature.input_arg)
+        arguments = dict(zip(names, inputs, strict=True))
+        importer = _Importer(graph, proto.node_def, arguments, self, is_body=True)
         importer.build()
-        names = [functions.flat_name(proto.ret[out.name], starts) for out in signature.output_arg]
-        outputs = [
-            arguments[name] if name in arguments else functions.find_tensor(importer.outputs, name)
-            for name in names
-        ]
+        outputs = [importer.tensor(proto, proto.ret[out.name]) for out in signature.output_arg]
         targets = [proto.control_ret[output] for output in signature.control_output]
         missing = [target for target in targets if target not in importer.nodes]
         if missing:
             raise functions.missing_name(missing[0])
         return outputs, [importer.nodes[target] for target in targets]
-
-    def _starts(self, node: Any) -> dict[str, int]:
-        if self.callee(node) is not None or functional.functional_kind(node) is not None:
-            return {"output": 0}
-        (*_, form) = reference_forms(node)
-        return functions.output_starts(form, node_defs.block_of(form, self.op_dict))
 
 
 def _argument_dtype(argument: Any) -> DType:
