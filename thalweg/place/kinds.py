@@ -21,11 +21,6 @@ CPU = frozenset({"CPU"})
 ANY = frozenset({"CPU", "GPU"})
 
 
-def cpu_only(node: Node) -> frozenset[str]:
-    """The kinds of devices that may run a node in a process without GPUs."""
-    return node.op.device_kinds
-
-
 def kinds_of(node: Node) -> frozenset[str]:
     """The kinds of devices that may run a node."""
     return ANY if _runs_on_gpu(node) else node.op.device_kinds

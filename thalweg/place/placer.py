@@ -24,7 +24,7 @@ from thalweg.graph.subgraph import Argument
 from thalweg.ops.core.basic import Const, Identity
 from thalweg.place.devices import accelerated_first, without_device
 from thalweg.place.groups import Group, Groups, colocated_inputs
-from thalweg.place.kinds import ANY, cpu_only, kinds_of
+from thalweg.place.kinds import ANY
 from thalweg.platform import tf_logging
 from thalweg.platform.caches import Bounded
 
@@ -37,10 +37,8 @@ class Placer:
     def __init__(self, devices: Sequence[str], soft: bool = False) -> None:
         self.devices = tuple(devices)  # names
         self._devices = accelerated_first(self.devices)
-        self._kinds = self._devices.kinds
-        self._kinds_of = kinds_of if "GPU" in self._kinds.values() else cpu_only
         self._soft = soft
-        self._groups = Groups(soft, self._kinds_of)
+        self._groups = Groups(soft)
         # A list is an object of its process: all nodes that use it must be on one task.
         self._handle_dtypes = {resource, variant} if self._devices.span_tasks else {resource}
         self._node_count = 0  # nodes of the graph that are placed
@@ -65,8 +63,7 @@ class Placer:
         """The only device, which must satisfy the node's request."""
         device = self._single.get(node.device)
         if device is None:
-            group = Group(self._soft, node, self._kinds_of(node))
-            device = self._single[node.device] = self._feasible_device(group)
+            device = self._single[node.device] = self._feasible_device(Group(self._soft, node))
         return device
 
     def _device(self, node: Node) -> str:
@@ -103,8 +100,7 @@ class Placer:
             for tensor in (*handles, *traced):
                 self._groups.union(tensor.op, node, overrides=True)
         for body in node.op.bodies:
-            first = len(node.inputs) - len(body.arguments)
-            self._outer.update(zip(body.arguments, node.inputs[first:], strict=True))
+            self._outer.update(body.bound(node))
         for inner in _inner_nodes(node):
             self._add_to_groups(inner)
 
@@ -130,7 +126,7 @@ class Placer:
     def _supporting_device(self, group: Group, preferred: str) -> str:
         """The preferred device, or the first one that has all kernels of a group."""
         names = (preferred, *self._devices.names)
-        return next((name for name in names if self._kinds[name] in group.kinds), preferred)
+        return next((name for name in names if self._devices.kinds[name] in group.kinds), preferred)
 
     def _common_device(self, nodes: Iterable[Node]) -> str:
         """The only device that nodes, and those inside them, require; "" if there is none."""
