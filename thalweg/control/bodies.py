@@ -31,7 +31,6 @@ class ControlOp(Op, abstract=True):
     effects = ()  # derived from the bodies
     stateful = True  # the bodies may be
     chooses_gradients = True
-    of_process = True
 
     @property
     def blocking(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride] - as its bodies do

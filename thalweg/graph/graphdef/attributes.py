@@ -33,8 +33,8 @@ class FunctionName(str):
 
 @dataclass(frozen=True)
 class AttributeKind:
-    """The kind of an attribute: its field of AttrValue, whether it is a list, and the annotated
-    type of its values where this matters: bytes, bodies and tensors of bodies."""
+    """The kind of an attribute: its field of AttrValue, whether it is a list, and the name of the
+    annotated type of its values."""
 
     field: str
     is_list: bool = False
@@ -103,21 +103,16 @@ def _op_proto(op: Op | FunctionName) -> Any:
     return proto
 
 
-def decode(proto: Any, kind: AttributeKind | None = None) -> Any:
-    """The value of an AttrValue: lists as tuples, text as str unless the kind says bytes."""
+def decode(proto: Any) -> Any:
+    """The value of an AttrValue: lists as tuples, bytes as text where they are text."""
     field = proto.WhichOneof("value")
     if field is None:
         return None
-    is_text = kind is None or kind.type_name != "bytes"
     if field != "list":
-        return _decode_item(getattr(proto, field), field, is_text)
+        return _FIELDS[field].decode(getattr(proto, field))
     for inner, values in proto.list.ListFields():
-        return tuple(_decode_item(item, inner.name, is_text) for item in values)
+        return tuple(map(_FIELDS[inner.name].decode, values))
     return ()
-
-
-def _decode_item(value: Any, field: str, is_text: bool) -> Any:
-    return _FIELDS[field].decode(value) if is_text or field != "s" else value
 
 
 def _decode_function(value: Any) -> Op | FunctionName:

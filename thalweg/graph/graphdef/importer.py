@@ -364,8 +364,8 @@ class _Importer:
     def _field(
         self, proto: Any, block: type[Op], field: str, value: Any, inputs: Sequence[Tensor]
     ) -> Any:
+        decoded = attributes.decode(value)
         kind = attributes.kinds(block).get(field)
-        decoded = attributes.decode(value, kind)
         type_name = "" if kind is None else kind.type_name
         if type_name == "Tensor":
             return functions.traced_tensor(inputs[0].op, decoded)
