@@ -53,7 +53,7 @@ def add_node(
     inputs, grouped, bound, counts = convert_inputs(op, arguments, base_name)
     if not _all_inside(graph, inputs):
         inputs = _capture_inputs(graph, inputs)
-        grouped = op.parsed.group(inputs, counts or _counts(op, grouped))
+        grouped = op.parsed.group(inputs, counts or op.parsed.counts(len(inputs)))
     dtypes, shapes = _outputs(op, grouped, bound, base_name)
     annotations = None if counts is None else {"_counts": counts}
     override = graph.gradient_override(op.type_name)
@@ -186,11 +186,6 @@ def _eager_constant(tensor: Any) -> Tensor:
     return convert_to_tensor(tensor.numpy(), tensor.dtype)
 
 
-def _counts(op: Op, grouped: Sequence[Any]) -> tuple[int, ...]:
-    declared = op.parsed.inputs
-    return tuple(len(v) if a.is_list else 1 for a, v in zip(declared, grouped, strict=True))
-
-
 def _flat(grouped: Sequence[Any]) -> list[Any]:
     flat: list[Any] = []
     for value in grouped:
@@ -222,8 +217,9 @@ def convert_inputs(
     _check_types(op, declared, grouped, bound, name)
     if not op.parsed.has_lists:
         return tuple(grouped), grouped, bound, None
-    ambiguous = sum(a.is_list for a in declared) > 1
-    return tuple(_flat(grouped)), grouped, bound, _counts(op, grouped) if ambiguous else None
+    is_ambiguous = sum(a.is_list for a in declared) > 1
+    counts = tuple([len(_flat([value])) for value in grouped]) if is_ambiguous else None
+    return tuple(_flat(grouped)), grouped, bound, counts
 
 
 def _dtypes(arguments: Sequence[Any]) -> tuple[DType, ...] | None:

@@ -34,7 +34,8 @@ MakeBody = Callable[[str, Sequence[ArgumentType]], Body]
 
 
 class ControlNode(NamedTuple):
-    """A control node to create. `invariants` are the outputs that are inputs of it, by index."""
+    """A control node to create. `invariants` are the outputs that are inputs of it, by ascending
+    index."""
 
     op: Op
     inputs: tuple[Any, ...]

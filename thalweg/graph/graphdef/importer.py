@@ -78,11 +78,7 @@ def import_graph_def(
         producer_op_list = protos.as_message(producer_op_list, protos.OpList)
     with name_scope(name, "import", list(replacements.values())) as scope:
         graph = get_default_graph()
-        graph.graph_def_versions = Versions(
-            proto.versions.producer,
-            proto.versions.min_consumer,
-            list(proto.versions.bad_consumers),
-        )
+        graph.graph_def_versions = Versions.of(proto.versions)
         tensors = _convert_input_map(replacements, scope)
         importer = _Importer(graph, proto.node, tensors, _Library(proto, op_dict, producer_op_list))
         importer.build()
@@ -265,8 +261,9 @@ class _Importer:
         forward = self._forward_sources(proto, node_defs.current_input_order(proto, sources))
         inputs = [self.tensor(proto, source) for source in forward]
         controls = [self._control(proto, s) for s in sources if s.startswith("^")]
-        if self.library.callee(proto) is not None or functional.functional_kind(proto) is not None:
-            return self._create_composite(proto, inputs, controls)
+        callee = functional.called_function(proto, self.library.protos)
+        if callee is not None or functional.functional_kind(proto) is not None:
+            return self._create_composite(proto, inputs, controls, callee)
         takes_reference = any(tensor.dtype.is_ref_dtype for tensor in inputs)
         op_name = reference_op(proto, takes_reference)
         block = node_defs.block_of(proto, self.library.op_dict, op_name)
@@ -294,11 +291,12 @@ class _Importer:
 
     # NodeDefs that become several nodes
 
-    def _create_composite(self, proto: Any, inputs: list[Tensor], controls: list[Node]) -> Node:
+    def _create_composite(
+        self, proto: Any, inputs: list[Tensor], controls: list[Node], callee: str | None
+    ) -> Node:
         """The node of a call, whose function is inlined, or of a conditional or loop."""
         name = f"{self.names[proto.name]}/"
         with self._scopes(proto, controls), self.graph.name_scope(name):
-            callee = self.library.callee(proto)
             if callee is not None:
                 outputs, targets = self.library.call(callee, self.graph, inputs)
                 return self._alias_outputs(proto, name, outputs, targets)
@@ -307,13 +305,12 @@ class _Importer:
                 control = functional.while_loop(proto, function, inputs, self.library.body)
             else:
                 control = functional.conditional(proto, inputs, self.library.body)
-            invariants = control.invariants
-            if not invariants:
+            if not control.invariants:
                 return self._add(control.op, control.inputs, name)
             node = self._add(control.op, control.inputs, "loop")
-            varying = iter(node.outputs)
-            indices = range(len(node.outputs) + len(invariants))
-            outputs = [invariants[i] if i in invariants else next(varying) for i in indices]
+            outputs = list(node.outputs)
+            for index, tensor in control.invariants.items():
+                outputs.insert(index, tensor)
             return self._alias_outputs(proto, name, outputs, [node])
 
     def _alias_outputs(
@@ -433,22 +430,18 @@ class _Library:
     """The function library of a GraphDef: a function is inlined at a call, or built as a body."""
 
     def __init__(self, proto: Any, op_dict: Any, producer_op_list: Any) -> None:
-        self._protos = {function.signature.name: function for function in proto.library.function}
+        self.protos = {function.signature.name: function for function in proto.library.function}
         self._functions: dict[str, functions.Lambda] = {}
         self.op_dict: Mapping[str, Any] | None = op_dict
         self.producer = {op.name: op for op in producer_op_list.op} if producer_op_list else {}
-        if self._protos:
-            functional.check_expansion(proto.node, self._protos)
+        if self.protos:
+            functional.check_expansion(proto.node, self.protos)
 
     def proto(self, name: str) -> Any:
         """The FunctionDef with a name."""
-        if name not in self._protos:
+        if name not in self.protos:
             raise ValueError(f"graph_def is invalid: its library has no function {name!r}.")
-        return self._protos[name]
-
-    def callee(self, node: Any) -> str | None:
-        """The function that a node calls; None if it is no call."""
-        return functional.called_function(node, self._protos)
+        return self.protos[name]
 
     def function(self, name: str) -> functions.Lambda:
         """The function with a name, as an attribute of ops."""

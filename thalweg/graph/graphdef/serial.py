@@ -26,11 +26,7 @@ protos.publish("TensorProto", "TensorShapeProto", "TensorInfo")
 
 def graph_def(graph: Graph, from_version: int | None = None, add_shapes: bool = False) -> Any:
     """The GraphDef of a graph, or of the nodes after its first `from_version` ones."""
-    versions = graph.graph_def_versions
-    proto = protos.GraphDef()
-    proto.versions.producer = versions.producer
-    proto.versions.min_consumer = versions.min_consumer
-    proto.versions.bad_consumers.extend(versions.bad_consumers)
+    proto = protos.GraphDef(versions=vars(graph.graph_def_versions))
     size = 0
     nodes = _exported_nodes(graph, from_version or 0)
     for node in nodes:

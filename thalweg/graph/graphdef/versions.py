@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from thalweg.public import publish_value
 from thalweg.version import __version__
@@ -22,6 +23,11 @@ class Versions:
     producer: int = GRAPH_DEF_VERSION
     min_consumer: int = GRAPH_DEF_VERSION_MIN_CONSUMER
     bad_consumers: list[int] = field(default_factory=lambda: list[int]())
+
+    @classmethod
+    def of(cls, proto: Any) -> Versions:
+        """The versions in a GraphDef."""
+        return cls(proto.producer, proto.min_consumer, list(proto.bad_consumers))
 
     def check(self) -> None:
         """Raise a ValueError unless this library reads such graphs."""
