@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from numpy.typing import NDArray
 
 from thalweg.control.liveness import Needs, is_control, prune_loop_vars
-from thalweg.graph.analysis.evaluate import flat_arrays
+from thalweg.graph.analysis.evaluate import known_outputs
 from thalweg.graph.analysis.order import Order
 from thalweg.graph.build import add_node
 from thalweg.graph.device import DeviceSpec
@@ -91,7 +91,7 @@ def partition(
     """The partitions of a step, by device."""
     needs = Needs(dict.fromkeys(feeds))
     needs.run(fetches, targets)
-    partitioner = _Partitioner(nodes, feeds, placement, order, needs.wanted)
+    partitioner = _Partitioner(feeds, placement, order, needs.wanted)
     for node in nodes:
         if not is_replicated(node):
             partitioner.copy(node)
@@ -153,13 +153,11 @@ class _Partitioner:
 
     def __init__(
         self,
-        nodes: Sequence[Node],
         feeds: Sequence[Tensor],
         placement: Placement,
         order: Order,
         wanted: Mapping[Node, Collection[Tensor]],
     ) -> None:
-        self._nodes = set(nodes)
         self._wanted = wanted  # the needed outputs of control nodes
         self._fed = {tensor: number for number, tensor in enumerate(feeds)}
         self._placement, self._order = placement, order
@@ -238,7 +236,7 @@ class _Partitioner:
         if tensor in self._fed:
             argument = part.feeds[self._fed[tensor]] = part.argument(tensor)
             return argument
-        if node not in self._nodes:  # an input that a control node does not need
+        if node not in self._order:  # an input that a control node does not need
             return part.argument(tensor)
         if is_replicated(node):
             copy = part.rewriter.copy(node)
@@ -354,11 +352,8 @@ class _Partitioner:
 def _static_value(tensor: Tensor) -> Array | None:
     """The value of a tensor that follows from static shapes: of `shape`, `size` or `rank`."""
     node = tensor.op
-    known: Any = getattr(node.op, "known_value", None)
-    if known is None or not node.op.of_shapes or not node.inputs:
-        return None
-    values = known(*node.grouped(node.inputs))
-    return None if values is None else flat_arrays(values)[tensor.value_index]
+    values = known_outputs(node) if node.op.of_shapes and node.inputs else None
+    return None if values is None else values[tensor.value_index]
 
 
 def _is_large_read(tensor: Tensor) -> bool:
