@@ -165,15 +165,9 @@ def _capture_inputs(graph: Graph, inputs: Iterable[Tensor]) -> tuple[Tensor, ...
             captured.append(tensor)
         elif tensor.op.graph.is_eager and not root(graph).is_eager:
             captured.append(_eager_constant(tensor))
-        elif isinstance(graph, SubGraph):
-            _open_graph(tensor)
-            captured.append(graph.capture(tensor))
         else:
             _open_graph(tensor)
-            raise ValueError(
-                f"{tensor!r} (made at {tensor.op.origin}) must be from the same graph as the other "
-                "inputs. Build both under one `with graph.as_default()`"
-            )
+            captured.append(graph.capture(tensor))
     return tuple(captured)
 
 

@@ -516,6 +516,15 @@ class Graph:
         with self._override(**scopes), self.control_dependencies(None):
             yield
 
+    def capture(self, tensor: Tensor) -> Tensor:
+        """The tensor of this graph with the value of a tensor; a ValueError if there is none."""
+        if tensor.op.graph is self:
+            return tensor
+        raise ValueError(
+            f"{tensor!r} (made at {tensor.op.origin}) must be from the same graph as the other "
+            "inputs, or from one around it. Build both under one `with graph.as_default()`"
+        )
+
     def outside(self, inner: Tensor) -> Tensor | None:
         """The tensor of the outer graph that `inner` captures, if it is a capture."""
         return None
