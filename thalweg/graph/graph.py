@@ -511,9 +511,10 @@ class Graph:
 
     @contextmanager
     def with_scopes_of(self, inner: Graph) -> Generator[None]:
-        """New nodes get the name scope and devices of an inner graph, and no control inputs."""
+        """Make this the default graph. New nodes get the name scope and devices of an inner graph,
+        and no control inputs."""
         scopes = {"_scope": inner._scope, "_devices": inner._devices}
-        with self._override(**scopes), self.control_dependencies(None):
+        with self.as_default(), self._override(**scopes), self.control_dependencies(None):
             yield
 
     def capture(self, tensor: Tensor) -> Tensor:

@@ -7,8 +7,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from thalweg import protos
 from thalweg.graph import dtypes
 from thalweg.graph.dtypes import DType
+from thalweg.graph.graphdef.tensor_proto import make_tensor_proto
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import REGISTRY, Op
 from thalweg.graph.signature import Argument
@@ -94,6 +96,14 @@ def with_inputs(node: Any, inputs: Sequence[str]) -> Any:
     copy.CopyFrom(node)
     copy.input[:] = inputs
     return copy
+
+
+def constant_def(name: str, value: Any, dtype: DType, device: str = "") -> Any:
+    """The NodeDef of a constant."""
+    node = protos.NodeDef(name=name, op="Const", device=device)
+    node.attr["dtype"].type = dtype.as_datatype_enum
+    node.attr["value"].tensor.CopyFrom(make_tensor_proto(value, dtype))
+    return node
 
 
 # Ops of other versions
