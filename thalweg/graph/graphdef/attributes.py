@@ -58,6 +58,17 @@ def kinds(op: type[Op]) -> dict[str, AttributeKind]:
     return {name: kind for name in op.fields if (kind := annotated.get(name)) is not None}
 
 
+def all_kinds(op: type[Op]) -> dict[str, AttributeKind]:
+    """The kinds of the type variables, list lengths and fields of an op, by name."""
+    variables: dict[str, AttributeKind] = {}
+    for argument in op.parsed.inputs + op.parsed.outputs:
+        if argument.count:
+            variables[argument.count] = AttributeKind("i")
+        if argument.fixed is None:
+            variables.setdefault(argument.type, AttributeKind("type", argument.is_mixed))
+    return variables | kinds(op)
+
+
 def _kind_of_annotation(annotation: str, names: Mapping[str, Any]) -> AttributeKind | None:
     """The kind of an annotation, given the names of its module."""
     inner = re.fullmatch(r"(?:tuple|list|Sequence)\[(\w+).*\]", annotation)

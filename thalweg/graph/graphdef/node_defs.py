@@ -10,6 +10,7 @@ from typing import Any
 from thalweg import protos
 from thalweg.graph import dtypes
 from thalweg.graph.dtypes import DType
+from thalweg.graph.graphdef import attributes
 from thalweg.graph.graphdef.tensor_proto import make_tensor_proto
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import REGISTRY, Op
@@ -85,9 +86,7 @@ def block_of(proto: Any, op_dict: Mapping[str, Any] | None, op: str | None = Non
 
 def attribute_names(block: type[Op]) -> set[str]:
     """The names in a GraphDef of the attributes that a block defines."""
-    arguments = block.parsed.inputs + block.parsed.outputs
-    own = {*block.fields, *block.parsed.type_names, *(a.count for a in arguments if a.count)}
-    return {block.graphdef_names.get(name, name) for name in own}
+    return {block.graphdef_names.get(name, name) for name in attributes.all_kinds(block)}
 
 
 def with_inputs(node: Any, inputs: Sequence[str]) -> Any:

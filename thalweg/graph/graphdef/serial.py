@@ -5,7 +5,7 @@ The messages are TensorFlow's, so that its tools can read them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from thalweg import protos
@@ -96,7 +96,7 @@ def op_def(op: type[Op]) -> Any:
     proto = protos.OpDef(name=op.type_name, is_stateful=op.stateful, is_commutative=op.commutative)
     proto.input_arg.extend(_argument(op, argument) for argument in op.parsed.inputs)
     proto.output_arg.extend(_argument(op, argument) for argument in op.parsed.outputs)
-    for name, kind in _attribute_kinds(op):
+    for name, kind in attributes.all_kinds(op).items():
         proto.attr.append(_attribute(op, name, kind))
     return proto
 
@@ -112,17 +112,6 @@ def _argument(op: type[Op], argument: Argument) -> Any:
         proto.type_attr = type_name
     proto.number_attr = argument.count
     return proto
-
-
-def _attribute_kinds(op: type[Op]) -> Iterator[tuple[str, AttributeKind]]:
-    """The distinct type variables, list lengths and fields of an op."""
-    kinds: dict[str, AttributeKind] = {}
-    for argument in op.parsed.inputs + op.parsed.outputs:
-        if argument.count:
-            kinds[argument.count] = AttributeKind("i")
-        if argument.fixed is None:
-            kinds.setdefault(argument.type, AttributeKind("type", argument.is_mixed))
-    yield from (kinds | attributes.kinds(op)).items()
 
 
 def _attribute(op: type[Op], name: str, kind: AttributeKind) -> Any:
