@@ -265,23 +265,14 @@ def _convert(op: Op, argument: Argument, value: Any, bound: dict[str, Any], name
     dtype = argument.fixed or (None if argument.is_mixed else bound.get(argument.type))
     if argument.is_list:
         return _convert_list(op, argument, value, bound, dtype)
-    if isinstance(value, IndexedSlices) or argument.is_ref:
-        tensor = convert_to_tensor(value, dtype, as_ref=argument.is_ref)
-    else:
-        tensor = _convert_value(op, argument, value, dtype, name)
-    bound.setdefault(argument.type, tensor.dtype.base_dtype)
-    return tensor
-
-
-def _convert_value(
-    op: Op, argument: Argument, value: Any, dtype: DType | None, name: str
-) -> Tensor:
-    """Convert a Python value; an error names the op and the input."""
-    value_name = None if argument.fixed is not None else f"{name.rstrip('/')}/{argument.name}"
+    is_unnamed = argument.fixed is not None or isinstance(value, IndexedSlices)
+    value_name = None if is_unnamed else f"{name.rstrip('/')}/{argument.name}"
     try:
-        return convert_to_tensor(value, dtype, name=value_name)
+        tensor = convert_to_tensor(value, dtype, value_name, as_ref=argument.is_ref)
     except (TypeError, ValueError) as error:
         raise _conversion_error(op, argument, value, dtype, error) from error
+    bound.setdefault(argument.type, tensor.dtype.base_dtype)
+    return tensor
 
 
 def _conversion_error(
