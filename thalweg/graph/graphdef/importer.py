@@ -155,12 +155,6 @@ class _Importer:
         #: the tensors to use as the outputs of a node, usually its own
         self.outputs: dict[str, Sequence[Tensor]] = {}
 
-    def build(self) -> None:
-        """Create all nodes."""
-        for name in self.protos:
-            self._build_with_inputs(name)
-        self._close_loops()
-
     def check_input_map(self) -> None:
         """Raise a ValueError if the input map has names that the GraphDef has not."""
         unused = sorted(self.input_map.keys() - self.used)
@@ -187,9 +181,9 @@ class _Importer:
 
     # Topological order
 
-    def _build_with_inputs(self, name: str) -> None:
-        """Create a node after those it depends on, without recursion: graphs are deep."""
-        pending = [name]
+    def build(self) -> None:
+        """Create all nodes, each after those it depends on. No recursion: graphs are deep."""
+        pending = [*reversed(self.protos)]
         waiting: set[str] = set()
         while pending:
             current = pending[-1]
@@ -207,6 +201,7 @@ class _Importer:
                 node = self.nodes[current] = self._build(self.protos[current])
                 self.outputs.setdefault(current, node.outputs)
             pending.pop()
+        self._close_loops()
 
     def _missing(self, name: str) -> list[str]:
         proto = self.protos[name]

@@ -13,7 +13,7 @@ from thalweg.graph.dtypes import DType
 from thalweg.graph.graph import Graph
 from thalweg.graph.graphdef import attributes, functions
 from thalweg.graph.graphdef.attributes import AttributeKind
-from thalweg.graph.node import Node, Tensor, operators
+from thalweg.graph.node import Node, operators
 from thalweg.graph.op import Op
 from thalweg.graph.signature import Argument
 
@@ -73,7 +73,8 @@ def groups(graph: Graph) -> list[tuple[Node, list[Node]]]:
 def node_def(node: Node, add_shapes: bool = False) -> Any:
     """The NodeDef of a node, with the names of the functions that are its sub-graphs."""
     proto = protos.NodeDef(name=node.name, op=node.type, device=node.device)
-    proto.input.extend(input_name(tensor) for tensor in node.inputs)
+    # The name of a tensor as an input has no index if it is 0.
+    proto.input.extend(t.name if t.value_index else t.op.name for t in node.inputs)
     proto.input.extend(f"^{control.name}" for control in node.control_inputs)
     kinds, names = attributes.kinds(type(node.op)), node.op.graphdef_names
     for name, value in node.attributes().items():
@@ -84,11 +85,6 @@ def node_def(node: Node, add_shapes: bool = False) -> Any:
         shapes = [tensor.shape for tensor in node.outputs]
         proto.attr["_output_shapes"].CopyFrom(attributes.encode(shapes))
     return proto
-
-
-def input_name(tensor: Tensor) -> str:
-    """The name of a tensor as a NodeDef's input: without the index if it is 0."""
-    return tensor.name if tensor.value_index else tensor.op.name
 
 
 def op_def(op: type[Op]) -> Any:
