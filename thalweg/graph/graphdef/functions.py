@@ -171,8 +171,3 @@ def output_index(node: Node, place: str) -> str:
     starts = dict(_output_starts(node))
     start = starts.get(output, 0 if len(starts) == 1 else None)
     return "" if start is None or not (index or "0").isdecimal() else str(start + int(index or 0))
-
-
-def missing_name(name: str) -> ValueError:
-    """The error for a name that a function does not define."""
-    return ValueError(f"graph_def is invalid: a function uses {name!r}, which it lacks.")

@@ -154,6 +154,12 @@ class _Importer:
         self.nodes: dict[str, Node] = {}
         #: the tensors to use as the outputs of a node, usually its own
         self.outputs: dict[str, Sequence[Tensor]] = {}
+        self.back_edges: list[
+            tuple[Any, int, str]
+        ] = []  # of loops: the node, its input, the source
+        for proto in self.protos.values():
+            if proto.op in _LOOP_STARTS:
+                self._cut_back_edges(proto)
 
     def check_input_map(self) -> None:
         """Raise a ValueError if the input map has names that the GraphDef has not."""
@@ -201,40 +207,34 @@ class _Importer:
                 node = self.nodes[current] = self._build(self.protos[current])
                 self.outputs.setdefault(current, node.outputs)
             pending.pop()
-        self._close_loops()
+        for proto, index, source in self.back_edges:
+            operators["update_input"](self.nodes[proto.name], index, self.tensor(proto, source))
 
     def _missing(self, name: str) -> list[str]:
-        proto = self.protos[name]
         needed = [
             source.lstrip("^").partition(":")[0]
             for source in self.sources[name]
-            if source not in self.input_map and not self._is_back_edge(proto, source)
+            if source not in self.input_map
         ]
         return [node for node in needed if node in self.protos and node not in self.nodes]
 
     # Loops
 
-    def _is_back_edge(self, proto: Any, source: str) -> bool:
-        """Whether an input of a node closes a loop."""
-        if proto.op not in _LOOP_STARTS or source in self.input_map:
-            return False
-        source_proto = self.protos.get(source.partition(":")[0])
-        return source_proto is not None and source_proto.op in _LOOP_ENDS
-
-    def _forward_sources(self, proto: Any, sources: list[str]) -> list[str]:
-        """The inputs of a node, back edges replaced for now by another input."""
-        forward = [s for s in sources if not self._is_back_edge(proto, s)]
-        if len(forward) < len(sources) and not forward:
+    def _cut_back_edges(self, proto: Any) -> None:
+        """Replace the inputs of a Merge that close loops, for now, by another input."""
+        sources = self.sources[proto.name]
+        data = [source for source in sources if not source.startswith("^")]
+        forward = [source for source in data if not self._ends_loop(source)]
+        if data and not forward:
             raise node_defs.invalid(proto, "A Merge needs an input that is not a NextIteration.")
-        return [forward[0] if self._is_back_edge(proto, source) else source for source in sources]
+        for index, source in enumerate(data):
+            if self._ends_loop(source):
+                self.back_edges.append((proto, index, source))
+                sources[index] = forward[0]
 
-    def _close_loops(self) -> None:
-        """Connect the back edges."""
-        for name, proto in self.protos.items():
-            for index, source in enumerate(self.sources[name]):
-                if self._is_back_edge(proto, source):
-                    tensor = self.tensor(proto, source)
-                    operators["update_input"](self.nodes[name], index, tensor)
+    def _ends_loop(self, source: str) -> bool:
+        node = self.protos.get(source.partition(":")[0])
+        return source not in self.input_map and node is not None and node.op in _LOOP_ENDS
 
     # One node
 
@@ -253,23 +253,23 @@ class _Importer:
 
     def _create(self, proto: Any) -> Node:
         sources = self.sources[proto.name]
-        forward = self._forward_sources(proto, node_defs.current_input_order(proto, sources))
-        inputs = [self.tensor(proto, source) for source in forward]
-        controls = [self._control(proto, s) for s in sources if s.startswith("^")]
+        data = node_defs.current_input_order(proto, sources)
+        inputs = [self.tensor(proto, source) for source in data]
+        controls = [self.control(proto, s) for s in sources if s.startswith("^")]
         callee = functional.called_function(proto, self.library.protos)
         if callee is not None or functional.functional_kind(proto) is not None:
             return self._create_composite(proto, inputs, controls, callee)
         takes_reference = any(tensor.dtype.is_ref_dtype for tensor in inputs)
         op_name = reference_op(proto, takes_reference)
         block = node_defs.block_of(proto, self.library.op_dict, op_name)
-        values = dict(proto.attr)
+        known, defaults = node_defs.attribute_names(block), self.library.defaults.get(proto.op, {})
+        values = {n: v for n, v in proto.attr.items() if n in known or v != defaults.get(n)}
         passes_handle = op_name != proto.op
         if passes_handle:
             values.pop("T", None)
-        self._drop_newer_defaults(proto, block, values)
         op = self._op(proto, block, values, inputs)
-        counts = node_defs.check_inputs(proto, block, values, forward, inputs)
-        annotations = self._annotations(proto, block, values)
+        counts = node_defs.check_inputs(proto, block, values, data, inputs)
+        annotations = self._annotations(proto, values, known)
         with self._scopes(proto, controls), self.graph.attr_scope(annotations):
             node = self._add(op, op.parsed.group(inputs, counts), f"{self.names[proto.name]}/")
         if not passes_handle:
@@ -330,16 +330,6 @@ class _Importer:
         node_defs.merge_output_shapes(proto, node)
         return node
 
-    def _drop_newer_defaults(self, proto: Any, block: type[Op], values: dict[str, Any]) -> None:
-        """Drop attributes that only the producer knows and that have its default values."""
-        producer = self.library.producer.get(proto.op)
-        known = node_defs.attribute_names(block)
-        for attribute in () if producer is None else producer.attr:
-            value = values.get(attribute.name)
-            is_default = attribute.HasField("default_value") and value == attribute.default_value
-            if is_default and attribute.name not in known:
-                del values[attribute.name]
-
     def _op(
         self, proto: Any, block: type[Op], values: Mapping[str, Any], inputs: Sequence[Tensor]
     ) -> Op:
@@ -376,10 +366,10 @@ class _Importer:
         return value
 
     def _annotations(
-        self, proto: Any, block: type[Op], values: Mapping[str, Any]
+        self, proto: Any, values: Mapping[str, Any], known: set[str]
     ) -> dict[str, Any]:
-        known = node_defs.attribute_names(block) | {"_output_shapes"}
-        others = {name: attributes.decode(values[name]) for name in values if name not in known}
+        others = {n: attributes.decode(v) for n, v in values.items() if n not in known}
+        others.pop("_output_shapes", None)
         if "_class" in values:
             others["_class"] = self._renamed_groups(proto, values["_class"].list.s)
         return others
@@ -408,17 +398,21 @@ class _Importer:
             self.used.add(source)
             return self.input_map[source]
         tensor = self.output(source)
-        if tensor is None and self.is_body:
-            raise functions.missing_name(source)
         if tensor is None:
-            raise node_defs.invalid(proto, f"Input tensor {source!r} not found in graph_def.")
+            raise self._missing_name(proto, "Input tensor", source)
         return tensor
 
-    def _control(self, proto: Any, source: str) -> Node:
+    def control(self, proto: Any, source: str) -> Node:
+        """The node that a node runs after."""
         node = self.nodes.get(source[1:])
         if node is None:
-            raise node_defs.invalid(proto, f"Control input {source!r} not found in graph_def.")
+            raise self._missing_name(proto, "Control input", source)
         return node
+
+    def _missing_name(self, proto: Any, what: str, name: str) -> ValueError:
+        if self.is_body:
+            return ValueError(f"graph_def is invalid: a function uses {name!r}, which it lacks.")
+        return node_defs.invalid(proto, f"{what} {name!r} not found in graph_def.")
 
 
 class _Library:
@@ -428,7 +422,11 @@ class _Library:
         self.protos = {function.signature.name: function for function in proto.library.function}
         self._functions: dict[str, functions.Lambda] = {}
         self.op_dict: Mapping[str, Any] | None = op_dict
-        self.producer = {op.name: op for op in producer_op_list.op} if producer_op_list else {}
+        #: the default values of attributes in the producer's version of each op
+        self.defaults: dict[str, dict[str, Any]] = {
+            op.name: {a.name: a.default_value for a in op.attr if a.HasField("default_value")}
+            for op in (producer_op_list.op if producer_op_list else ())
+        }
         if self.protos:
             functional.check_expansion(proto.node, self.protos)
 
@@ -478,11 +476,8 @@ class _Library:
         importer = _Importer(graph, proto.node_def, arguments, self, is_body=True)
         importer.build()
         outputs = [importer.tensor(proto, proto.ret[out.name]) for out in signature.output_arg]
-        targets = [proto.control_ret[output] for output in signature.control_output]
-        missing = [target for target in targets if target not in importer.nodes]
-        if missing:
-            raise functions.missing_name(missing[0])
-        return outputs, [importer.nodes[target] for target in targets]
+        controls = (f"^{proto.control_ret[output]}" for output in signature.control_output)
+        return outputs, [importer.control(proto, source) for source in controls]
 
 
 def _argument_dtype(argument: Any) -> DType:
