@@ -12,13 +12,13 @@ from thalweg.graph import op as ops
 from thalweg.graph.composite import IndexedSlices
 from thalweg.graph.convert import convert_all, convert_to_tensor, has_conversion
 from thalweg.graph.dtypes import DType, as_dtype
-from thalweg.graph.graph import Graph, get_default_graph
+from thalweg.graph.graph import Graph, get_default_graph, graphs
 from thalweg.graph.node import Node, Tensor, operators
 from thalweg.graph.op import Op
 from thalweg.graph.origin import user_line
 from thalweg.graph.shapes import TensorShape, unknown_shape
 from thalweg.graph.signature import Argument, gathered
-from thalweg.graph.subgraph import SubGraph, check_open, root
+from thalweg.graph.subgraph import SubGraph, root
 from thalweg.platform.caches import memoized
 
 _UNKNOWN = unknown_shape()
@@ -152,9 +152,12 @@ def _first_graph(arguments: Sequence[Any]) -> Graph | None:
 def _open_graph(tensor: Tensor) -> Graph:
     """The graph of a tensor; an error if it is a finished sub-graph, not visible from here."""
     graph: Graph = tensor.graph
-    if isinstance(graph, SubGraph) and not get_default_graph().sees(graph):
-        check_open(graph, tensor)
-    return graph
+    if not isinstance(graph, SubGraph) or graph in graphs.items or get_default_graph().sees(graph):
+        return graph
+    raise ValueError(
+        f"{tensor!r} (made at {tensor.op.origin}) is inside {graph.holder} and has no value "
+        "outside of it: return it from there to use it here"
+    )
 
 
 def _capture_inputs(graph: Graph, inputs: Iterable[Tensor]) -> tuple[Tensor, ...]:

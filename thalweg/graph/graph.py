@@ -295,7 +295,9 @@ class Graph:
     @contextmanager
     def control_dependencies(self, control_inputs: Iterable[Any] | None) -> Generator[None]:
         """New nodes run after `control_inputs`; None drops the outer dependencies."""
-        values = () if control_inputs is None else tuple(flatten_control_inputs(control_inputs))
+        values: list[Any] = []  # a composite such as a SparseTensor stands for its tensors
+        for value in () if control_inputs is None else control_inputs:
+            values += value.components() if hasattr(value, "components") else [value]
         outer = [] if control_inputs is None else self._controls
         scope = _ControlScope(self._graph_nodes(values), bool(values))
         with self._override(_controls=[*outer, scope]):
@@ -600,16 +602,6 @@ class Graph:
 
     def __exit__(self, *_: object) -> None:
         graphs.items.pop()
-
-
-def flatten_control_inputs(values: Iterable[Any]) -> Iterable[Any]:
-    """Control inputs, with composites such as SparseTensors replaced by their tensors."""
-    for value in values:
-        components: Callable[[], list[Tensor]] | None = getattr(value, "components", None)
-        if components is None:
-            yield value
-        else:
-            yield from components()
 
 
 graphs: context.ThreadStack[Graph] = context.ThreadStack()

@@ -14,7 +14,7 @@ from typing import Any
 
 from thalweg.graph import nest
 from thalweg.graph.dtypes import DType
-from thalweg.graph.graph import Graph, get_default_graph, graphs
+from thalweg.graph.graph import Graph, get_default_graph
 from thalweg.graph.node import Node, Tensor, as_node, program_order, reached
 from thalweg.graph.op import Op
 from thalweg.graph.rewriter import Rewriter
@@ -187,9 +187,8 @@ def depth(graph: Graph) -> int:
 
 def root(graph: Graph) -> Graph:
     """The outermost graph around a graph, which holds its variables."""
-    while isinstance(graph, SubGraph):
-        graph = graph.outer
-    return graph
+    *_, outermost = enclosing_graphs(graph)
+    return outermost
 
 
 def _is_constant(node: Node) -> bool:
@@ -249,15 +248,6 @@ def needed(
 def is_known(node: Node, known: Mapping[Tensor, Any]) -> bool:
     """Whether all outputs of a node are known, so that it need not run."""
     return bool(node.outputs) and all(tensor in known for tensor in node.outputs)
-
-
-def check_open(graph: SubGraph, tensor: Tensor) -> None:
-    """Raise a ValueError if the sub-graph of a tensor is finished."""
-    if graph not in graphs.items:
-        raise ValueError(
-            f"{tensor!r} (made at {tensor.op.origin}) is inside {graph.holder} and has no value "
-            "outside of it: return it from there to use it here"
-        )
 
 
 def lifted(tensor: Tensor) -> Tensor:
