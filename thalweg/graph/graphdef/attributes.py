@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import inspect
 import re
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
@@ -50,12 +49,11 @@ class AttributeKind:
 @memoized(5_000)
 def kinds(op: type[Op]) -> dict[str, AttributeKind]:
     """The kinds of an op's fields, by name; fields with another annotation are left out."""
-    annotated: dict[str, AttributeKind | None] = {}
+    annotations: dict[str, Any] = {}
     for base in reversed(op.__mro__):
-        names = vars(sys.modules[base.__module__])
-        for name, annotation in inspect.get_annotations(base).items():
-            annotated[name] = _kind_of_annotation(str(annotation), names)
-    return {name: kind for name in op.fields if (kind := annotated.get(name)) is not None}
+        annotations |= inspect.get_annotations(base)
+    found = {name: _kind_of_annotation(str(annotations[name])) for name in op.fields}
+    return {name: kind for name, kind in found.items() if kind is not None}
 
 
 def all_kinds(op: type[Op]) -> dict[str, AttributeKind]:
@@ -69,13 +67,9 @@ def all_kinds(op: type[Op]) -> dict[str, AttributeKind]:
     return variables | kinds(op)
 
 
-def _kind_of_annotation(annotation: str, names: Mapping[str, Any]) -> AttributeKind | None:
-    """The kind of an annotation, given the names of its module."""
+def _kind_of_annotation(annotation: str) -> AttributeKind | None:
     inner = re.fullmatch(r"(?:tuple|list|Sequence)\[(\w+).*\]", annotation)
     type_name = inner[1] if inner else annotation.partition(" ")[0]
-    named = names.get(type_name)
-    if isinstance(named, type) and issubclass(named, Op):
-        return AttributeKind("func", inner is not None)
     if type_name not in _FIELD_OF_TYPE:
         return None
     return AttributeKind(_FIELD_OF_TYPE[type_name], inner is not None, type_name)
