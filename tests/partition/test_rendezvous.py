@@ -37,7 +37,7 @@ def test_the_object_that_was_sent_is_received(sends_first: bool):
 
 def test_keys_keep_values_apart():
     rendezvous, one, two = Rendezvous(), Answers(), Answers()
-    other = KEY._replace(destination="/cpu:2")
+    other = KEY._replace(recv_device="/cpu:2")
     rendezvous.send(other, 2)
     rendezvous.send(KEY, 1)
     rendezvous.receive(KEY, one)
@@ -51,7 +51,7 @@ def test_an_abort_fails_pending_and_later_receives():
     rendezvous.receive(KEY, waiting)
     rendezvous.abort(ERROR)
     rendezvous.abort(errors.CancelledError(None, None, "a later reason"))
-    rendezvous.receive(KEY._replace(tensor="y:0"), late)
+    rendezvous.receive(KEY._replace(tensor_name="y:0"), late)
     assert waiting == late == [(None, ERROR)]
     with pytest.raises(errors.AbortedError, match="stopped"):
         rendezvous.send(KEY, 1)

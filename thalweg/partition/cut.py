@@ -9,6 +9,7 @@ that computes them. Feeds go to every partition that reads them.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -27,6 +28,7 @@ from thalweg.graph.rewriter import Rewriter
 from thalweg.graph.subgraph import Argument
 from thalweg.ops.core.basic import Const
 from thalweg.partition import transfers
+from thalweg.partition.rendezvous import Key
 from thalweg.place.devices import without_device
 from thalweg.place.placer import Placement, is_read, is_replicated, with_inner
 
@@ -108,7 +110,8 @@ class _Builder:
         self.order: dict[Node, set[Node]] = {}
         self.feeds: dict[int, Tensor] = {}
         self.borrowed: dict[Node, Node] = {}  # variables of other tasks, and their copies here
-        self.sent: dict[Node, set[Node]] = {}  # reads of variables, and the Sends that replace them
+        #: reads of variables, and the Sends that replace them
+        self.sent: defaultdict[Node, set[Node]] = defaultdict(set)
         self.static: set[Tensor] = set()  # tensors whose value follows from static shapes
 
     def add(
@@ -122,15 +125,6 @@ class _Builder:
         node.original = like
         self.order[node] = {*after, *(tensor.op for tensor in inputs)}
         return node
-
-    def is_unordered(self, read: Node) -> bool:
-        """Whether a read of a variable comes after no node but the variable."""
-        return self.order.get(read) == {tensor.op for tensor in read.inputs}
-
-    def send_read(self, op: Op, like: Node, read: Node) -> None:
-        """Send a variable instead of a read of it, which would copy it."""
-        send = self.add(op, like, (), read.inputs)
-        self.sent.setdefault(read, set()).add(send)
 
     def replaced_reads(self, needed: Collection[Node]) -> set[Node]:
         """The reads that Sends replace and nothing else uses. Orders the successors of reads after
@@ -257,10 +251,12 @@ class _Partitioner:
         elif tensor.dtype.is_ref_dtype:  # the Send reads the variable at the reader's order
             name = f"{name}>{self._name(reader)}"
             before = set(self._order[reader]) - {t.op for t in reader.inputs}
-        attributes = _transfer_attributes(name, source, part)
+        attributes = Key(name, source.device, part.device)._asdict()
         local = source.rewriter.tensors[tensor]
-        if _is_large_read(tensor) and source.is_unordered(local.op):
-            source.send_read(op(**attributes), tensor.op, local.op)
+        read = local.op
+        # A large variable is sent itself, not a read, which would copy it.
+        if _is_large_read(tensor) and source.order[read] == {each.op for each in read.inputs}:
+            source.sent[read].add(source.add(op(**attributes), tensor.op, (), read.inputs))
         else:
             source.add(op(**attributes), tensor.op, self._after(before, source), [local])
         recv = transfers.Recv(**attributes, tensor_type=dtype, given_shape=tensor.shape)
@@ -295,7 +291,7 @@ class _Partitioner:
         received = self._received.get((node, part.device))
         if received is None:
             source = self.part(self._placement[node])
-            attributes = _transfer_attributes(f"^{self._name(node)}", source, part)
+            attributes = Key(f"^{self._name(node)}", source.device, part.device)._asdict()
             source.add(transfers.SendToken(**attributes), node, [source.rewriter.nodes[node]])
             received = part.add(transfers.RecvToken(**attributes), node, ())
             self._received[node, part.device] = received
@@ -360,15 +356,6 @@ def _is_large_read(tensor: Tensor) -> bool:
     """Whether a tensor is a read of a large variable."""
     elements = tensor.shape.num_elements() or 0
     return is_read(tensor.op) and elements * tensor.dtype.size >= _MIN_SENT_UNREAD
-
-
-def _transfer_attributes(name: str, source: _Builder, destination: _Builder) -> dict[str, str]:
-    """The attributes of both ends of a transfer."""
-    return {
-        "tensor_name": name,
-        "send_device": source.device,
-        "recv_device": destination.device,
-    }
 
 
 def _on_different_tasks(one: _Builder, other: _Builder) -> bool:

@@ -18,12 +18,12 @@ Received = Callable[[Any, BaseException | None], None]
 class Key(NamedTuple):
     """A transfer: a tensor's name, or `^node` for a control edge, and the two devices."""
 
-    tensor: str
-    source: str
-    destination: str
+    tensor_name: str
+    send_device: str
+    recv_device: str
 
     def __str__(self) -> str:
-        return f"{self.source};{self.destination};{self.tensor}"
+        return f"{self.send_device};{self.recv_device};{self.tensor_name}"
 
 
 class Rendezvous:
