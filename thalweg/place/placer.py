@@ -42,7 +42,6 @@ class Placer:
         # A list is an object of its process: all nodes that use it must be on one task.
         self._handle_dtypes = {resource, variant} if self._devices.span_tasks else {resource}
         self._node_count = 0  # nodes of the graph that are placed
-        self._placed: Placement = {}
         self._outer: dict[Tensor, Tensor] = {}  # the inputs that arguments of bodies stand for
         self._single: dict[str, str] = {"": devices[0]}  # the only device, by feasible request
         self._lock = threading.Lock()
@@ -67,10 +66,10 @@ class Placer:
         return device
 
     def _device(self, node: Node) -> str:
-        error = self._groups.of(node).error
-        if error is not None:
-            raise error
-        return self._placed[node]
+        group = self._groups.of(node)
+        if group.error is not None:
+            raise group.error
+        return group.device
 
     # The whole graph
 
@@ -89,7 +88,7 @@ class Placer:
         """Place nodes that were added inside a placed node: gradients add nodes to bodies."""
         if any(inner not in self._groups for inner in with_inner(node)):
             self._add_to_groups(node)
-            self._assign(node, self._placed[node])
+            self._assign(node, self._groups.of(node).device)
 
     def _add_to_groups(self, node: Node) -> None:
         """Add a node and those inside it to their groups."""
@@ -119,7 +118,6 @@ class Placer:
         if not group.device:
             preferred = self._followed_device(node) or self._common_device(inner) or default
             group.device = self._supporting_device(group, preferred)
-        self._placed[node] = group.device
         for each in inner:
             self._assign(each, group.device)
 
@@ -143,7 +141,8 @@ class Placer:
         """The device of the input that a node without a request follows, or ""."""
         if not (is_read(node) or (node.op.of_shapes and node.inputs)):
             return ""
-        return self._placed.get(self._source(node.inputs[0]).op, "")
+        followed = self._source(node.inputs[0]).op
+        return self._groups.of(followed).device if followed in self._groups else ""
 
     def _follow_consumers(self, node: Node) -> None:
         """Move a source without a request to the device of its consumers, if it is one."""
@@ -151,10 +150,9 @@ class Placer:
         if not _is_source(node) or group.requesting or group.size > 1:
             return
         consumers = node.outputs[0].consumers()
-        devices = {self._placed[consumer] for consumer in consumers if consumer in self._placed}
+        devices = {self._groups.of(each).device for each in consumers if each in self._groups}
         if len(devices) == 1:
             group.device = self._supporting_device(group, *devices)
-            self._placed[node] = group.device
 
     # Requests
 
