@@ -262,15 +262,13 @@ class _Importer:
         takes_reference = any(tensor.dtype.is_ref_dtype for tensor in inputs)
         op_name = reference_op(proto, takes_reference)
         block = node_defs.block_of(proto, self.library.op_dict, op_name)
-        known, defaults = node_defs.attribute_names(block), self.library.defaults.get(proto.op, {})
-        values = {n: v for n, v in proto.attr.items() if n in known or v != defaults.get(n)}
+        values, others = self._attributes(proto, node_defs.own_attributes(block))
         passes_handle = op_name != proto.op
         if passes_handle:
             values.pop("T", None)
         op = self._op(proto, block, values, inputs)
         counts = node_defs.check_inputs(proto, block, values, data, inputs)
-        annotations = self._annotations(proto, values, known)
-        with self._scopes(proto, controls), self.graph.attr_scope(annotations):
+        with self._scopes(proto, controls), self.graph.attr_scope(others):
             node = self._add(op, op.parsed.group(inputs, counts), f"{self.names[proto.name]}/")
         if not passes_handle:
             node_defs.merge_output_shapes(proto, node)
@@ -334,9 +332,9 @@ class _Importer:
         self, proto: Any, block: type[Op], values: Mapping[str, Any], inputs: Sequence[Tensor]
     ) -> Op:
         fields = {
-            field: self._field(proto, block, field, values[name], inputs)
+            field: self._field(proto, block, field, values[field], inputs)
             for field in block.fields
-            if (name := block.graphdef_names.get(field, field)) in values
+            if field in values
         }
         try:
             return block(**fields)
@@ -346,12 +344,11 @@ class _Importer:
     def _field(
         self, proto: Any, block: type[Op], field: str, value: Any, inputs: Sequence[Tensor]
     ) -> Any:
-        decoded = attributes.decode(value)
         kind = attributes.kinds(block).get(field)
         type_name = "" if kind is None else kind.type_name
         if type_name == "Tensor":
-            return functions.traced_tensor(inputs[0].op, decoded)
-        return self._resolved(proto, decoded, type_name == "Body")
+            return functions.traced_tensor(inputs[0].op, value)
+        return self._resolved(proto, value, type_name == "Body")
 
     def _resolved(self, proto: Any, value: Any, is_body: bool) -> Any:
         """An attribute with functions, or their bodies, in place of their names."""
@@ -365,14 +362,20 @@ class _Importer:
             raise node_defs.invalid(proto, f"Expected the name of a function, not {value!r}.")
         return value
 
-    def _annotations(
-        self, proto: Any, values: Mapping[str, Any], known: set[str]
-    ) -> dict[str, Any]:
-        others = {n: attributes.decode(v) for n, v in values.items() if n not in known}
-        others.pop("_output_shapes", None)
-        if "_class" in values:
-            others["_class"] = self._renamed_groups(proto, values["_class"].list.s)
-        return others
+    def _attributes(self, proto: Any, own: Mapping[str, str]) -> tuple[dict[str, Any], Any]:
+        """The attributes that an op has of its own, and the others: annotations. Those that only
+        the producer knows and that have its default values are left out."""
+        defaults = self.library.defaults.get(proto.op, {})
+        values: dict[str, Any] = {}
+        others: dict[str, Any] = {}
+        for name, value in proto.attr.items():
+            if name in own:
+                values[own[name]] = attributes.decode(value)
+            elif name == "_class":
+                others[name] = self._renamed_groups(proto, value.list.s)
+            elif name != "_output_shapes" and value != defaults.get(name):
+                others[name] = attributes.decode(value)
+        return values, others
 
     def _renamed_groups(self, proto: Any, groups: Sequence[bytes]) -> list[bytes]:
         """Colocation groups with the new names of nodes."""
