@@ -138,7 +138,7 @@ OPS = [n for n, op in REGISTRY.items() if op.__module__.startswith("thalweg.")]
 def test_every_op_has_an_op_def(name: str):
     """Each field has a kind that a GraphDef can hold, and its default fits."""
     block = REGISTRY[name]
-    assert attributes.kinds(block).keys() == block.fields.keys()
+    assert attributes.kinds(block).keys() >= block.fields.keys()
     written = serial.op_def(block)
     assert written.name == name
     assert len(written.input_arg) == len(block.parsed.inputs)

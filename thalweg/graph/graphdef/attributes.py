@@ -48,23 +48,19 @@ class AttributeKind:
 
 @memoized(5_000)
 def kinds(op: type[Op]) -> dict[str, AttributeKind]:
-    """The kinds of an op's fields, by name; fields with another annotation are left out."""
+    """The kinds of an op's type variables, list lengths and fields, by name; fields with an
+    annotation that is of no kind are left out."""
+    found: dict[str, AttributeKind | None] = {}
+    for argument in op.parsed.inputs + op.parsed.outputs:
+        if argument.count:
+            found[argument.count] = AttributeKind("i")
+        if argument.fixed is None:
+            found.setdefault(argument.type, AttributeKind("type", argument.is_mixed))
     annotations: dict[str, Any] = {}
     for base in reversed(op.__mro__):
         annotations |= inspect.get_annotations(base)
-    found = {name: _kind_of_annotation(str(annotations[name])) for name in op.fields}
+    found |= {name: _kind_of_annotation(str(annotations[name])) for name in op.fields}
     return {name: kind for name, kind in found.items() if kind is not None}
-
-
-def all_kinds(op: type[Op]) -> dict[str, AttributeKind]:
-    """The kinds of the type variables, list lengths and fields of an op, by name."""
-    variables: dict[str, AttributeKind] = {}
-    for argument in op.parsed.inputs + op.parsed.outputs:
-        if argument.count:
-            variables[argument.count] = AttributeKind("i")
-        if argument.fixed is None:
-            variables.setdefault(argument.type, AttributeKind("type", argument.is_mixed))
-    return variables | kinds(op)
 
 
 def _kind_of_annotation(annotation: str) -> AttributeKind | None:
@@ -89,8 +85,6 @@ def kind_of(value: Any) -> AttributeKind:
 def encode(value: Any, kind: AttributeKind | None = None) -> Any:
     """A value as an AttrValue."""
     kind = kind or kind_of(value)
-    if isinstance(value, FunctionName):
-        kind = AttributeKind("func")
     convert = _FIELDS[kind.field].encode
     if not kind.is_list:
         return protos.AttrValue(**{kind.field: convert(value)})

@@ -79,7 +79,7 @@ def block_of(proto: Any, op_dict: Mapping[str, Any] | None, op: str | None = Non
 
 def own_attributes(block: type[Op]) -> dict[str, str]:
     """The attributes that a block defines, by their names in a GraphDef."""
-    return {block.graphdef_names.get(name, name): name for name in attributes.all_kinds(block)}
+    return {block.graphdef_names.get(name, name): name for name in attributes.kinds(block)}
 
 
 def with_inputs(node: Any, inputs: Sequence[str]) -> Any:

@@ -92,7 +92,7 @@ def op_def(op: type[Op]) -> Any:
     proto = protos.OpDef(name=op.type_name, is_stateful=op.stateful, is_commutative=op.commutative)
     proto.input_arg.extend(_argument(op, argument) for argument in op.parsed.inputs)
     proto.output_arg.extend(_argument(op, argument) for argument in op.parsed.outputs)
-    for name, kind in attributes.all_kinds(op).items():
+    for name, kind in attributes.kinds(op).items():
         proto.attr.append(_attribute(op, name, kind))
     return proto
 
