@@ -31,7 +31,8 @@ def _runs_on_gpu(node: Node) -> bool:
     if is_control(node) or isinstance(op, Primitive | Trace):
         return True
     if isinstance(op, ListOp):
-        return all(map(_is_number_or_list, [*node.inputs, *node.outputs]))
+        tensors = [*node.inputs, *node.outputs]
+        return all(t.dtype.base_dtype is variant or _is_number(t) for t in tensors)
     if isinstance(op, Const | Placeholder) or _is_variable(node):
         return all(map(_is_number, node.outputs))
     if op.parsed.references:
@@ -45,10 +46,6 @@ def _is_variable(node: Node) -> bool:
         return False
     (output,) = node.outputs
     return output.dtype.is_ref_dtype and output.shape.is_fully_defined()
-
-
-def _is_number_or_list(tensor: Tensor) -> bool:
-    return tensor.dtype.base_dtype is variant or _is_number(tensor)
 
 
 def _is_number(tensor: Tensor) -> bool:

@@ -67,9 +67,9 @@ def _argument_types(
     return [dtype] * min(available if count is None else max(0, count), available + 1)
 
 
-def block_of(proto: Any, op_dict: Mapping[str, Any] | None, op: str | None = None) -> type[Op]:
-    """The block of a node, or of an op that replaces the node's own."""
-    name = _current_name(op or proto.op)
+def block_of(proto: Any, op_dict: Mapping[str, Any] | None, op: str) -> type[Op]:
+    """The block of a node, given its op or one that replaces it."""
+    name = _current_name(op)
     if name is None or not (op_dict is None or proto.op in op_dict):
         raise ValueError(
             f"No op named {proto.op} in defined operations, which node {proto.name!r} is of."
