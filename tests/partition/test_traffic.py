@@ -31,7 +31,7 @@ def transfers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[Key, int]]
     send = Rendezvous.send
 
     def counting(self: Rendezvous, key: Key, value: Any) -> None:
-        found.append((key, 0 if key.tensor.startswith("^") else np.asarray(value).nbytes))
+        found.append((key, 0 if key.tensor_name.startswith("^") else np.asarray(value).nbytes))
         send(self, key, value)
 
     monkeypatch.setattr(Rendezvous, "send", counting)
@@ -54,7 +54,7 @@ def routes_of(
     """How many messages a step sends between two devices."""
     transfers.clear()
     session.run(op)
-    return Counter((key.source[-5:], key.destination[-5:]) for key, _ in transfers)
+    return Counter((key.send_device[-5:], key.recv_device[-5:]) for key, _ in transfers)
 
 
 def shards(name: str, rows: int, *depth: int) -> list[tf.Variable]:

@@ -13,7 +13,7 @@ from typing import Any
 from thalweg import protos
 from thalweg.graph.graph import Graph
 from thalweg.graph.graphdef.importer import import_graph_def
-from thalweg.graph.graphdef.serial import function_library, inner_def
+from thalweg.graph.graphdef.serial import function_library, node_def
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.subgraph import Argument
 from thalweg.partition.cut import Partition, Slot
@@ -35,7 +35,7 @@ def encode(part: Partition) -> tuple[Fields, bytes]:
 
 def _graph_def(part: Partition) -> Any:
     def write(node: Node) -> Any:
-        proto = inner_def(node)
+        proto = node_def(node)
         proto.device = part.placement.get(node, part.device)
         proto.attr.pop("_class", None)  # placement is done
         return proto
@@ -44,13 +44,13 @@ def _graph_def(part: Partition) -> Any:
     own_nodes = {*part.nodes}
     nodes = [n for n in part.graph.nodes if n in own_nodes or isinstance(n.op, Argument)]
     for node in nodes:
-        node_def = write(node)
-        existing_inputs = {*node_def.input}
+        written = write(node)
+        existing_inputs = {*written.input}
         before = sorted(f"^{earlier.name}" for earlier in part.order.get(node, ()))
         producers = {tensor.op for tensor in node.inputs}
         implied = {f"^{producer.name}" for producer in producers} | existing_inputs
-        node_def.input.extend(name for name in before if name not in implied)
-        proto.node.append(node_def)
+        written.input.extend(name for name in before if name not in implied)
+        proto.node.append(written)
     proto.library.function.extend(function_library(nodes, write).values())
     return proto
 

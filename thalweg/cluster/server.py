@@ -361,7 +361,7 @@ class TaskServer(Member):
         """Send a value of a step to the task of the key's destination device."""
         peer, fields = self._routes.get(key, _NO_ROUTE)
         if peer is None or not peer.is_alive:
-            peer, fields = self._peer(task_of(key.destination)), FixedFields(key=key)
+            peer, fields = self._peer(task_of(key.recv_device)), FixedFields(key=key)
             self._routes[key] = peer, fields
         if isinstance(value, tuple):
             peer.send(Message(Kind.TENSOR, step, fields))

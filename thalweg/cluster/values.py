@@ -70,7 +70,7 @@ class PiggybackBuffer:
         none of the tasks, or this is another thread."""
         if not isinstance(value, _ARRAYS) or value.nbytes > _MAX_PIGGYBACK:
             return False
-        task = task_of(key.destination)
+        task = task_of(key.recv_device)
         if task not in self._tasks or get_ident() != self._thread:
             return False
         self._by_task.setdefault(task, []).append((key, value))

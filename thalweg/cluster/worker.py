@@ -324,7 +324,7 @@ class CachedPrologue:
     def __init__(self, prologue: Prologue | None, master: str) -> None:
         self.prologue = prologue  # None if all of the part has to be started
         sends = self.prologue.sends if self.prologue else ()
-        tasks = {task_of(key.destination) for key in sends}
+        tasks = {task_of(key.recv_device) for key in sends}
         has_rest = self.prologue is not None and self.prologue.rest is not None
         #: Whether the prologue is the whole part, and all values go to the master's task.
         self.is_whole = not has_rest and tasks <= {master}
@@ -363,7 +363,7 @@ class TaskStep(Rendezvous):
 
     def send(self, key: Key, value: Any) -> None:
         """Send a value to its receiver, on this task or another."""
-        if key.destination.startswith(self._prefix):
+        if key.recv_device.startswith(self._prefix):
             super().send(key, value)
         elif self.error is not None:
             raise self.error

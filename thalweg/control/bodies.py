@@ -31,7 +31,6 @@ class ControlOp(Op, abstract=True):
     effects = ()  # derived from the bodies
     stateful = True  # the bodies may be
     chooses_gradients = True
-    of_process = True
 
     @property
     def blocking(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride] - as its bodies do
@@ -90,13 +89,8 @@ def close_bodies(bodies: Sequence[Body]) -> tuple[list[Body], list[Tensor]]:
 
 
 def _with_arguments(body: Body, captured: Sequence[Tensor]) -> Body:
-    graph = body.graph
-    for tensor in captured:
-        if tensor not in graph.captures:
-            name = tensor.op.name.rpartition("/")[2]
-            graph.captures[tensor] = graph.argument(tensor.dtype, tensor.shape, name)
-    arguments = (*body.arguments, *(graph.captures[t] for t in captured))
-    return Body(graph, arguments, body.outputs, body.targets)
+    arguments = (*body.arguments, *map(body.graph.captured_argument, captured))
+    return Body(body.graph, arguments, body.outputs, body.targets)
 
 
 @contextmanager

@@ -26,7 +26,6 @@ class Trace(Op, abstract=True):
 
     stateful = True  # its value depends on the run of its holder
     effects = ()  # those of its holder
-    of_process = True
     private = True
 
     def kernel(self, context: Any, holder: Any) -> Any:

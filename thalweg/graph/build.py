@@ -12,13 +12,13 @@ from thalweg.graph import op as ops
 from thalweg.graph.composite import IndexedSlices
 from thalweg.graph.convert import convert_all, convert_to_tensor, has_conversion
 from thalweg.graph.dtypes import DType, as_dtype
-from thalweg.graph.graph import Graph, get_default_graph
+from thalweg.graph.graph import Graph, get_default_graph, graphs
 from thalweg.graph.node import Node, Tensor, operators
 from thalweg.graph.op import Op
 from thalweg.graph.origin import user_line
 from thalweg.graph.shapes import TensorShape, unknown_shape
 from thalweg.graph.signature import Argument, gathered
-from thalweg.graph.subgraph import SubGraph, check_open, root
+from thalweg.graph.subgraph import SubGraph, root
 from thalweg.platform.caches import memoized
 
 _UNKNOWN = unknown_shape()
@@ -53,7 +53,7 @@ def add_node(
     inputs, grouped, bound, counts = convert_inputs(op, arguments, base_name)
     if not _all_inside(graph, inputs):
         inputs = _capture_inputs(graph, inputs)
-        grouped = op.parsed.group(inputs, counts or _counts(op, grouped))
+        grouped = op.parsed.group(inputs, counts or op.parsed.counts(len(inputs)))
     dtypes, shapes = _outputs(op, grouped, bound, base_name)
     annotations = None if counts is None else {"_counts": counts}
     override = graph.gradient_override(op.type_name)
@@ -152,9 +152,12 @@ def _first_graph(arguments: Sequence[Any]) -> Graph | None:
 def _open_graph(tensor: Tensor) -> Graph:
     """The graph of a tensor; an error if it is a finished sub-graph, not visible from here."""
     graph: Graph = tensor.graph
-    if isinstance(graph, SubGraph) and not get_default_graph().sees(graph):
-        check_open(graph, tensor)
-    return graph
+    if not isinstance(graph, SubGraph) or graph in graphs.items or get_default_graph().sees(graph):
+        return graph
+    raise ValueError(
+        f"{tensor!r} (made at {tensor.op.origin}) is inside {graph.holder} and has no value "
+        "outside of it: return it from there to use it here"
+    )
 
 
 def _capture_inputs(graph: Graph, inputs: Iterable[Tensor]) -> tuple[Tensor, ...]:
@@ -165,15 +168,9 @@ def _capture_inputs(graph: Graph, inputs: Iterable[Tensor]) -> tuple[Tensor, ...
             captured.append(tensor)
         elif tensor.op.graph.is_eager and not root(graph).is_eager:
             captured.append(_eager_constant(tensor))
-        elif isinstance(graph, SubGraph):
-            _open_graph(tensor)
-            captured.append(graph.capture(tensor))
         else:
             _open_graph(tensor)
-            raise ValueError(
-                f"{tensor!r} (made at {tensor.op.origin}) must be from the same graph as the other "
-                "inputs. Build both under one `with graph.as_default()`"
-            )
+            captured.append(graph.capture(tensor))
     return tuple(captured)
 
 
@@ -184,11 +181,6 @@ def _eager_constant(tensor: Any) -> Tensor:
             f"{tensor!r} is a variable of eager code and cannot be used in a graph; make one there"
         )
     return convert_to_tensor(tensor.numpy(), tensor.dtype)
-
-
-def _counts(op: Op, grouped: Sequence[Any]) -> tuple[int, ...]:
-    declared = op.parsed.inputs
-    return tuple(len(v) if a.is_list else 1 for a, v in zip(declared, grouped, strict=True))
 
 
 def _flat(grouped: Sequence[Any]) -> list[Any]:
@@ -222,8 +214,9 @@ def convert_inputs(
     _check_types(op, declared, grouped, bound, name)
     if not op.parsed.has_lists:
         return tuple(grouped), grouped, bound, None
-    ambiguous = sum(a.is_list for a in declared) > 1
-    return tuple(_flat(grouped)), grouped, bound, _counts(op, grouped) if ambiguous else None
+    is_ambiguous = sum(a.is_list for a in declared) > 1
+    counts = tuple([len(_flat([value])) for value in grouped]) if is_ambiguous else None
+    return tuple(_flat(grouped)), grouped, bound, counts
 
 
 def _dtypes(arguments: Sequence[Any]) -> tuple[DType, ...] | None:
@@ -275,23 +268,14 @@ def _convert(op: Op, argument: Argument, value: Any, bound: dict[str, Any], name
     dtype = argument.fixed or (None if argument.is_mixed else bound.get(argument.type))
     if argument.is_list:
         return _convert_list(op, argument, value, bound, dtype)
-    if isinstance(value, IndexedSlices) or argument.is_ref:
-        tensor = convert_to_tensor(value, dtype, as_ref=argument.is_ref)
-    else:
-        tensor = _convert_value(op, argument, value, dtype, name)
-    bound.setdefault(argument.type, tensor.dtype.base_dtype)
-    return tensor
-
-
-def _convert_value(
-    op: Op, argument: Argument, value: Any, dtype: DType | None, name: str
-) -> Tensor:
-    """Convert a Python value; an error names the op and the input."""
-    value_name = None if argument.fixed is not None else f"{name.rstrip('/')}/{argument.name}"
+    is_unnamed = argument.fixed is not None or isinstance(value, IndexedSlices)
+    value_name = None if is_unnamed else f"{name.rstrip('/')}/{argument.name}"
     try:
-        return convert_to_tensor(value, dtype, name=value_name)
+        tensor = convert_to_tensor(value, dtype, value_name, as_ref=argument.is_ref)
     except (TypeError, ValueError) as error:
         raise _conversion_error(op, argument, value, dtype, error) from error
+    bound.setdefault(argument.type, tensor.dtype.base_dtype)
+    return tensor
 
 
 def _conversion_error(

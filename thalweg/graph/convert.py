@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from thalweg.graph.dtypes import DType, as_dtype
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 #: (value, dtype, name, as_ref) -> Tensor or NotImplemented
 Conversion = Callable[..., Any]
 
-_conversions: dict[int, list[tuple[tuple[type, ...], Conversion]]] = {}
+_conversions: list[tuple[int, tuple[type, ...], Conversion]] = []  # by priority
 _by_type = Bounded[type, "list[Conversion]"]("conversions by type", 1_000)
 
 #: Conversions for values of exactly these types, which are treated as tensors.
@@ -34,7 +35,8 @@ def register_tensor_conversion_function(
         raise TypeError("base_type must be a type or a tuple of types.")
     if not callable(conversion_func):
         raise TypeError("conversion_func must be callable.")
-    _conversions.setdefault(priority, []).append((types, conversion_func))
+    _conversions.append((priority, types, conversion_func))
+    _conversions.sort(key=itemgetter(0))
     _by_type.clear()
 
 
@@ -42,10 +44,7 @@ def _conversions_for(value_type: type) -> list[Conversion]:
     conversions = _by_type.get(value_type)
     if conversions is None:
         conversions = _by_type[value_type] = [
-            convert
-            for priority in sorted(_conversions)
-            for types, convert in _conversions[priority]
-            if issubclass(value_type, types)
+            convert for _, types, convert in _conversions if issubclass(value_type, types)
         ]
     return conversions
 

@@ -295,7 +295,9 @@ class Graph:
     @contextmanager
     def control_dependencies(self, control_inputs: Iterable[Any] | None) -> Generator[None]:
         """New nodes run after `control_inputs`; None drops the outer dependencies."""
-        values = () if control_inputs is None else tuple(flatten_control_inputs(control_inputs))
+        values: list[Any] = []  # a composite such as a SparseTensor stands for its tensors
+        for value in () if control_inputs is None else control_inputs:
+            values += value.components() if hasattr(value, "components") else [value]
         outer = [] if control_inputs is None else self._controls
         scope = _ControlScope(self._graph_nodes(values), bool(values))
         with self._override(_controls=[*outer, scope]):
@@ -511,10 +513,20 @@ class Graph:
 
     @contextmanager
     def with_scopes_of(self, inner: Graph) -> Generator[None]:
-        """New nodes get the name scope and devices of an inner graph, and no control inputs."""
+        """Make this the default graph. New nodes get the name scope and devices of an inner graph,
+        and no control inputs."""
         scopes = {"_scope": inner._scope, "_devices": inner._devices}
-        with self._override(**scopes), self.control_dependencies(None):
+        with self.as_default(), self._override(**scopes), self.control_dependencies(None):
             yield
+
+    def capture(self, tensor: Tensor) -> Tensor:
+        """The tensor of this graph with the value of a tensor; a ValueError if there is none."""
+        if tensor.op.graph is self:
+            return tensor
+        raise ValueError(
+            f"{tensor!r} (made at {tensor.op.origin}) must be from the same graph as the other "
+            "inputs, or from one around it. Build both under one `with graph.as_default()`"
+        )
 
     def outside(self, inner: Tensor) -> Tensor | None:
         """The tensor of the outer graph that `inner` captures, if it is a capture."""
@@ -590,16 +602,6 @@ class Graph:
 
     def __exit__(self, *_: object) -> None:
         graphs.items.pop()
-
-
-def flatten_control_inputs(values: Iterable[Any]) -> Iterable[Any]:
-    """Control inputs, with composites such as SparseTensors replaced by their tensors."""
-    for value in values:
-        components: Callable[[], list[Tensor]] | None = getattr(value, "components", None)
-        if components is None:
-            yield value
-        else:
-            yield from components()
 
 
 graphs: context.ThreadStack[Graph] = context.ThreadStack()

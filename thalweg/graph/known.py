@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from thalweg.graph.analysis.evaluate import flat_arrays, tried_outputs_of
+from thalweg.graph.analysis.evaluate import known_outputs, tried_outputs_of
 from thalweg.graph.node import Node, Tensor, operators
 from thalweg.graph.shapes import TensorShape, unknown_shape
 from thalweg.public import public
@@ -113,13 +113,11 @@ def _evaluated(tensor: Tensor) -> Array | None:
 
 def _ready_value(node: Node) -> list[Array] | None:
     """The outputs of a node that need no input values: constants, static shapes, captures."""
-    known = getattr(node.op, "known_value", None)
-    if known is None:
-        outer = _outside(node)
-        value = None if outer is None else constant_value(outer)
-        return None if value is None else [value]
-    value = known(*node.grouped(node.inputs))
-    return None if value is None else flat_arrays(value)
+    outer = None if node.op.has("known_value") else _outside(node)
+    if outer is None:
+        return known_outputs(node)
+    value = constant_value(outer)
+    return None if value is None else [value]
 
 
 def _outside(node: Node) -> Tensor | None:

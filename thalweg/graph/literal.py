@@ -149,8 +149,7 @@ def _fill_to(array: Array, shape: TensorShape, verify_shape: bool) -> Array:
         )
     if array.size == 0:
         raise ValueError(f"Cannot fill the shape {target} from no elements")
-    missing = np.full(size - array.size, array.ravel()[-1:], dtype=array.dtype)
-    return np.concatenate([array.ravel(), missing]).reshape(target)
+    return np.pad(array.ravel(), (0, size - array.size), mode="edge").reshape(target)
 
 
 # Which Python values a dtype accepts, by TensorFlow's rules: no float as an int, no number as text.

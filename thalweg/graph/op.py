@@ -54,9 +54,6 @@ class Op:
     chooses_gradients: ClassVar[bool] = False
     #: its gradient takes IndexedSlices; those of other ops get dense tensors
     passes_slices: ClassVar[bool] = False
-    #: holds objects of this process (sub-graphs, arrays in use): a GraphDef has other ops in its
-    #: place, or cannot hold it
-    of_process: ClassVar[bool] = False
     #: not an op of TensorFlow: no other system can load a graph with it
     private: ClassVar[bool] = False
     #: its NumPy kernel takes time in proportion to the bytes of its inputs: small inputs are not

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Generator, Iterable, Sequence
-from contextlib import AbstractContextManager, ContextDecorator, contextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, ContextDecorator
 from typing import TYPE_CHECKING, Any
 
 from thalweg.graph.build import graph_of
@@ -108,15 +108,8 @@ def control_dependencies(control_inputs: Iterable[Any] | None) -> AbstractContex
     """
     graph = get_default_graph()
     if control_inputs is None and graph.outside_control_flow is not graph:
-        return _outside_of_control_flow(graph)
+        return graph.outside_control_flow.with_scopes_of(graph)
     return graph.control_dependencies(control_inputs)
-
-
-@contextmanager
-def _outside_of_control_flow(inner: Graph) -> Generator[None]:
-    outer = inner.outside_control_flow
-    with graphs.pushed(outer), outer.with_scopes_of(inner):
-        yield
 
 
 @public("device")

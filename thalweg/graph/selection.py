@@ -555,35 +555,37 @@ class TransformerInfo:
     """
 
     def __init__(self, ops: Mapping[Node, Node], ts: Mapping[Tensor, Tensor]) -> None:
-        self._transformed_ops, self._transformed_ts = dict(ops), dict(ts)
+        self._copies: dict[Any, Any] = {**ops, **ts}
 
     def transformed(
         self, original: SubGraphView | Members, missing_fn: Callable[[Any], Any] | None = None
     ) -> Structure:
         """The copy of an operation or a tensor, or of those in a structure."""
-        return self._mapped(original, self._transformed_ops, self._transformed_ts, missing_fn)
+        return _mapped(original, self._copies, missing_fn)
 
     def original(
         self, transformed: SubGraphView | Members, missing_fn: Callable[[Any], Any] | None = None
     ) -> Structure:
         """The original of a copy, or of those in a structure."""
-        ops = {copy: op for op, copy in self._transformed_ops.items()}
-        ts = {copy: t for t, copy in self._transformed_ts.items()}
-        return self._mapped(transformed, ops, ts, missing_fn)
+        originals = {copy: original for original, copy in self._copies.items()}
+        return _mapped(transformed, originals, missing_fn)
 
-    def _mapped(self, members: Any, ops: Any, ts: Any, missing: Callable[[Any], Any] | None) -> Any:
-        def image(element: Any) -> Any:
-            known = (ops if isinstance(element, Node) else ts).get(element)
-            return missing(element) if known is None and missing is not None else known
 
-        if isinstance(members, SubGraphView):
-            return SubGraphView([image(op) for op in members.ops])
-        return nest.map_structure(image, members)
+def _mapped(
+    members: Any, images: Mapping[Any, Any], missing: Callable[[Any], Any] | None
+) -> Structure:
+    def image(element: Any) -> Any:
+        known = images.get(element)
+        return missing(element) if known is None and missing is not None else known
+
+    if isinstance(members, SubGraphView):
+        return SubGraphView([image(op) for op in members.ops])
+    return nest.map_structure(image, members)
 
 
 def _copy(
     ops: Iterable[Node], replaced: Mapping[Tensor, Tensor], dst_scope: str, reuse_dst_scope: bool
-) -> TransformerInfo:
+) -> Rewriter:
     """Copies of operations in their own graph, with other inputs, under a name scope."""
     nodes = program_order(ops)
     unchanged = {tensor: tensor for node in nodes for tensor in node.inputs}
@@ -593,9 +595,7 @@ def _copy(
         for node in nodes:
             others = [control for control in node.controls if control not in rewriter.nodes]
             rewriter.copy(node, node.name, others)
-    return TransformerInfo(
-        rewriter.nodes, {t: rewriter.tensors[t] for n in nodes for t in n.outputs}
-    )
+    return rewriter
 
 
 @public(_name("copy_with_input_replacements"))
@@ -623,7 +623,9 @@ def copy_with_input_replacements(
     view = sgv if isinstance(sgv, SubGraphView) else SubGraphView(make_list_of_op(sgv))
     if dst_graph is not None and dst_graph is not view.graph:
         raise NotImplementedError("Copies are made in the graph of the operations.")
-    info = _copy(view.ops, replacement_ts, dst_scope, reuse_dst_scope)
+    rewriter = _copy(view.ops, replacement_ts, dst_scope, reuse_dst_scope)
+    computed = {t: rewriter.tensors[t] for op in view.ops for t in op.outputs}
+    info = TransformerInfo(rewriter.nodes, computed)
     return info.transformed(view), info
 
 
@@ -661,12 +663,10 @@ def graph_replace(
     between = get_walks_intersection_ops(list(consumers), flat) if consumers else []
     if not between and not any(t in replacement_ts for t in flat):
         raise ValueError("Targets and replacements are not connected!")
-    info = _copy(between, replacement_ts, dst_scope, reuse_dst_scope) if between else None
+    copies = _copy(between, replacement_ts, dst_scope, reuse_dst_scope).tensors if between else {}
+    new = {**copies, **replacement_ts}
 
     def replaced(t: Tensor) -> Tensor:
-        if t in replacement_ts:
-            return replacement_ts[t]
-        copy = None if info is None else info.transformed(t)
-        return t if copy is None else copy
+        return new.get(t, t)
 
     return nest.map_structure(replaced, target_ts)

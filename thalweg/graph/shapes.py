@@ -236,10 +236,8 @@ class TensorShape:
 
     def num_elements(self) -> Size:
         """The number of elements, or None if any size is unknown."""
-        if self.sizes is None:
-            return None
-        known = [size for size in self.sizes if size is not None]
-        return math.prod(known) if len(known) == len(self.sizes) else None
+        sizes = self.whole
+        return None if sizes is None else math.prod(sizes)
 
     def is_fully_defined(self) -> bool:
         """Whether the rank and every size are known."""
@@ -472,8 +470,6 @@ def broadcast_shapes(*shapes: TensorShape) -> TensorShape:
 
 
 def _broadcast_pair(left: TensorShape, right: TensorShape) -> TensorShape:
-    if left is right:
-        return left
     if left.sizes is None or right.sizes is None:
         return _UNKNOWN
     if left.sizes == right.sizes:

@@ -65,12 +65,6 @@ class Signature:
         """The positions of the inputs that are references to variables."""
         return tuple(i for i, argument in enumerate(self.inputs) if argument.is_ref)
 
-    @cached_property
-    def type_names(self) -> tuple[str, ...]:
-        """The type variables and type fields, in order of first use."""
-        names = dict.fromkeys(a.type for a in self.inputs + self.outputs if a.fixed is None)
-        return tuple(names)
-
     def counts(self, total: int) -> tuple[int, ...]:
         """The number of tensors of each input, of which one at most is a list."""
         length = total - sum(not argument.is_list for argument in self.inputs)

@@ -14,7 +14,7 @@ from typing import Any
 
 from thalweg.graph import nest
 from thalweg.graph.dtypes import DType
-from thalweg.graph.graph import Graph, get_default_graph, graphs
+from thalweg.graph.graph import Graph, get_default_graph
 from thalweg.graph.node import Node, Tensor, as_node, program_order, reached
 from thalweg.graph.op import Op
 from thalweg.graph.rewriter import Rewriter
@@ -64,7 +64,7 @@ class SubGraph(Graph):
         #: graphs that do not enclose this one → a function that captures their tensors
         self.sources: dict[Graph, Callable[[Tensor], Tensor]] = {}
         self._known: dict[Tensor, Tensor] = {}  # results of `capture`
-        self._outside: dict[Tensor, Tensor] = {}  # argument → captured tensor: derived, may lag
+        self._outside: dict[Tensor, Tensor] = {}  # argument → captured tensor
         self._share(outer)
 
     def _share(self, outer: Graph) -> None:
@@ -113,16 +113,12 @@ class SubGraph(Graph):
 
         None in a function, whose captures have another value in each call.
         """
-        if type(self) is not SubGraph:
-            return None
-        if len(self._outside) != len(self.captures):
-            self._outside = {argument: tensor for tensor, argument in self.captures.items()}
-        outer = self._outside.get(inner)
-        return outer if outer is not None and self.captures.get(outer) is inner else None
+        return self._outside.get(inner) if type(self) is SubGraph else None
 
     def release(self, tensor: Tensor) -> Tensor:
         """Remove a capture; returns its argument, which has no value any more."""
         inner = self.captures.pop(tensor)
+        self._outside.pop(inner, None)
         self._known = {outer: kept for outer, kept in self._known.items() if kept is not inner}
         return inner
 
@@ -134,20 +130,15 @@ class SubGraph(Graph):
                 return self.copied(node, (), (), node.name.rpartition("/")[2]).outputs[0]
         if graph in self.sources:
             return self.sources[graph](tensor)
-        outer = tensor
-        if graph is not self.outer:
-            if not isinstance(self.outer, SubGraph):
-                raise ValueError(
-                    f"{tensor!r} (made at {tensor.op.origin}) must be from the same graph as the "
-                    "other inputs, or from one around it. Build both under one "
-                    "`with graph.as_default()`"
-                )
-            outer = self.outer.capture(tensor)
-        if outer in self.captures:
-            return self.captures[outer]
-        inner = self.argument(outer.dtype, outer.shape, outer.op.name.rpartition("/")[2])
-        self.captures[outer] = inner
-        return inner
+        return self.captured_argument(self.outer.capture(tensor))
+
+    def captured_argument(self, outer: Tensor) -> Tensor:
+        """The argument for a tensor of the outer graph, added if there is none."""
+        if outer not in self.captures:
+            name = outer.op.name.rpartition("/")[2]
+            inner = self.captures[outer] = self.argument(outer.dtype, outer.shape, name)
+            self._outside[inner] = outer
+        return self.captures[outer]
 
     def _graph_nodes(self, values: Iterable[Any]) -> list[Node]:
         """The control inputs in this graph; the others become control inputs of the holder."""
@@ -196,9 +187,8 @@ def depth(graph: Graph) -> int:
 
 def root(graph: Graph) -> Graph:
     """The outermost graph around a graph, which holds its variables."""
-    while isinstance(graph, SubGraph):
-        graph = graph.outer
-    return graph
+    *_, outermost = enclosing_graphs(graph)
+    return outermost
 
 
 def _is_constant(node: Node) -> bool:
@@ -258,15 +248,6 @@ def needed(
 def is_known(node: Node, known: Mapping[Tensor, Any]) -> bool:
     """Whether all outputs of a node are known, so that it need not run."""
     return bool(node.outputs) and all(tensor in known for tensor in node.outputs)
-
-
-def check_open(graph: SubGraph, tensor: Tensor) -> None:
-    """Raise a ValueError if the sub-graph of a tensor is finished."""
-    if graph not in graphs.items:
-        raise ValueError(
-            f"{tensor!r} (made at {tensor.op.origin}) is inside {graph.holder} and has no value "
-            "outside of it: return it from there to use it here"
-        )
 
 
 def lifted(tensor: Tensor) -> Tensor:

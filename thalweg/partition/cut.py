@@ -9,6 +9,7 @@ that computes them. Feeds go to every partition that reads them.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ from typing import Any, NamedTuple
 from numpy.typing import NDArray
 
 from thalweg.control.liveness import Needs, is_control, prune_loop_vars
-from thalweg.graph.analysis.evaluate import flat_arrays
+from thalweg.graph.analysis.evaluate import known_outputs
 from thalweg.graph.analysis.order import Order
 from thalweg.graph.build import add_node
 from thalweg.graph.device import DeviceSpec
@@ -27,6 +28,7 @@ from thalweg.graph.rewriter import Rewriter
 from thalweg.graph.subgraph import Argument
 from thalweg.ops.core.basic import Const
 from thalweg.partition import transfers
+from thalweg.partition.rendezvous import Key
 from thalweg.place.devices import without_device
 from thalweg.place.placer import Placement, is_read, is_replicated, with_inner
 
@@ -91,7 +93,7 @@ def partition(
     """The partitions of a step, by device."""
     needs = Needs(dict.fromkeys(feeds))
     needs.run(fetches, targets)
-    partitioner = _Partitioner(nodes, feeds, placement, order, needs.wanted)
+    partitioner = _Partitioner(feeds, placement, order, needs.wanted)
     for node in nodes:
         if not is_replicated(node):
             partitioner.copy(node)
@@ -108,7 +110,8 @@ class _Builder:
         self.order: dict[Node, set[Node]] = {}
         self.feeds: dict[int, Tensor] = {}
         self.borrowed: dict[Node, Node] = {}  # variables of other tasks, and their copies here
-        self.sent: dict[Node, set[Node]] = {}  # reads of variables, and the Sends that replace them
+        #: reads of variables, and the Sends that replace them
+        self.sent: defaultdict[Node, set[Node]] = defaultdict(set)
         self.static: set[Tensor] = set()  # tensors whose value follows from static shapes
 
     def add(
@@ -123,15 +126,6 @@ class _Builder:
         self.order[node] = {*after, *(tensor.op for tensor in inputs)}
         return node
 
-    def is_unordered(self, read: Node) -> bool:
-        """Whether a read of a variable comes after no node but the variable."""
-        return self.order.get(read) == {tensor.op for tensor in read.inputs}
-
-    def send_read(self, op: Op, like: Node, read: Node) -> None:
-        """Send a variable instead of a read of it, which would copy it."""
-        send = self.add(op, like, (), read.inputs)
-        self.sent.setdefault(read, set()).add(send)
-
     def replaced_reads(self, needed: Collection[Node]) -> set[Node]:
         """The reads that Sends replace and nothing else uses. Orders the successors of reads after
         their Sends as well."""
@@ -141,15 +135,6 @@ class _Builder:
                 if read in before:
                     before |= sends
         return self.sent.keys() - used
-
-    def map_pruned(self, node: Node, pruned: Node, copy: Node) -> None:
-        """Map a control node to the copy of its pruned form. A trace may take any output of the
-        node: those that are pruned are mapped to the first of the copy."""
-        del self.rewriter.nodes[pruned]
-        self.rewriter.nodes[node] = copy
-        copy.original = node
-        for tensor in {*node.outputs}.difference(pruned.outputs):
-            self.rewriter.tensors[tensor] = copy.outputs[0]
 
     def argument(self, tensor: Tensor) -> Tensor:
         """A placeholder for a tensor from outside of the step."""
@@ -162,13 +147,11 @@ class _Partitioner:
 
     def __init__(
         self,
-        nodes: Sequence[Node],
         feeds: Sequence[Tensor],
         placement: Placement,
         order: Order,
         wanted: Mapping[Node, Collection[Tensor]],
     ) -> None:
-        self._nodes = set(nodes)
         self._wanted = wanted  # the needed outputs of control nodes
         self._fed = {tensor: number for number, tensor in enumerate(feeds)}
         self._placement, self._order = placement, order
@@ -187,20 +170,22 @@ class _Partitioner:
         part = self.part(self._placement[node])
         # Outputs of a control node that nothing needs cause no transfers.
         pruned = prune_loop_vars(node, self._wanted.get(node, ())) if is_control(node) else node
-        static = [tensor for tensor in pruned.inputs if self._fold_static(tensor, part)]
         for tensor in pruned.inputs:
-            self._local(tensor, node, part)
-        borrowed = self._borrowed(pruned, part)
-        data_inputs = {tensor.op for tensor in pruned.inputs if tensor not in self._fed}
-        data_inputs -= {tensor.op for tensor in borrowed if tensor.op.inputs}
-        data_inputs -= {tensor.op for tensor in static}
-        after = self._after(set(self._order[node]) - data_inputs, part)
+            self._fold_static(tensor, part)
+        inputs = [self._local(tensor, node, part) for tensor in pruned.inputs]
+        pairs = zip(pruned.inputs, inputs, strict=True)
+        producers = {tensor.op for tensor, local in pairs if self._is_edge(tensor, local, part)}
+        after = self._after(set(self._order[node]) - producers, part)
         arrivals = [each for each in after if isinstance(each.op, transfers.Receiving)]
-        copy = part.rewriter.copy(pruned, f"{self._name(node)}/", arrivals)
-        if pruned is not node:
-            part.map_pruned(node, pruned, copy)
-        part.order[copy] = after | {tensor.op for tensor in copy.inputs}
-        self._unmap(pruned, part, borrowed | (self._fed.keys() & set(node.outputs)))
+        controls = tuple(dict.fromkeys([*part.rewriter.mapped(pruned.controls), *arrivals]))
+        copy = part.graph.copied(pruned, tuple(inputs), controls, f"{self._name(node)}/")
+        copy.original = node
+        part.order[copy] = after | {tensor.op for tensor in inputs}
+        part.rewriter.nodes[node] = copy
+        # A trace may take any output of a control node: the first stands for those that are pruned.
+        outputs = dict(zip(pruned.outputs, copy.outputs, strict=True))
+        unfed = (tensor for tensor in node.outputs if tensor not in self._fed)
+        part.rewriter.tensors.update((t, outputs.get(t, copy.outputs[0])) for t in unfed)
 
     def _name(self, node: Node) -> str:
         """A name that is unique in the step: nodes that the optimiser derived from one node have
@@ -212,41 +197,32 @@ class _Partitioner:
             name = self._names[node] = f"{node.name}/_{number}" if number else node.name
         return name
 
-    def _borrowed(self, node: Node, part: _Builder) -> set[Tensor]:
-        """The inputs of a node that are references to variables of other tasks."""
-        tensors, nodes = part.rewriter.tensors, {*part.borrowed.values()}
-        return {tensor for tensor in node.inputs if tensors[tensor].op in nodes}
-
-    def _unmap(self, node: Node, part: _Builder, others: Collection[Tensor]) -> None:
-        """Remove mappings that hold for this node only: of variables on other devices, which each
-        reader reads anew at its place in the order, and of `others`."""
-        tensors = part.rewriter.tensors
-        references = {tensor for tensor in node.inputs if tensor.dtype.is_ref_dtype}
-        read = {tensor for tensor in references if not tensors[tensor].dtype.is_ref_dtype}
-        for tensor in read.union(others):
-            del tensors[tensor]
-
     # Values
 
     def _local(self, tensor: Tensor, reader: Node, part: _Builder) -> Tensor:
-        """The tensor of a partition that a tensor of the step is mapped to."""
-        tensors = part.rewriter.tensors
-        if tensor not in tensors:
-            tensors[tensor] = self._import(tensor, reader, part)
-        return tensors[tensor]
+        """The tensor of a partition for a tensor of the step. A variable on another device is read
+        anew by each reader, at its place in the order."""
+        local = part.rewriter.tensors.get(tensor)
+        if local is None:
+            local = self._import(tensor, reader, part)
+            is_read = tensor.dtype.is_ref_dtype and not local.dtype.is_ref_dtype
+            if not (is_read or local.op in part.borrowed.values()):
+                part.rewriter.tensors[tensor] = local
+        return local
 
-    def _fold_static(self, tensor: Tensor, part: _Builder) -> bool:
-        """Map a tensor whose value follows from static shapes to a constant; whether it does. Its
-        readers can then be compiled although the shape is of another region."""
-        if tensor in part.static:
-            return True
-        value = None if tensor in self._fed else _static_value(tensor)
-        if value is None:
-            return False
-        op = Const(value=value, dtype=tensor.dtype)
-        part.rewriter.tensors[tensor] = part.add(op, tensor.op, ()).outputs[0]
-        part.static.add(tensor)
-        return True
+    def _is_edge(self, tensor: Tensor, local: Tensor, part: _Builder) -> bool:
+        """Whether the readers of a tensor in a partition come after its node."""
+        is_forwarded = local.op in part.borrowed.values() and tensor.op.inputs
+        return not (tensor in self._fed or tensor in part.static or is_forwarded)
+
+    def _fold_static(self, tensor: Tensor, part: _Builder) -> None:
+        """Map a tensor whose value follows from static shapes to a constant. Its readers can then
+        be compiled although the shape is of another region."""
+        value = None if tensor in self._fed or tensor in part.static else _static_value(tensor)
+        if value is not None:
+            op = Const(value=value, dtype=tensor.dtype)
+            part.rewriter.tensors[tensor] = part.add(op, tensor.op, ()).outputs[0]
+            part.static.add(tensor)
 
     def _import(self, tensor: Tensor, reader: Node, part: _Builder) -> Tensor:
         """A feed, constant or received tensor of a partition for a tensor of the step."""
@@ -254,7 +230,7 @@ class _Partitioner:
         if tensor in self._fed:
             argument = part.feeds[self._fed[tensor]] = part.argument(tensor)
             return argument
-        if node not in self._nodes:  # an input that a control node does not need
+        if node not in self._order:  # an input that a control node does not need
             return part.argument(tensor)
         if is_replicated(node):
             copy = part.rewriter.copy(node)
@@ -275,10 +251,12 @@ class _Partitioner:
         elif tensor.dtype.is_ref_dtype:  # the Send reads the variable at the reader's order
             name = f"{name}>{self._name(reader)}"
             before = set(self._order[reader]) - {t.op for t in reader.inputs}
-        attributes = _transfer_attributes(name, source, part)
+        attributes = Key(name, source.device, part.device)._asdict()
         local = source.rewriter.tensors[tensor]
-        if _is_large_read(tensor) and source.is_unordered(local.op):
-            source.send_read(op(**attributes), tensor.op, local.op)
+        read = local.op
+        # A large variable is sent itself, not a read, which would copy it.
+        if _is_large_read(tensor) and source.order[read] == {each.op for each in read.inputs}:
+            source.sent[read].add(source.add(op(**attributes), tensor.op, (), read.inputs))
         else:
             source.add(op(**attributes), tensor.op, self._after(before, source), [local])
         recv = transfers.Recv(**attributes, tensor_type=dtype, given_shape=tensor.shape)
@@ -313,7 +291,7 @@ class _Partitioner:
         received = self._received.get((node, part.device))
         if received is None:
             source = self.part(self._placement[node])
-            attributes = _transfer_attributes(f"^{self._name(node)}", source, part)
+            attributes = Key(f"^{self._name(node)}", source.device, part.device)._asdict()
             source.add(transfers.SendToken(**attributes), node, [source.rewriter.nodes[node]])
             received = part.add(transfers.RecvToken(**attributes), node, ())
             self._received[node, part.device] = received
@@ -370,26 +348,14 @@ class _Partitioner:
 def _static_value(tensor: Tensor) -> Array | None:
     """The value of a tensor that follows from static shapes: of `shape`, `size` or `rank`."""
     node = tensor.op
-    known: Any = getattr(node.op, "known_value", None)
-    if known is None or not node.op.of_shapes or not node.inputs:
-        return None
-    values = known(*node.grouped(node.inputs))
-    return None if values is None else flat_arrays(values)[tensor.value_index]
+    values = known_outputs(node) if node.op.of_shapes and node.inputs else None
+    return None if values is None else values[tensor.value_index]
 
 
 def _is_large_read(tensor: Tensor) -> bool:
     """Whether a tensor is a read of a large variable."""
     elements = tensor.shape.num_elements() or 0
     return is_read(tensor.op) and elements * tensor.dtype.size >= _MIN_SENT_UNREAD
-
-
-def _transfer_attributes(name: str, source: _Builder, destination: _Builder) -> dict[str, str]:
-    """The attributes of both ends of a transfer."""
-    return {
-        "tensor_name": name,
-        "send_device": source.device,
-        "recv_device": destination.device,
-    }
 
 
 def _on_different_tasks(one: _Builder, other: _Builder) -> bool:

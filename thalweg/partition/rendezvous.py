@@ -8,24 +8,22 @@ error: no receiver waits for a sender that failed.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 #: (value, error); the error is None on success
 Received = Callable[[Any, BaseException | None], None]
-#: (the object registered for the key, value, error)
-Arrived = Callable[[Any, Any, BaseException | None], None]
 
 
 class Key(NamedTuple):
     """A transfer: a tensor's name, or `^node` for a control edge, and the two devices."""
 
-    tensor: str
-    source: str
-    destination: str
+    tensor_name: str
+    send_device: str
+    recv_device: str
 
     def __str__(self) -> str:
-        return f"{self.source};{self.destination};{self.tensor}"
+        return f"{self.send_device};{self.recv_device};{self.tensor_name}"
 
 
 class Rendezvous:
@@ -35,8 +33,6 @@ class Rendezvous:
         self._lock = threading.Lock()
         self._sent: dict[Key, Any] = {}
         self._waiting: dict[Key, Received] = {}
-        self._expected: dict[Key, Any] = {}
-        self._arrived: Arrived | None = None
         self.error: BaseException | None = None
 
     def send(self, key: Key, value: Any) -> None:
@@ -45,35 +41,11 @@ class Rendezvous:
         with self._lock:
             if self.error is not None:
                 raise self.error
-            expected, arrived = self._expected.pop(key, None), self._arrived
-            received = None if expected is not None else self._waiting.pop(key, None)
-            if expected is None and received is None:
+            received = self._waiting.pop(key, None)
+            if received is None:
                 self._sent[key] = value
-            elif not self._expected:  # who is called refers to this rendezvous: end the cycle
-                self._arrived = None
-        if expected is not None and arrived is not None:
-            arrived(expected, value, None)
-        elif received is not None:
+        if received is not None:
             received(value, None)
-
-    def expect(self, expected: Mapping[Key, Any], arrived: Arrived) -> list[tuple[Any, Any]]:
-        """Receive several keys through one callback, `arrived`, which is called with the object
-        registered for the key in `expected` and the value, and once with an error. Returns what was
-        sent before, as (object, value). Only one partition of a step may call this."""
-        with self._lock:
-            error = self.error
-            if error is None:
-                self._expected = {**expected}
-                early = self._early(expected) if self._sent else []
-                self._arrived = arrived if self._expected else None
-                return early
-        arrived(None, None, error)
-        return []
-
-    def _early(self, expected: Mapping[Key, Any]) -> list[tuple[Any, Any]]:
-        """Take the expected values that were sent before. The caller holds the lock."""
-        early = [key for key in self._sent if key in expected]
-        return [(self._expected.pop(key), self._sent.pop(key)) for key in early]
 
     def receive(self, key: Key, received: Received) -> None:
         """Call `received` once, with the value when it has been sent, or with the error."""
@@ -100,9 +72,6 @@ class Rendezvous:
                 return
             self.error = error
             waiting, self._waiting = [*self._waiting.values()], {}
-            arrived, self._arrived, self._expected = self._arrived, None, {}
             self._sent.clear()
-        if arrived is not None:
-            arrived(None, None, error)
         for received in waiting:
             received(None, error)

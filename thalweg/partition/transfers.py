@@ -63,7 +63,7 @@ class Sending(Transfer, abstract=True):
 def send(rendezvous: Rendezvous, key: Key, tensor: Any) -> None:
     """Send a value; a buffer of another device than the destination's is leased as an array."""
     if not isinstance(tensor, _ARRAYS) and isinstance(tensor, Buffer):
-        tensor = tensor.lease() if tensor.device != key.destination else tensor
+        tensor = tensor.lease() if tensor.device != key.recv_device else tensor
     rendezvous.send(key, tensor)
 
 

@@ -44,10 +44,7 @@ class Devices:
         return has_task and request.device_type not in self.kinds.values()
 
 
-@memoized(64)
-def accelerated_first(names: tuple[str, ...]) -> Devices:
-    """Devices by name, the GPUs of each task before its CPUs."""
-    return Devices(names)
+accelerated_first = memoized(64)(Devices)  # by the names
 
 
 def matches(request: DeviceSpec, device: DeviceSpec) -> bool:

@@ -7,22 +7,23 @@ requests in a group joined by name are an error.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Container
 
 from thalweg import errors
 from thalweg.graph.device import DeviceSpec
 from thalweg.graph.dtypes import DType
 from thalweg.graph.node import Node, Tensor
 from thalweg.place.devices import merge_requests, without_device
-from thalweg.place.kinds import ANY
+from thalweg.place.kinds import ANY, kinds_of
 
 
 class Group:
     """Nodes that share a device. With `soft`, conflicting requests are relaxed to their tasks."""
 
-    def __init__(self, soft: bool, node: Node | None = None, kinds: frozenset[str] = ANY) -> None:
-        """A group of one node, which these kinds of devices may run, or of none."""
-        self._soft, self.first, self.kinds = soft, node, kinds
+    def __init__(self, soft: bool, node: Node | None = None) -> None:
+        """A group of one node, or of none."""
+        self._soft, self.first = soft, node
+        self.kinds = ANY if node is None else kinds_of(node)
         #: The members with a device request.
         self.requesting = [node] if node is not None and node.device else []
         self.request = DeviceSpec.from_string(self.requesting[0].device if self.requesting else "")
@@ -53,8 +54,8 @@ class Group:
 class Groups:
     """A union-find structure over nodes and colocation names."""
 
-    def __init__(self, soft: bool, kinds_of: Callable[[Node], frozenset[str]]) -> None:
-        self._soft, self._kinds_of = soft, kinds_of
+    def __init__(self, soft: bool) -> None:
+        self._soft = soft
         self._parents: dict[Node | bytes, Node | bytes] = {}
         self._groups: dict[Node | bytes, Group] = {}
 
@@ -67,7 +68,7 @@ class Groups:
 
     def add(self, node: Node) -> None:
         """Add a node to the groups that it names."""
-        self._add(node, Group(self._soft, node, self._kinds_of(node)))
+        self._add(node, Group(self._soft, node))
         for name in node.colocation_groups():
             self.union(node, name)
 

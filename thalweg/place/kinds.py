@@ -21,11 +21,6 @@ CPU = frozenset({"CPU"})
 ANY = frozenset({"CPU", "GPU"})
 
 
-def cpu_only(node: Node) -> frozenset[str]:
-    """The kinds of devices that may run a node in a process without GPUs."""
-    return node.op.device_kinds
-
-
 def kinds_of(node: Node) -> frozenset[str]:
     """The kinds of devices that may run a node."""
     return ANY if _runs_on_gpu(node) else node.op.device_kinds
@@ -36,7 +31,8 @@ def _runs_on_gpu(node: Node) -> bool:
     if is_control(node) or isinstance(op, Primitive | Trace):
         return True
     if isinstance(op, ListOp):
-        return all(map(_is_number_or_list, [*node.inputs, *node.outputs]))
+        tensors = [*node.inputs, *node.outputs]
+        return all(t.dtype.base_dtype is variant or _is_number(t) for t in tensors)
     if isinstance(op, Const | Placeholder) or _is_variable(node):
         return all(map(_is_number, node.outputs))
     if op.parsed.references:
@@ -50,10 +46,6 @@ def _is_variable(node: Node) -> bool:
         return False
     (output,) = node.outputs
     return output.dtype.is_ref_dtype and output.shape.is_fully_defined()
-
-
-def _is_number_or_list(tensor: Tensor) -> bool:
-    return tensor.dtype.base_dtype is variant or _is_number(tensor)
 
 
 def _is_number(tensor: Tensor) -> bool:

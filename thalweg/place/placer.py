@@ -24,7 +24,7 @@ from thalweg.graph.subgraph import Argument
 from thalweg.ops.core.basic import Const, Identity
 from thalweg.place.devices import accelerated_first, without_device
 from thalweg.place.groups import Group, Groups, colocated_inputs
-from thalweg.place.kinds import ANY, cpu_only, kinds_of
+from thalweg.place.kinds import ANY
 from thalweg.platform import tf_logging
 from thalweg.platform.caches import Bounded
 
@@ -37,14 +37,11 @@ class Placer:
     def __init__(self, devices: Sequence[str], soft: bool = False) -> None:
         self.devices = tuple(devices)  # names
         self._devices = accelerated_first(self.devices)
-        self._kinds = self._devices.kinds
-        self._kinds_of = kinds_of if "GPU" in self._kinds.values() else cpu_only
         self._soft = soft
-        self._groups = Groups(soft, self._kinds_of)
+        self._groups = Groups(soft)
         # A list is an object of its process: all nodes that use it must be on one task.
         self._handle_dtypes = {resource, variant} if self._devices.span_tasks else {resource}
         self._node_count = 0  # nodes of the graph that are placed
-        self._placed: Placement = {}
         self._outer: dict[Tensor, Tensor] = {}  # the inputs that arguments of bodies stand for
         self._single: dict[str, str] = {"": devices[0]}  # the only device, by feasible request
         self._lock = threading.Lock()
@@ -65,15 +62,14 @@ class Placer:
         """The only device, which must satisfy the node's request."""
         device = self._single.get(node.device)
         if device is None:
-            group = Group(self._soft, node, self._kinds_of(node))
-            device = self._single[node.device] = self._feasible_device(group)
+            device = self._single[node.device] = self._feasible_device(Group(self._soft, node))
         return device
 
     def _device(self, node: Node) -> str:
-        error = self._groups.of(node).error
-        if error is not None:
-            raise error
-        return self._placed[node]
+        group = self._groups.of(node)
+        if group.error is not None:
+            raise group.error
+        return group.device
 
     # The whole graph
 
@@ -92,7 +88,7 @@ class Placer:
         """Place nodes that were added inside a placed node: gradients add nodes to bodies."""
         if any(inner not in self._groups for inner in with_inner(node)):
             self._add_to_groups(node)
-            self._assign(node, self._placed[node])
+            self._assign(node, self._groups.of(node).device)
 
     def _add_to_groups(self, node: Node) -> None:
         """Add a node and those inside it to their groups."""
@@ -103,8 +99,7 @@ class Placer:
             for tensor in (*handles, *traced):
                 self._groups.union(tensor.op, node, overrides=True)
         for body in node.op.bodies:
-            first = len(node.inputs) - len(body.arguments)
-            self._outer.update(zip(body.arguments, node.inputs[first:], strict=True))
+            self._outer.update(body.bound(node))
         for inner in _inner_nodes(node):
             self._add_to_groups(inner)
 
@@ -123,14 +118,13 @@ class Placer:
         if not group.device:
             preferred = self._followed_device(node) or self._common_device(inner) or default
             group.device = self._supporting_device(group, preferred)
-        self._placed[node] = group.device
         for each in inner:
             self._assign(each, group.device)
 
     def _supporting_device(self, group: Group, preferred: str) -> str:
         """The preferred device, or the first one that has all kernels of a group."""
         names = (preferred, *self._devices.names)
-        return next((name for name in names if self._kinds[name] in group.kinds), preferred)
+        return next((name for name in names if self._devices.kinds[name] in group.kinds), preferred)
 
     def _common_device(self, nodes: Iterable[Node]) -> str:
         """The only device that nodes, and those inside them, require; "" if there is none."""
@@ -147,7 +141,8 @@ class Placer:
         """The device of the input that a node without a request follows, or ""."""
         if not (is_read(node) or (node.op.of_shapes and node.inputs)):
             return ""
-        return self._placed.get(self._source(node.inputs[0]).op, "")
+        followed = self._source(node.inputs[0]).op
+        return self._groups.of(followed).device if followed in self._groups else ""
 
     def _follow_consumers(self, node: Node) -> None:
         """Move a source without a request to the device of its consumers, if it is one."""
@@ -155,10 +150,9 @@ class Placer:
         if not _is_source(node) or group.requesting or group.size > 1:
             return
         consumers = node.outputs[0].consumers()
-        devices = {self._placed[consumer] for consumer in consumers if consumer in self._placed}
+        devices = {self._groups.of(each).device for each in consumers if each in self._groups}
         if len(devices) == 1:
             group.device = self._supporting_device(group, *devices)
-            self._placed[node] = group.device
 
     # Requests
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from thalweg import protos
 from thalweg.graph.graph import Graph
-from thalweg.graph.graphdef.serial import function_library, groups, inner_def, input_name
+from thalweg.graph.graphdef.serial import function_library, groups, node_def
 from thalweg.graph.node import Node
 
 COLLECTION = "thalweg_control_nodes"
@@ -45,15 +45,13 @@ def described(graph: Graph, graph_def: Any) -> list[bytes]:
 def _description(node: Node, part: Iterable[Node]) -> Any:
     """A GraphDef: the node itself, then the names of the nodes that represent it."""
     proto = protos.GraphDef()
-    whole = inner_def(node)
-    whole.input[:] = [input_name(tensor) for tensor in node.inputs]
-    whole.input.extend(f"^{control.name}" for control in node.control_inputs)
+    whole = node_def(node)
     whole.attr.pop("_class", None)
     proto.node.append(whole)
     for inner in part:
         if inner.name != node.name:
             proto.node.add(name=inner.name)
-    proto.library.function.extend(function_library([node], inner_def).values())
+    proto.library.function.extend(function_library([node], node_def).values())
     return proto
 
 

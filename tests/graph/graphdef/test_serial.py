@@ -93,7 +93,7 @@ VALUES = [
     (("a", "b"), "list", None),
     ((tf.int32, tf.string), "list", None),
     ((), "list", AttributeKind("i", is_list=True)),
-    (b"\xff", "s", AttributeKind("s", is_text=False)),
+    (b"\xff", "s", None),
 ]
 
 
@@ -101,7 +101,7 @@ VALUES = [
 def test_attribute(value: Any, field: str, kind: Any):
     written = attributes.encode(value, kind)
     assert written.WhichOneof("value") == field
-    read = attributes.decode(written, kind)
+    read = attributes.decode(written)
     assert repr(read) == repr(value)  # two unknown shapes are never equal
 
 
@@ -134,11 +134,11 @@ def test_constant(array: Any, graph: Any):
 OPS = [n for n, op in REGISTRY.items() if op.__module__.startswith("thalweg.")]
 
 
-@pytest.mark.parametrize("name", sorted(n for n in OPS if not REGISTRY[n].of_process))
+@pytest.mark.parametrize("name", sorted(OPS))
 def test_every_op_has_an_op_def(name: str):
     """Each field has a kind that a GraphDef can hold, and its default fits."""
     block = REGISTRY[name]
-    assert attributes.kinds(block).keys() == block.fields.keys()
+    assert attributes.kinds(block).keys() >= block.fields.keys()
     written = serial.op_def(block)
     assert written.name == name
     assert len(written.input_arg) == len(block.parsed.inputs)

@@ -320,6 +320,20 @@ class TestRefused:
         with pytest.raises(ValueError, match=r"No op named Oddity.*node 'y'.*in node 'call'"):
             load(const("x", 1.0), call("call", "f", "x"), functions=[odd])
 
+    @pytest.mark.parametrize(
+        "source", ["absent:y:0", "top:other:0", "top:values:z", "top:values:9"]
+    )
+    @pytest.mark.parametrize("is_output", [True, False])
+    def test_a_name_that_a_function_lacks(self, session: Any, source: str, is_output: bool):
+        nodes = [
+            const("k", 1),
+            node("top", "TopKV2", "x", "k:output:0", T=F, sorted=True),
+            node("y", "Neg", "x" if is_output else source, T=F),
+        ]
+        odd = function("f", {"x": F}, {"y": (F, source if is_output else "y:y:0")}, nodes)
+        with pytest.raises(ValueError, match=f"a function uses '{source}', which it lacks"):
+            load(const("x", [1.0, 2.0]), call("call", "f", "x"), functions=[odd])
+
     def test_more_nodes_than_memory(self, session: Any):
         with pytest.raises(ValueError, match="would add more than"):
             load(const("x", 1.0), call("y", "f39", "x"), functions=chain(40, 2))

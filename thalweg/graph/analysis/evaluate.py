@@ -28,6 +28,13 @@ def tried_outputs_of(node: Node, values: Sequence[Array]) -> list[Array] | None:
         return None
 
 
+def known_outputs(node: Node) -> list[Array] | None:
+    """The outputs of a constant, and those that static shapes determine; None of other nodes."""
+    known: Any = getattr(node.op, "known_value", None)
+    values = None if known is None else known(*node.grouped(node.inputs))
+    return None if values is None else flat_arrays(values)
+
+
 def flat_arrays(result: Any) -> list[Array]:
     """The outputs that a kernel returned as arrays, those of lists flattened."""
     if not isinstance(result, list | tuple):

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import inspect
 import re
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
@@ -33,11 +32,12 @@ class FunctionName(str):
 
 @dataclass(frozen=True)
 class AttributeKind:
-    """The kind of an attribute: its field of AttrValue, and whether it is a list."""
+    """The kind of an attribute: its field of AttrValue, whether it is a list, and the name of the
+    annotated type of its values."""
 
     field: str
     is_list: bool = False
-    is_text: bool = True
+    type_name: str = ""
 
     @property
     def op_def_type(self) -> str:
@@ -48,25 +48,27 @@ class AttributeKind:
 
 @memoized(5_000)
 def kinds(op: type[Op]) -> dict[str, AttributeKind]:
-    """The kinds of an op's fields, by name; fields with another annotation are left out."""
-    annotated: dict[str, AttributeKind | None] = {}
+    """The kinds of an op's type variables, list lengths and fields, by name; fields with an
+    annotation that is of no kind are left out."""
+    found: dict[str, AttributeKind | None] = {}
+    for argument in op.parsed.inputs + op.parsed.outputs:
+        if argument.count:
+            found[argument.count] = AttributeKind("i")
+        if argument.fixed is None:
+            found.setdefault(argument.type, AttributeKind("type", argument.is_mixed))
+    annotations: dict[str, Any] = {}
     for base in reversed(op.__mro__):
-        names = vars(sys.modules[base.__module__])
-        for name, annotation in inspect.get_annotations(base).items():
-            annotated[name] = _kind_of_annotation(str(annotation), names)
-    return {name: kind for name in op.fields if (kind := annotated.get(name)) is not None}
+        annotations |= inspect.get_annotations(base)
+    found |= {name: _kind_of_annotation(str(annotations[name])) for name in op.fields}
+    return {name: kind for name, kind in found.items() if kind is not None}
 
 
-def _kind_of_annotation(annotation: str, names: Mapping[str, Any]) -> AttributeKind | None:
-    """The kind of an annotation, given the names of its module."""
+def _kind_of_annotation(annotation: str) -> AttributeKind | None:
     inner = re.fullmatch(r"(?:tuple|list|Sequence)\[(\w+).*\]", annotation)
     type_name = inner[1] if inner else annotation.partition(" ")[0]
-    named = names.get(type_name)
-    if isinstance(named, type) and issubclass(named, Op):
-        return AttributeKind("func", inner is not None)
     if type_name not in _FIELD_OF_TYPE:
         return None
-    return AttributeKind(_FIELD_OF_TYPE[type_name], inner is not None, type_name != "bytes")
+    return AttributeKind(_FIELD_OF_TYPE[type_name], inner is not None, type_name)
 
 
 def kind_of(value: Any) -> AttributeKind:
@@ -83,8 +85,6 @@ def kind_of(value: Any) -> AttributeKind:
 def encode(value: Any, kind: AttributeKind | None = None) -> Any:
     """A value as an AttrValue."""
     kind = kind or kind_of(value)
-    if isinstance(value, FunctionName):
-        kind = AttributeKind("func")
     convert = _FIELDS[kind.field].encode
     if not kind.is_list:
         return protos.AttrValue(**{kind.field: convert(value)})
@@ -102,21 +102,16 @@ def _op_proto(op: Op | FunctionName) -> Any:
     return proto
 
 
-def decode(proto: Any, kind: AttributeKind | None = None) -> Any:
-    """The value of an AttrValue: lists as tuples, text as str unless the kind says bytes."""
+def decode(proto: Any) -> Any:
+    """The value of an AttrValue: lists as tuples, bytes as text where they are text."""
     field = proto.WhichOneof("value")
     if field is None:
         return None
-    is_text = kind is None or kind.is_text
     if field != "list":
-        return _decode_item(getattr(proto, field), field, is_text)
+        return _FIELDS[field].decode(getattr(proto, field))
     for inner, values in proto.list.ListFields():
-        return tuple(_decode_item(item, inner.name, is_text) for item in values)
+        return tuple(map(_FIELDS[inner.name].decode, values))
     return ()
-
-
-def _decode_item(value: Any, field: str, is_text: bool) -> Any:
-    return _FIELDS[field].decode(value) if is_text or field != "s" else value
 
 
 def _decode_function(value: Any) -> Op | FunctionName:
@@ -168,4 +163,4 @@ _FIELDS: dict[str, _Field] = {
     "placeholder": _Field((), str, str),
 }
 _FIELD_OF_TYPE = {t.__name__: name for name, field in _FIELDS.items() for t in field.types}
-_FIELD_OF_TYPE["Array"] = "tensor"
+_FIELD_OF_TYPE.update(Array="tensor", Body="func", Tensor="s")  # what stands for a body is its name

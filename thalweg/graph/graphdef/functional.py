@@ -34,7 +34,8 @@ MakeBody = Callable[[str, Sequence[ArgumentType]], Body]
 
 
 class ControlNode(NamedTuple):
-    """A control node to create. `invariants` are the outputs that are inputs of it, by index."""
+    """A control node to create. `invariants` are the outputs that are inputs of it, by ascending
+    index."""
 
     op: Op
     inputs: tuple[Any, ...]
@@ -46,16 +47,6 @@ def functional_kind(node: Any) -> str | None:
     kind = node.op.removeprefix("Stateless")
     mark = _FUNCTIONAL_ATTRIBUTES.get(kind)
     return kind if mark is not None and (mark in node.attr or kind != node.op) else None
-
-
-def body_functions(node: Any) -> list[str]:
-    """The names of the functions that a node of functional control flow runs."""
-    names: list[str] = []
-    for attribute in ("cond", "body", "else_branch", "then_branch", "branches"):
-        if attribute in node.attr:
-            value = node.attr[attribute]
-            names += [function.name for function in value.list.func] or [value.func.name]
-    return names
 
 
 def called_function(node: Any, functions: Mapping[str, Any]) -> str | None:
@@ -72,7 +63,12 @@ def conditional(node: Any, inputs: Sequence[Tensor], make: MakeBody) -> ControlN
     if kind == "If" and selector.dtype.base_dtype is not dtypes.bool:
         selector = REGISTRY["NotEqual"]()(selector, 0)
     types = [(tensor.dtype, tensor.shape) for tensor in others]
-    bodies = tuple(make(name, types) for name in body_functions(node))
+    functions = (
+        [node.attr[name].func for name in ("else_branch", "then_branch")]
+        if kind == "If"
+        else node.attr["branches"].list.func
+    )
+    bodies = tuple(make(function.name, types) for function in functions)
     _check_same_outputs(node, bodies)
     dtypes_out = tuple(tensor.dtype.base_dtype for tensor in bodies[0].outputs)
     return ControlNode(REGISTRY[kind](branches=bodies, Tout=dtypes_out), (selector, others), {})
@@ -95,15 +91,13 @@ def while_loop(node: Any, function: Any, inputs: Sequence[Tensor], make: MakeBod
     """
     fixed = _invariant_indices(function)
     varying = [index for index in range(len(inputs)) if index not in fixed]
-    for index in varying:
-        if inputs[index].dtype.is_ref_dtype or inputs[index].dtype is dtypes.resource:
-            raise ValueError(f"the loop {node.name!r} changes the handle {inputs[index].name}")
     order = [*varying, *sorted(fixed)]
-    declared = _declared_shapes(node, function)
-    types = [
-        (tensor.dtype, tensor.shape if index in fixed else _inner_shape(tensor, declared, index))
-        for index, tensor in enumerate(inputs)
-    ]
+    types = [(tensor.dtype, tensor.shape) for tensor in inputs]
+    for index in varying:
+        dtype = inputs[index].dtype
+        if dtype.is_ref_dtype or dtype is dtypes.resource:
+            raise ValueError(f"the loop {node.name!r} changes the handle {inputs[index].name}")
+        types[index] = dtype, _variable_shape(node, function, dtype, index)
     condition, body = (make(node.attr[name].func.name, types) for name in ("cond", "body"))
     op = REGISTRY["While"](
         condition=_reordered(condition, order, condition.outputs),
@@ -140,24 +134,20 @@ def _invariant_indices(function: Any) -> set[int]:
     return invariant
 
 
-def _declared_shapes(node: Any, function: Any) -> list[TensorShape]:
-    """The shapes of a loop's variables in the GraphDef."""
+def _variable_shape(node: Any, function: Any, dtype: DType, index: int) -> TensorShape:
+    """The shape of a loop's variable in the GraphDef."""
+    if dtype is dtypes.variant:
+        return scalar()
     shapes = node.attr["output_shapes"].list.shape or node.attr["_output_shapes"].list.shape
-    if shapes:
-        return [TensorShape(shape) for shape in shapes]
-    return [declared_shape(function, index) for index in range(len(function.signature.input_arg))]
+    if not shapes:
+        return declared_shape(function, index)
+    return TensorShape(shapes[index]) if index < len(shapes) else unknown_shape()
 
 
 def declared_shape(function: Any, index: int) -> TensorShape:
     """The shape of an argument in a FunctionDef."""
     shapes = function.arg_attr[index].attr["_output_shapes"].list.shape
     return TensorShape(shapes[0]) if shapes else unknown_shape()
-
-
-def _inner_shape(tensor: Tensor, declared: Sequence[TensorShape], index: int) -> TensorShape:
-    if tensor.dtype.base_dtype is dtypes.variant:
-        return scalar()
-    return declared[index] if index < len(declared) else unknown_shape()
 
 
 # The nodes and the depth of a library with all calls expanded

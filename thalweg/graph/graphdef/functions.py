@@ -6,8 +6,6 @@ importer rebuilds it. Callers convert single nodes to and from NodeDefs.
 
 from __future__ import annotations
 
-import inspect
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any, cast
@@ -16,9 +14,7 @@ from thalweg import protos
 from thalweg.graph.graphdef import attributes
 from thalweg.graph.graphdef.attributes import FunctionName
 from thalweg.graph.node import Node, Tensor
-from thalweg.graph.op import Op
 from thalweg.graph.subgraph import Argument, Body, needed
-from thalweg.platform.caches import memoized
 
 SPARSE = "_sparse_outputs"
 
@@ -56,30 +52,22 @@ def body_name(node: Node, field: str, index: int = 0) -> FunctionName:
     return FunctionName(f"{node.name.replace('/', '_')}_{field}_{index}")
 
 
-def body_fields(op: type[Op]) -> frozenset[str]:
-    """The fields of an op that hold bodies."""
-    return _annotated_fields(op, r"\bBody\b")
-
-
-@memoized(5_000)
-def _annotated_fields(op: type[Op], pattern: str) -> frozenset[str]:
-    """The fields of an op whose annotation matches a pattern anywhere."""
-    annotations = (pair for base in op.__mro__ for pair in inspect.get_annotations(base).items())
-    return frozenset(name for name, kind in annotations if re.search(pattern, str(kind)))
+def named(node: Node, field: str, value: Any, index: int = 0) -> Any:
+    """An attribute of a node with names in place of bodies and of tensors of bodies."""
+    if isinstance(value, tuple):
+        items = enumerate(cast("tuple[Any, ...]", value))
+        return tuple(named(node, field, item, index) for index, item in items)
+    if isinstance(value, Body):
+        return body_name(node, field, index)
+    return traced_name(node, value) if isinstance(value, Tensor) else value
 
 
 # Traces: ops that read a tensor of a control node's body, which they hold as a field
 
 
-def traced_fields(op: type[Op]) -> frozenset[str]:
-    """The fields of a trace that are tensors of a body, of the node of its first input."""
-    return _annotated_fields(op, "^Tensor$")
-
-
-def traced_by(node: Node) -> Iterator[tuple[str, Tensor]]:
-    """The fields of a node that are tensors of bodies, with the tensors."""
-    for field in traced_fields(type(node.op)):
-        yield field, getattr(node.op, field)
+def traced_by(node: Node) -> list[Tensor]:
+    """The tensors of bodies that a node has as fields: of the node of its first input."""
+    return [value for value in node.op.attributes.values() if isinstance(value, Tensor)]
 
 
 def traced_name(node: Node, tensor: Tensor) -> str:
@@ -99,7 +87,7 @@ def traced_tensor(holder: Node, name: str) -> Tensor:
     body = holder.op.bodies[int(number)]
     if tensor.isdecimal():
         return body.arguments[int(tensor)]
-    return find_tensor({node.name: node.outputs for node in body.graph.nodes}, tensor)
+    return body.graph.get_tensor_by_name(tensor)
 
 
 # Writing
@@ -160,58 +148,26 @@ def _inner_node(node: Node, proto: Any, names: Mapping[Tensor, str]) -> Any:
 
 def _output_name(tensor: Tensor) -> str:
     """`node:output:index`, where the index is that within a list output."""
-    node, index = tensor.op, tensor.value_index
-    values = node.attributes()
+    starts = [each for each in _output_starts(tensor.op) if each[1] <= tensor.value_index]
+    output, start = starts[-1]
+    return f"{tensor.op.name}:{output}:{tensor.value_index - start}"
+
+
+def _output_starts(node: Node) -> Iterator[tuple[str, int]]:
+    """The name of each output of the signature, and the index of its first tensor."""
+    start, values = 0, node.attributes()
     for argument in node.op.parsed.outputs:
-        size = argument.size(values)
-        if index < size:
-            return f"{node.name}:{argument.name}:{index}"
-        index -= size
-    raise AssertionError(f"{tensor!r} is beyond the outputs of its node")
+        yield argument.name, start
+        start += argument.size(values)
 
 
 # Reading
 
 
-def find_tensor(outputs: Mapping[str, Sequence[Tensor]], name: str) -> Tensor:
-    """The tensor `node:index`, given the outputs of a function's nodes by node name."""
-    node, _, index = name.partition(":")
-    tensors = outputs.get(node, ())
-    if int(index) >= len(tensors):
-        raise missing_name(name)
-    return tensors[int(index)]
-
-
-def output_starts(proto: Any, block: type[Op]) -> dict[str, int]:
-    """The index of the first tensor of each output of a node."""
-    starts: dict[str, int] = {}
-    start = 0
-    names = block.graphdef_names
-    for argument in block.parsed.outputs:
-        starts[argument.name] = start
-        if argument.is_mixed:
-            start += len(proto.attr[names.get(argument.type, argument.type)].list.type)
-        else:
-            start += proto.attr[argument.count].i if argument.count else 1
-    return starts
-
-
-def flat_name(source: str, starts: Mapping[str, Mapping[str, int]]) -> str:
-    """`node:output:index` as `node:index`, and an argument's name as `name:0`. The only output of a
-    node may have any name."""
-    node, *rest = source.split(":")
-    if source.startswith("^"):
-        return source
-    if not rest:
-        return f"{node}:0"
-    output, index = rest[0], rest[1] if len(rest) > 1 else "0"
-    known = starts.get(node, {})
-    start = known.get(output, 0 if len(known) == 1 else None)
-    if start is None or not index.isdecimal():
-        raise missing_name(source)
-    return f"{node}:{start + int(index)}"
-
-
-def missing_name(name: str) -> ValueError:
-    """The error for a name that a function does not define."""
-    return ValueError(f"graph_def is invalid: a function uses {name!r}, which it lacks.")
+def output_index(node: Node, place: str) -> str:
+    """The index of `output:index` or `output` among all outputs of a node, "" if there is none. The
+    only output may have any name."""
+    output, _, index = place.partition(":")
+    starts = dict(_output_starts(node))
+    start = starts.get(output, 0 if len(starts) == 1 else None)
+    return "" if start is None or not (index or "0").isdecimal() else str(start + int(index or 0))

@@ -78,11 +78,7 @@ def import_graph_def(
         producer_op_list = protos.as_message(producer_op_list, protos.OpList)
     with name_scope(name, "import", list(replacements.values())) as scope:
         graph = get_default_graph()
-        graph.graph_def_versions = Versions(
-            proto.versions.producer,
-            proto.versions.min_consumer,
-            list(proto.versions.bad_consumers),
-        )
+        graph.graph_def_versions = Versions.of(proto.versions)
         tensors = _convert_input_map(replacements, scope)
         importer = _Importer(graph, proto.node, tensors, _Library(proto, op_dict, producer_op_list))
         importer.build()
@@ -129,15 +125,10 @@ def _canonical(name: str) -> str:
     """`node` as `node:0`; control inputs unchanged."""
     if name.startswith("^"):
         return name
-    node, index = _parse_tensor_name(name)
-    return f"{node}:{index}"
-
-
-def _parse_tensor_name(name: str) -> tuple[str, int]:
     node, colon, index = name.partition(":")
     if colon and not index.isdigit():
         raise ValueError(f"Cannot convert {name!r} to a tensor name.")
-    return node, int(index or 0)
+    return f"{node}:{int(index or 0)}"
 
 
 @dataclass(eq=False)
@@ -153,8 +144,8 @@ class _Importer:
     def __post_init__(self, definitions: Iterable[Any]) -> None:
         forms = [form for node in definitions for form in reference_forms(node)]
         self.protos: dict[str, Any] = {form.name: form for form in forms}
-        self.sources = {
-            name: [_canonical(source) for source in proto.input]
+        self.sources: dict[str, list[str]] = {
+            name: list(proto.input if self.is_body else map(_canonical, proto.input))
             for name, proto in self.protos.items()
         }
         self.used: set[str] = set()  # keys of the input map
@@ -163,41 +154,42 @@ class _Importer:
         self.nodes: dict[str, Node] = {}
         #: the tensors to use as the outputs of a node, usually its own
         self.outputs: dict[str, Sequence[Tensor]] = {}
-
-    def build(self) -> None:
-        """Create all nodes."""
-        for name in self.protos:
-            self._build_with_inputs(name)
-        self._close_loops()
+        self.back_edges: list[
+            tuple[Any, int, str]
+        ] = []  # of loops: the node, its input, the source
+        for proto in self.protos.values():
+            if proto.op in _LOOP_STARTS:
+                self._cut_back_edges(proto)
 
     def check_input_map(self) -> None:
         """Raise a ValueError if the input map has names that the GraphDef has not."""
         unused = sorted(self.input_map.keys() - self.used)
-        unused = [key for key in unused if not self._has_output(key)]
+        unused = [key for key in unused if self.output(key) is None]
         if unused:
             raise ValueError(
                 f"Attempted to map inputs that were not found in graph_def: [{', '.join(unused)}]"
             )
 
-    def _has_output(self, name: str) -> bool:
-        node, index = _parse_tensor_name(name)
-        return index < len(self.outputs.get(node, ()))
-
     def element(self, name: str) -> Any:
         """The node or tensor with a name in the GraphDef."""
-        node_name, colon, index = name.partition(":")
+        element = self.output(name) if ":" in name else self.nodes.get(name)
+        if element is None:
+            raise ValueError(f"Requested return_element {name!r} not found in graph_def.")
+        return element
+
+    def output(self, name: str) -> Tensor | None:
+        """The output `node:index`, or as named in functions, if there is one."""
+        node_name, _, place = name.partition(":")
         node = self.nodes.get(node_name)
-        if node is not None and not colon:
-            return node
-        if node is not None and index.isdigit() and int(index) < len(node.outputs):
-            return node.outputs[int(index)]
-        raise ValueError(f"Requested return_element {name!r} not found in graph_def.")
+        index = functions.output_index(node, place) if node and self.is_body else place
+        outputs = self.outputs.get(node_name, ())
+        return outputs[int(index)] if index.isdecimal() and int(index) < len(outputs) else None
 
     # Topological order
 
-    def _build_with_inputs(self, name: str) -> None:
-        """Create a node after those it depends on, without recursion: graphs are deep."""
-        pending = [name]
+    def build(self) -> None:
+        """Create all nodes, each after those it depends on. No recursion: graphs are deep."""
+        pending = [*reversed(self.protos)]
         waiting: set[str] = set()
         while pending:
             current = pending[-1]
@@ -215,39 +207,34 @@ class _Importer:
                 node = self.nodes[current] = self._build(self.protos[current])
                 self.outputs.setdefault(current, node.outputs)
             pending.pop()
+        for proto, index, source in self.back_edges:
+            operators["update_input"](self.nodes[proto.name], index, self.tensor(proto, source))
 
     def _missing(self, name: str) -> list[str]:
-        proto = self.protos[name]
         needed = [
             source.lstrip("^").partition(":")[0]
             for source in self.sources[name]
-            if source not in self.input_map and not self._is_back_edge(proto, source)
+            if source not in self.input_map
         ]
         return [node for node in needed if node in self.protos and node not in self.nodes]
 
     # Loops
 
-    def _is_back_edge(self, proto: Any, source: str) -> bool:
-        """Whether an input of a node closes a loop."""
-        if proto.op not in _LOOP_STARTS or source in self.input_map:
-            return False
-        source_proto = self.protos.get(source.partition(":")[0])
-        return source_proto is not None and source_proto.op in _LOOP_ENDS
-
-    def _forward_sources(self, proto: Any, sources: list[str]) -> list[str]:
-        """The inputs of a node, back edges replaced for now by another input."""
-        forward = [s for s in sources if not self._is_back_edge(proto, s)]
-        if len(forward) < len(sources) and not forward:
+    def _cut_back_edges(self, proto: Any) -> None:
+        """Replace the inputs of a Merge that close loops, for now, by another input."""
+        sources = self.sources[proto.name]
+        data = [source for source in sources if not source.startswith("^")]
+        forward = [source for source in data if not self._ends_loop(source)]
+        if data and not forward:
             raise node_defs.invalid(proto, "A Merge needs an input that is not a NextIteration.")
-        return [forward[0] if self._is_back_edge(proto, source) else source for source in sources]
+        for index, source in enumerate(data):
+            if self._ends_loop(source):
+                self.back_edges.append((proto, index, source))
+                sources[index] = forward[0]
 
-    def _close_loops(self) -> None:
-        """Connect the back edges."""
-        for name, proto in self.protos.items():
-            for index, source in enumerate(self.sources[name]):
-                if self._is_back_edge(proto, source):
-                    tensor = self._tensor(proto, source)
-                    operators["update_input"](self.nodes[name], index, tensor)
+    def _ends_loop(self, source: str) -> bool:
+        node = self.protos.get(source.partition(":")[0])
+        return source not in self.input_map and node is not None and node.op in _LOOP_ENDS
 
     # One node
 
@@ -266,23 +253,22 @@ class _Importer:
 
     def _create(self, proto: Any) -> Node:
         sources = self.sources[proto.name]
-        forward = self._forward_sources(proto, node_defs.current_input_order(proto, sources))
-        inputs = [self._tensor(proto, source) for source in forward]
-        controls = [self._control(proto, s) for s in sources if s.startswith("^")]
-        if self.library.callee(proto) is not None or functional.functional_kind(proto) is not None:
-            return self._create_composite(proto, inputs, controls)
+        data = node_defs.current_input_order(proto, sources)
+        inputs = [self.tensor(proto, source) for source in data]
+        controls = [self.control(proto, s) for s in sources if s.startswith("^")]
+        callee = functional.called_function(proto, self.library.protos)
+        if callee is not None or functional.functional_kind(proto) is not None:
+            return self._create_composite(proto, inputs, controls, callee)
         takes_reference = any(tensor.dtype.is_ref_dtype for tensor in inputs)
         op_name = reference_op(proto, takes_reference)
         block = node_defs.block_of(proto, self.library.op_dict, op_name)
-        values = dict(proto.attr)
+        values, others = self._attributes(proto, node_defs.own_attributes(block))
         passes_handle = op_name != proto.op
         if passes_handle:
             values.pop("T", None)
-        self._drop_newer_defaults(proto, block, values)
         op = self._op(proto, block, values, inputs)
-        counts = node_defs.check_inputs(proto, block, values, forward, inputs)
-        annotations = self._annotations(proto, block, values)
-        with self._scopes(proto, controls), self.graph.attr_scope(annotations):
+        counts = node_defs.check_inputs(proto, block, values, data, inputs)
+        with self._scopes(proto, controls), self.graph.attr_scope(others):
             node = self._add(op, op.parsed.group(inputs, counts), f"{self.names[proto.name]}/")
         if not passes_handle:
             node_defs.merge_output_shapes(proto, node)
@@ -298,11 +284,12 @@ class _Importer:
 
     # NodeDefs that become several nodes
 
-    def _create_composite(self, proto: Any, inputs: list[Tensor], controls: list[Node]) -> Node:
+    def _create_composite(
+        self, proto: Any, inputs: list[Tensor], controls: list[Node], callee: str | None
+    ) -> Node:
         """The node of a call, whose function is inlined, or of a conditional or loop."""
         name = f"{self.names[proto.name]}/"
         with self._scopes(proto, controls), self.graph.name_scope(name):
-            callee = self.library.callee(proto)
             if callee is not None:
                 outputs, targets = self.library.call(callee, self.graph, inputs)
                 return self._alias_outputs(proto, name, outputs, targets)
@@ -311,13 +298,12 @@ class _Importer:
                 control = functional.while_loop(proto, function, inputs, self.library.body)
             else:
                 control = functional.conditional(proto, inputs, self.library.body)
-            invariants = control.invariants
-            if not invariants:
+            if not control.invariants:
                 return self._add(control.op, control.inputs, name)
             node = self._add(control.op, control.inputs, "loop")
-            varying = iter(node.outputs)
-            indices = range(len(node.outputs) + len(invariants))
-            outputs = [invariants[i] if i in invariants else next(varying) for i in indices]
+            outputs = list(node.outputs)
+            for index, tensor in control.invariants.items():
+                outputs.insert(index, tensor)
             return self._alias_outputs(proto, name, outputs, [node])
 
     def _alias_outputs(
@@ -342,52 +328,54 @@ class _Importer:
         node_defs.merge_output_shapes(proto, node)
         return node
 
-    def _drop_newer_defaults(self, proto: Any, block: type[Op], values: dict[str, Any]) -> None:
-        """Drop attributes that only the producer knows and that have its default values."""
-        producer = self.library.producer.get(proto.op)
-        known = node_defs.attribute_names(block)
-        for attribute in () if producer is None else producer.attr:
-            value = values.get(attribute.name)
-            is_default = attribute.HasField("default_value") and value == attribute.default_value
-            if is_default and attribute.name not in known:
-                del values[attribute.name]
-
     def _op(
         self, proto: Any, block: type[Op], values: Mapping[str, Any], inputs: Sequence[Tensor]
     ) -> Op:
         fields = {
-            field: self._field(proto, block, field, values[name])
+            field: self._field(proto, block, field, values[field], inputs)
             for field in block.fields
-            if (name := block.graphdef_names.get(field, field)) in values
+            if field in values
         }
-        for field in functions.traced_fields(block):
-            fields[field] = functions.traced_tensor(inputs[0].op, as_str(fields[field]))
         try:
             return block(**fields)
         except TypeError as error:
             raise node_defs.invalid(proto, str(error)) from None
 
-    def _field(self, proto: Any, block: type[Op], field: str, value: Any) -> Any:
-        decoded = attributes.decode(value, attributes.kinds(block).get(field))
-        is_body = field in functions.body_fields(block)
-        return self._bodies(proto, decoded) if is_body else self.library.resolve(decoded)
+    def _field(
+        self, proto: Any, block: type[Op], field: str, value: Any, inputs: Sequence[Tensor]
+    ) -> Any:
+        kind = attributes.kinds(block).get(field)
+        type_name = "" if kind is None else kind.type_name
+        if type_name == "Tensor":
+            return functions.traced_tensor(inputs[0].op, value)
+        return self._resolved(proto, value, type_name == "Body")
 
-    def _bodies(self, proto: Any, names: Any) -> Any:
-        """The body of a function, or those of a tuple of functions."""
-        if isinstance(names, tuple):
-            return tuple(self._bodies(proto, name) for name in cast("tuple[Any, ...]", names))
-        if not isinstance(names, attributes.FunctionName):
-            raise node_defs.invalid(proto, f"Expected the name of a function, not {names!r}.")
-        return self.library.function(names).body
+    def _resolved(self, proto: Any, value: Any, is_body: bool) -> Any:
+        """An attribute with functions, or their bodies, in place of their names."""
+        if isinstance(value, tuple):
+            items = cast("tuple[Any, ...]", value)
+            return tuple(self._resolved(proto, item, is_body) for item in items)
+        if isinstance(value, attributes.FunctionName):
+            function = self.library.function(value)
+            return function.body if is_body else function
+        if is_body:
+            raise node_defs.invalid(proto, f"Expected the name of a function, not {value!r}.")
+        return value
 
-    def _annotations(
-        self, proto: Any, block: type[Op], values: Mapping[str, Any]
-    ) -> dict[str, Any]:
-        known = node_defs.attribute_names(block) | {"_output_shapes"}
-        others = {name: attributes.decode(values[name]) for name in values if name not in known}
-        if "_class" in values:
-            others["_class"] = self._renamed_groups(proto, values["_class"].list.s)
-        return others
+    def _attributes(self, proto: Any, own: Mapping[str, str]) -> tuple[dict[str, Any], Any]:
+        """The attributes that an op has of its own, and the others: annotations. Those that only
+        the producer knows and that have its default values are left out."""
+        defaults = self.library.defaults.get(proto.op, {})
+        values: dict[str, Any] = {}
+        others: dict[str, Any] = {}
+        for name, value in proto.attr.items():
+            if name in own:
+                values[own[name]] = attributes.decode(value)
+            elif name == "_class":
+                others[name] = self._renamed_groups(proto, value.list.s)
+            elif name != "_output_shapes" and value != defaults.get(name):
+                others[name] = attributes.decode(value)
+        return values, others
 
     def _renamed_groups(self, proto: Any, groups: Sequence[bytes]) -> list[bytes]:
         """Colocation groups with the new names of nodes."""
@@ -407,50 +395,49 @@ class _Importer:
             renamed.append(_COLOCATION + self.names[peer].encode())
         return renamed
 
-    def _tensor(self, proto: Any, source: str) -> Tensor:
+    def tensor(self, proto: Any, source: str) -> Tensor:
+        """The tensor that a node takes as an input."""
         if source in self.input_map:
             self.used.add(source)
             return self.input_map[source]
-        name, index = _parse_tensor_name(source)
-        if not self._has_output(source):
-            raise node_defs.invalid(proto, f"Input tensor {source!r} not found in graph_def.")
-        return self.outputs[name][index]
+        tensor = self.output(source)
+        if tensor is None:
+            raise self._missing_name(proto, "Input tensor", source)
+        return tensor
 
-    def _control(self, proto: Any, source: str) -> Node:
+    def control(self, proto: Any, source: str) -> Node:
+        """The node that a node runs after."""
         node = self.nodes.get(source[1:])
         if node is None:
-            raise node_defs.invalid(proto, f"Control input {source!r} not found in graph_def.")
+            raise self._missing_name(proto, "Control input", source)
         return node
+
+    def _missing_name(self, proto: Any, what: str, name: str) -> ValueError:
+        if self.is_body:
+            return ValueError(f"graph_def is invalid: a function uses {name!r}, which it lacks.")
+        return node_defs.invalid(proto, f"{what} {name!r} not found in graph_def.")
 
 
 class _Library:
     """The function library of a GraphDef: a function is inlined at a call, or built as a body."""
 
     def __init__(self, proto: Any, op_dict: Any, producer_op_list: Any) -> None:
-        self._protos = {function.signature.name: function for function in proto.library.function}
+        self.protos = {function.signature.name: function for function in proto.library.function}
         self._functions: dict[str, functions.Lambda] = {}
         self.op_dict: Mapping[str, Any] | None = op_dict
-        self.producer = {op.name: op for op in producer_op_list.op} if producer_op_list else {}
-        if self._protos:
-            functional.check_expansion(proto.node, self._protos)
-
-    def resolve(self, value: Any) -> Any:
-        """An attribute with function names replaced by functions."""
-        if isinstance(value, attributes.FunctionName):
-            return self.function(value)
-        if not isinstance(value, tuple):
-            return value
-        return tuple(map(self.resolve, cast("tuple[Any, ...]", value)))
+        #: the default values of attributes in the producer's version of each op
+        self.defaults: dict[str, dict[str, Any]] = {
+            op.name: {a.name: a.default_value for a in op.attr if a.HasField("default_value")}
+            for op in (producer_op_list.op if producer_op_list else ())
+        }
+        if self.protos:
+            functional.check_expansion(proto.node, self.protos)
 
     def proto(self, name: str) -> Any:
         """The FunctionDef with a name."""
-        if name not in self._protos:
+        if name not in self.protos:
             raise ValueError(f"graph_def is invalid: its library has no function {name!r}.")
-        return self._protos[name]
-
-    def callee(self, node: Any) -> str | None:
-        """The function that a node calls; None if it is no call."""
-        return functional.called_function(node, self._protos)
+        return self.protos[name]
 
     def function(self, name: str) -> functions.Lambda:
         """The function with a name, as an attribute of ops."""
@@ -487,31 +474,13 @@ class _Library:
             raise ValueError(
                 f"the function {name!r} takes {len(signature.input_arg)} inputs, not {len(inputs)}."
             )
-        starts = {node.name: self._starts(node) for node in proto.node_def}
-        pairs = zip(signature.input_arg, inputs, strict=True)
-        arguments = {f"{argument.name}:0": tensor for argument, tensor in pairs}
-        nodes = [
-            node_defs.with_inputs(n, [functions.flat_name(source, starts) for source in n.input])
-            for n in proto.node_def
-        ]
-        importer = _Importer(graph, nodes, arguments, self, is_body=True)
+        names = (argument.name for argument in signature.input_arg)
+        arguments = dict(zip(names, inputs, strict=True))
+        importer = _Importer(graph, proto.node_def, arguments, self, is_body=True)
         importer.build()
-        names = [functions.flat_name(proto.ret[out.name], starts) for out in signature.output_arg]
-        outputs = [
-            arguments[name] if name in arguments else functions.find_tensor(importer.outputs, name)
-            for name in names
-        ]
-        targets = [proto.control_ret[output] for output in signature.control_output]
-        missing = [target for target in targets if target not in importer.nodes]
-        if missing:
-            raise functions.missing_name(missing[0])
-        return outputs, [importer.nodes[target] for target in targets]
-
-    def _starts(self, node: Any) -> dict[str, int]:
-        if self.callee(node) is not None or functional.functional_kind(node) is not None:
-            return {"output": 0}
-        (*_, form) = reference_forms(node)
-        return functions.output_starts(form, node_defs.block_of(form, self.op_dict))
+        outputs = [importer.tensor(proto, proto.ret[out.name]) for out in signature.output_arg]
+        controls = (f"^{proto.control_ret[output]}" for output in signature.control_output)
+        return outputs, [importer.control(proto, source) for source in controls]
 
 
 def _argument_dtype(argument: Any) -> DType:

@@ -7,8 +7,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from thalweg import protos
 from thalweg.graph import dtypes
 from thalweg.graph.dtypes import DType
+from thalweg.graph.graphdef import attributes
+from thalweg.graph.graphdef.tensor_proto import make_tensor_proto
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import REGISTRY, Op
 from thalweg.graph.signature import Argument
@@ -27,10 +30,7 @@ def check_inputs(
     inputs: Sequence[Tensor],
 ) -> tuple[int, ...]:
     """The number of tensors of each input; a ValueError if the tensors do not fit the op."""
-    names = block.graphdef_names
-    expected = [
-        _argument_types(argument, values, names, len(inputs)) for argument in block.parsed.inputs
-    ]
+    expected = [_argument_types(argument, values, len(inputs)) for argument in block.parsed.inputs]
     flat = [dtype for types in expected for dtype in types]
     for source, tensor, dtype in zip(sources, inputs, flat, strict=False):
         if dtype is not None and not dtype.is_compatible_with(tensor.dtype):
@@ -50,30 +50,26 @@ def check_inputs(
 
 
 def _argument_types(
-    argument: Argument, values: Mapping[str, Any], names: Mapping[str, str], available: int
+    argument: Argument, values: Mapping[str, Any], available: int
 ) -> list[DType | None]:
     """The dtypes of an input's tensors, None where the NodeDef does not say; `available` is the
     number of tensors of all inputs."""
-    attribute = values.get(names.get(argument.type, argument.type))
+    given = values.get(argument.type)
     if argument.is_mixed:
-        if attribute is None:
-            return [None] * available
-        return [dtypes.as_dtype(t) for t in attribute.list.type]
-    dtype = argument.fixed
-    if dtype is None and attribute is not None:
-        dtype = dtypes.as_dtype(attribute.type)
+        return [None] * available if given is None else list(given)
+    dtype: DType | None = argument.fixed or given
     if dtype is not None and argument.is_ref:
         dtype = dtype.as_ref
     if not argument.count:
         return [dtype]
     count = values.get(argument.count)
     # One more than available is an error already: a file may claim any number.
-    return [dtype] * min(available if count is None else max(0, int(count.i)), available + 1)
+    return [dtype] * min(available if count is None else max(0, count), available + 1)
 
 
-def block_of(proto: Any, op_dict: Mapping[str, Any] | None, op: str | None = None) -> type[Op]:
-    """The block of a node, or of an op that replaces the node's own."""
-    name = _current_name(op or proto.op)
+def block_of(proto: Any, op_dict: Mapping[str, Any] | None, op: str) -> type[Op]:
+    """The block of a node, given its op or one that replaces it."""
+    name = _current_name(op)
     if name is None or not (op_dict is None or proto.op in op_dict):
         raise ValueError(
             f"No op named {proto.op} in defined operations, which node {proto.name!r} is of."
@@ -81,11 +77,9 @@ def block_of(proto: Any, op_dict: Mapping[str, Any] | None, op: str | None = Non
     return REGISTRY[name]
 
 
-def attribute_names(block: type[Op]) -> set[str]:
-    """The names in a GraphDef of the attributes that a block defines."""
-    arguments = block.parsed.inputs + block.parsed.outputs
-    own = {*block.fields, *block.parsed.type_names, *(a.count for a in arguments if a.count)}
-    return {block.graphdef_names.get(name, name) for name in own}
+def own_attributes(block: type[Op]) -> dict[str, str]:
+    """The attributes that a block defines, by their names in a GraphDef."""
+    return {block.graphdef_names.get(name, name): name for name in attributes.kinds(block)}
 
 
 def with_inputs(node: Any, inputs: Sequence[str]) -> Any:
@@ -94,6 +88,14 @@ def with_inputs(node: Any, inputs: Sequence[str]) -> Any:
     copy.CopyFrom(node)
     copy.input[:] = inputs
     return copy
+
+
+def constant_def(name: str, value: Any, dtype: DType, device: str = "") -> Any:
+    """The NodeDef of a constant."""
+    node = protos.NodeDef(name=name, op="Const", device=device)
+    node.attr["dtype"].type = dtype.as_datatype_enum
+    node.attr["value"].tensor.CopyFrom(make_tensor_proto(value, dtype))
+    return node
 
 
 # Ops of other versions

@@ -14,7 +14,7 @@ from typing import Any
 
 from thalweg import protos
 from thalweg.graph.dtypes import int32, resource
-from thalweg.graph.graphdef.tensor_proto import make_tensor_proto
+from thalweg.graph.graphdef.node_defs import constant_def
 
 _RESOURCE = resource.as_datatype_enum
 _SCATTERS = ("Add", "Sub", "Mul", "Div", "Min", "Max", "Update")
@@ -77,10 +77,7 @@ def _add_axis(node: Any) -> Any:
     name = f"{node.name}/axis"
     data = [source for source in node.input if not source.startswith("^")]
     node.input[:] = [*data, name, *node.input[len(data) :]]
-    axis = protos.NodeDef(name=name, op="Const")
-    axis.attr["dtype"].type = int32.as_datatype_enum
-    axis.attr["value"].tensor.CopyFrom(make_tensor_proto(0, int32))
-    return axis
+    return constant_def(name, 0, int32)
 
 
 def reference_op(node: Any, takes_reference: bool) -> str:

@@ -5,22 +5,20 @@ The messages are TensorFlow's, so that its tools can read them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, cast
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from thalweg import protos
 from thalweg.graph.dtypes import DType
 from thalweg.graph.graph import Graph
 from thalweg.graph.graphdef import attributes, functions
 from thalweg.graph.graphdef.attributes import AttributeKind
-from thalweg.graph.node import Node, Tensor, operators
+from thalweg.graph.node import Node, operators
 from thalweg.graph.op import Op
 from thalweg.graph.signature import Argument
-from thalweg.graph.subgraph import Body
 
 _MAX_BYTES = 1 << 31  # of a protobuf
 _PRIVATE = frozenset({"_counts"})  # annotations that follow from the rest
-_BODIES = frozenset({"branches", "condition", "body"})  # written only in functions, as functions
 
 protos.publish("GraphDef", "NodeDef", "AttrValue", "NameAttrList", "OpDef", "MetaGraphDef")
 protos.publish("TensorProto", "TensorShapeProto", "TensorInfo")
@@ -28,11 +26,7 @@ protos.publish("TensorProto", "TensorShapeProto", "TensorInfo")
 
 def graph_def(graph: Graph, from_version: int | None = None, add_shapes: bool = False) -> Any:
     """The GraphDef of a graph, or of the nodes after its first `from_version` ones."""
-    versions = graph.graph_def_versions
-    proto = protos.GraphDef()
-    proto.versions.producer = versions.producer
-    proto.versions.min_consumer = versions.min_consumer
-    proto.versions.bad_consumers.extend(versions.bad_consumers)
+    proto = protos.GraphDef(versions=vars(graph.graph_def_versions))
     size = 0
     nodes = _exported_nodes(graph, from_version or 0)
     for node in nodes:
@@ -41,7 +35,7 @@ def graph_def(graph: Graph, from_version: int | None = None, add_shapes: bool = 
         if size >= _MAX_BYTES:
             raise ValueError("GraphDef cannot be larger than 2GB.")
         proto.node.append(node_proto)
-    library = function_library(nodes, inner_def)
+    library = function_library(nodes, node_def)
     if library:  # else the field stays unset
         proto.library.function.extend(library.values())
     return proto
@@ -52,14 +46,14 @@ def function_library(nodes: Iterable[Node], write: Callable[[Node], Any]) -> dic
     a NodeDef."""
     library: dict[str, Any] = {}
     pending = list(nodes)
-    traced = [tensor for node in pending for _, tensor in functions.traced_by(node)]
+    traced = [tensor for node in pending for tensor in functions.traced_by(node)]
     for node in pending:  # which grows meanwhile
         for name, body, sparse in functions.node_functions(node):
             if name not in library:
                 inside = [tensor.op for tensor in traced if tensor.graph is body.graph]
                 library[name] = functions.function_def(name, body, sparse, write, inside)
                 pending += body.graph.nodes
-                traced += [t for node in body.graph.nodes for _, t in functions.traced_by(node)]
+                traced += [t for node in body.graph.nodes for t in functions.traced_by(node)]
     return library
 
 
@@ -77,15 +71,15 @@ def groups(graph: Graph) -> list[tuple[Node, list[Node]]]:
 
 
 def node_def(node: Node, add_shapes: bool = False) -> Any:
-    """The NodeDef of a node."""
+    """The NodeDef of a node, with the names of the functions that are its sub-graphs."""
     proto = protos.NodeDef(name=node.name, op=node.type, device=node.device)
-    proto.input.extend(input_name(tensor) for tensor in node.inputs)
+    # The name of a tensor as an input has no index if it is 0.
+    proto.input.extend(t.name if t.value_index else t.op.name for t in node.inputs)
     proto.input.extend(f"^{control.name}" for control in node.control_inputs)
     kinds, names = attributes.kinds(type(node.op)), node.op.graphdef_names
-    skipped = _BODIES if node.op.bodies else functions.traced_fields(type(node.op))
     for name, value in node.attributes().items():
-        if value is not None and name not in _PRIVATE and name not in skipped:
-            encoded = attributes.encode(value, kinds.get(name))
+        if value is not None and name not in _PRIVATE:
+            encoded = attributes.encode(functions.named(node, name, value), kinds.get(name))
             proto.attr[names.get(name, name)].CopyFrom(encoded)
     if add_shapes and node.outputs:
         shapes = [tensor.shape for tensor in node.outputs]
@@ -93,32 +87,12 @@ def node_def(node: Node, add_shapes: bool = False) -> Any:
     return proto
 
 
-def inner_def(node: Node) -> Any:
-    """The NodeDef of a node inside a function, with its sub-graphs as functions."""
-    proto = node_def(node)
-    for field, value in node.op.attributes.items():
-        if isinstance(value, Body):
-            proto.attr[field].CopyFrom(attributes.encode(functions.body_name(node, field)))
-        elif isinstance(value, tuple) and field in _BODIES:
-            count = len(cast("Any", value))
-            names = [functions.body_name(node, field, index) for index in range(count)]
-            proto.attr[field].CopyFrom(attributes.encode(names))
-    for field, tensor in functions.traced_by(node):
-        proto.attr[field].CopyFrom(attributes.encode(functions.traced_name(node, tensor)))
-    return proto
-
-
-def input_name(tensor: Tensor) -> str:
-    """The name of a tensor as a NodeDef's input: without the index if it is 0."""
-    return tensor.name if tensor.value_index else tensor.op.name
-
-
 def op_def(op: type[Op]) -> Any:
     """The OpDef of an op block."""
     proto = protos.OpDef(name=op.type_name, is_stateful=op.stateful, is_commutative=op.commutative)
     proto.input_arg.extend(_argument(op, argument) for argument in op.parsed.inputs)
     proto.output_arg.extend(_argument(op, argument) for argument in op.parsed.outputs)
-    for name, kind in _attribute_kinds(op):
+    for name, kind in attributes.kinds(op).items():
         proto.attr.append(_attribute(op, name, kind))
     return proto
 
@@ -134,17 +108,6 @@ def _argument(op: type[Op], argument: Argument) -> Any:
         proto.type_attr = type_name
     proto.number_attr = argument.count
     return proto
-
-
-def _attribute_kinds(op: type[Op]) -> Iterator[tuple[str, AttributeKind]]:
-    """The distinct type variables, list lengths and fields of an op."""
-    kinds: dict[str, AttributeKind] = {}
-    for argument in op.parsed.inputs + op.parsed.outputs:
-        if argument.count:
-            kinds[argument.count] = AttributeKind("i")
-        if argument.fixed is None:
-            kinds.setdefault(argument.type, AttributeKind("type", argument.is_mixed))
-    yield from (kinds | attributes.kinds(op)).items()
 
 
 def _attribute(op: type[Op], name: str, kind: AttributeKind) -> Any:

@@ -57,10 +57,8 @@ def make_tensor_proto(
 
 
 def _encode(array: Array, dtype: DType, sizes: tuple[Any, ...]) -> Any:
-    proto = protos.TensorProto(dtype=dtype.as_datatype_enum)
-    proto.tensor_shape.SetInParent()  # so that a scalar has a shape too
-    for size in sizes:
-        proto.tensor_shape.dim.add(size=size)
+    shape = as_shape(sizes).as_proto()
+    proto = protos.TensorProto(dtype=dtype.as_datatype_enum, tensor_shape=shape)
     field = dtype.traits.proto_field
     is_packed = isinstance(getattr(proto, field), bytes)
     if not is_packed and _is_uniform(array):

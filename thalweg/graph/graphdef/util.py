@@ -12,8 +12,7 @@ from thalweg.graph import dtypes
 from thalweg.graph.context import Runner
 from thalweg.graph.device import DeviceSpec
 from thalweg.graph.graph import Graph
-from thalweg.graph.graphdef import attributes
-from thalweg.graph.graphdef.node_defs import with_inputs
+from thalweg.graph.graphdef.node_defs import constant_def, with_inputs
 from thalweg.graph.node import Node, reached
 from thalweg.graph.shapes import TensorShape
 from thalweg.platform import tf_logging
@@ -41,11 +40,8 @@ def extract_sub_graph(graph_def: protos.GraphDef, dest_nodes: Sequence[str]) -> 
     if missing:
         raise AssertionError(f"{missing[0]} is not in graph")
     kept = reached(dest_nodes, lambda name: map(_node_name, nodes[name].input))
-    part = protos.GraphDef()
-    part.node.extend(node for node in graph_def.node if node.name in kept)
-    part.library.CopyFrom(graph_def.library)
-    part.versions.CopyFrom(graph_def.versions)
-    return part
+    inside = [node for node in graph_def.node if node.name in kept]
+    return protos.GraphDef(node=inside, library=graph_def.library, versions=graph_def.versions)
 
 
 @public("graph_util.convert_variables_to_constants")
@@ -87,16 +83,10 @@ def convert_variables_to_constants(
     frozen: dict[str, Any] = dict(zip(names, values, strict=True))
     for node in part.node:
         if node.name in frozen:
-            node.CopyFrom(_constant(node, frozen[node.name]))
+            dtype = dtypes.as_dtype(node.attr["dtype"].type)
+            node.CopyFrom(constant_def(node.name, frozen[node.name], dtype, node.device))
     tf_logging.info("Froze %d variables.", len(frozen))
     return part
-
-
-def _constant(variable: Any, value: Any) -> Any:
-    node = protos.NodeDef(op="Const", name=variable.name, device=variable.device)
-    node.attr["dtype"].CopyFrom(variable.attr["dtype"])
-    node.attr["value"].CopyFrom(attributes.encode(value, attributes.AttributeKind("tensor")))
-    return node
 
 
 @public("graph_util.remove_training_nodes")
@@ -122,9 +112,7 @@ def remove_training_nodes(
         for node in nodes
         if node.name not in spliced
     ]
-    output = protos.GraphDef()
-    output.node.extend(kept)
-    return output
+    return protos.GraphDef(node=kept)
 
 
 def _removable_identities(nodes: Sequence[Any], protected: set[str]) -> dict[str, str]:

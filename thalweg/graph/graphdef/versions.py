@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from thalweg.public import publish_value
 from thalweg.version import __version__
@@ -23,14 +24,14 @@ class Versions:
     min_consumer: int = GRAPH_DEF_VERSION_MIN_CONSUMER
     bad_consumers: list[int] = field(default_factory=lambda: list[int]())
 
+    @classmethod
+    def of(cls, proto: Any) -> Versions:
+        """The versions in a GraphDef."""
+        return cls(proto.producer, proto.min_consumer, list(proto.bad_consumers))
+
     def check(self) -> None:
-        """Raise a ValueError unless this library reads such graphs."""
-        if self.producer < GRAPH_DEF_VERSION_MIN_PRODUCER:
-            raise ValueError(
-                f"GraphDef producer version {self.producer} below min producer "
-                f"{GRAPH_DEF_VERSION_MIN_PRODUCER} supported by TensorFlow {__version__}.  "
-                "Please regenerate your graph."
-            )
+        """Raise a ValueError unless this library reads such graphs. All producers are new enough:
+        the first had the version `GRAPH_DEF_VERSION_MIN_PRODUCER`."""
         if self.min_consumer > GRAPH_DEF_VERSION:
             raise ValueError(
                 f"GraphDef min consumer version {self.min_consumer} above current version "

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -296,18 +296,23 @@ class ResizeGrad(Op):
 
     private = True
     signature = "grads: float32, original_image: T -> output: float32; T: real"
-    method: Resize
+    method: Op  # a Resize
+
+    @property
+    def resize(self) -> Resize:
+        """The op of which this is the transpose."""
+        return cast("Resize", self.method)
 
     def shape(self, grads: Tensor, original_image: Tensor) -> TensorShape:
         return original_image.shape
 
     def numpy(self, grads: Array, original_image: Array) -> Array:
         source, target = original_image.shape[1:3], (grads.shape[1], grads.shape[2])
-        rows, columns = self.method.matrices(source, target)
+        rows, columns = self.resize.matrices(source, target)
         return _apply(grads, rows.T, columns.T)
 
     def loop(self, at: IndexTuple, grads: Operand, original_image: Operand) -> loop.Scatter:
-        extents, taps = self.method.taps(at.shape[1:3], grads.shape[1:3])
+        extents, taps = self.resize.taps(at.shape[1:3], grads.shape[1:3])
 
         def part(*index: Expr) -> tuple[Sequence[Any], Expr]:
             (batch, row, column, channel), numbers = index[:4], index[4:]

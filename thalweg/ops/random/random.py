@@ -63,7 +63,6 @@ class SkipRandom(Update):
 
     private = True
     signature = "ref: &T -> output_ref: &T; T: uint32"
-    of_process = True
     blocks: int
 
     def kernel(self, context: Context, ref: VariableCell) -> VariableCell:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.graph.analysis.effects import Resource
-from thalweg.graph.analysis.evaluate import flat_arrays, tried_outputs_of
+from thalweg.graph.analysis.evaluate import known_outputs, tried_outputs_of
 from thalweg.graph.node import Node, Tensor
 from thalweg.ops.core.basic import Const
 from thalweg.optimize.facts import open_value
@@ -56,11 +56,10 @@ Values = Sequence[tuple[Array, Tensor]]
 
 def _known(node: Node, graph: StepGraph) -> Values | None:
     """The outputs of a node that static shapes determine: of `shape`, `size` and `rank`."""
-    known_value: Any = getattr(node.op, "known_value", None)
-    result = known_value(*node.grouped(node.inputs)) if is_free(node) else None
-    if result is None or any(_must_run(tensor, graph) for tensor in node.inputs):
+    values = known_outputs(node) if is_free(node) else None
+    if values is None or any(_must_run(tensor, graph) for tensor in node.inputs):
         return None
-    return _checked(flat_arrays(result), node)
+    return _checked(values, node)
 
 
 def _must_run(tensor: Tensor, graph: StepGraph) -> bool:

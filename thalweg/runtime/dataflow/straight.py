@@ -252,10 +252,10 @@ class StraightRun:
 
     def begin(self) -> None:
         """Register the receives at the rendezvous and make all ready calls."""
-        if self._graph.expected:
-            rendezvous: Any = self._context.rendezvous  # not None in a step with receives
-            for vertex, value in rendezvous.expect(self._graph.expected, self._arrive):
-                self._arrived.append((vertex, value, None))
+        rendezvous: Any = self._context.rendezvous  # not None in a step with receives
+        with self._turn:
+            for key, vertex in self._graph.expected.items():
+                rendezvous.receive(key, partial(self._arrive, vertex))
         self.resume()
 
     def resume(self, holds_turn: bool = False) -> None:
@@ -336,7 +336,8 @@ class StraightRun:
     def _arrive(self, vertex: StraightVertex, value: Any, error: BaseException | None) -> None:
         """Accept a received value, or the result of a started op. Called on any thread."""
         self._arrived.append((vertex, value, error))
-        self._submit_short(self.resume)
+        if not self._turn.locked():  # else the thread that holds it will see what arrived
+            self._submit_short(self.resume)
 
     def _start(self, vertex: StraightVertex) -> None:
         """Start a blocking op or a receive; its completion calls `_arrive`."""
