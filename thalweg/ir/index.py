@@ -69,15 +69,9 @@ Term = Variable | FloorMod | Expr
 class Affine:
     """constant + Σ factor · term; the order of terms does not matter for equality."""
 
-    __slots__ = ("_bounds", "_hash", "_key", "_parts", "constant", "terms")
-
     def __init__(self, constant: int, terms: dict[Term, int] | None = None) -> None:
         self.constant = constant
         self.terms: dict[Term, int] = {} if terms is None else terms
-        self._hash: int | None = None
-        self._key: Any = None
-        self._parts: tuple[Expr, ...] | None = None
-        self._bounds: Bounds | None = None
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -87,9 +81,11 @@ class Affine:
         )
 
     def __hash__(self) -> int:
-        if self._hash is None:
-            self._hash = hash((self.constant, frozenset(self.terms.items())))
         return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.constant, frozenset(self.terms.items())))
 
     def __reduce__(self) -> tuple[type[Affine], tuple[int, dict[Term, int]]]:
         return Affine, (self.constant, self.terms)  # as programs on disk store it
@@ -98,22 +94,15 @@ class Affine:
         parts = [f"{factor}*{_name(term)}" for term, factor in self.terms.items()]
         return " + ".join([*parts, str(self.constant)])
 
-    @property
+    @cached_property
     def key(self) -> Any:
         """A key for equality that keeps no expression alive."""
-        if self._key is None:
-            terms = [(_term_key(term), factor) for term, factor in self.terms.items()]
-            self._key = self.constant, frozenset(terms)
-        return self._key
+        terms = [(_term_key(term), factor) for term, factor in self.terms.items()]
+        return self.constant, frozenset(terms)
 
-    @property
+    @cached_property
     def bounds(self) -> Bounds:
         """The least and the greatest possible value, infinite where unknown."""
-        if self._bounds is None:
-            self._bounds = self._find_bounds()
-        return self._bounds
-
-    def _find_bounds(self) -> Bounds:
         if any(isinstance(number, Dynamic) for number in self.integers):
             return _ANY
         low = high = float(self.constant)
@@ -148,12 +137,10 @@ class Affine:
         """The factor of a variable among the terms; 0 if it is none of them."""
         return self.terms.get(variable, 0)
 
-    @property
+    @cached_property
     def parts(self) -> tuple[Expr, ...]:
         """The opaque expressions in it, those inside quotients and remainders included."""
-        if self._parts is None:
-            self._parts = tuple([part for term in self.terms for part in _parts_of(term)])
-        return self._parts
+        return tuple([part for term in self.terms for part in _parts_of(term)])
 
     @property
     def strides(self) -> dict[Variable, int]:
