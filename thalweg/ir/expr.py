@@ -164,14 +164,13 @@ class Const(Expr):
 class Word(Expr):
     """An integer that is read from the kernel's argument words at run time."""
 
-    __slots__ = ("dtype_name", "number")
-    __match_args__ = ("number", "dtype_name")
+    __slots__ = ("number",)
+    __match_args__ = ("number", "dtype")
     number: Dynamic
-    dtype_name: str
 
-    def __new__(cls, number: Dynamic, dtype_name: str = "int64") -> Word:
-        key = cls, number, dtype_name
-        return _find(key) or _intern(cls, key, (number, dtype_name), np.dtype(dtype_name))
+    def __new__(cls, number: Dynamic, dtype: Dtype = INT64) -> Word:
+        key = cls, number, dtype
+        return _find(key) or _intern(cls, key, (number, dtype), dtype)
 
 
 class Index(Expr):
@@ -250,10 +249,9 @@ class Call(Expr):
 class Conversion(Expr):
     """A value converted to another dtype."""
 
-    __slots__ = ("target", "value")
-    __match_args__ = ("value", "target")
+    __slots__ = ("value",)
+    __match_args__ = ("value", "dtype")
     value: Expr
-    target: Dtype
 
     def __new__(cls, value: Expr, target: Any) -> Self:
         dtype: Dtype = np.dtype(target)
@@ -267,7 +265,7 @@ class Cast(Conversion):
     __slots__ = ()
 
     def rebuild(self, to: Rewriter) -> Expr:
-        return to.cast(to.new(self.value), self.target)
+        return to.cast(to.new(self.value), self.dtype)
 
 
 class Bitcast(Conversion):
@@ -276,7 +274,7 @@ class Bitcast(Conversion):
     __slots__ = ()
 
     def rebuild(self, to: Rewriter) -> Expr:
-        return Bitcast(to.new(self.value), self.target)
+        return Bitcast(to.new(self.value), self.dtype)
 
 
 class Select(Expr):
@@ -347,13 +345,13 @@ class Scan(Expr):
 class Accumulated(Expr):
     """In the stores of a contraction: its finished sum."""
 
-    __slots__ = __match_args__ = ("dtype_name",)
-    dtype_name: str
+    __slots__ = ()
+    __match_args__ = ("dtype",)
 
-    def __new__(cls, dtype_name: Any) -> Accumulated:
-        dtype: Dtype = np.dtype(dtype_name)
-        key = cls, dtype.name
-        return _find(key) or _intern(cls, key, (dtype.name,), dtype)
+    def __new__(cls, target: Any) -> Accumulated:
+        dtype: Dtype = np.dtype(target)
+        key = cls, dtype
+        return _find(key) or _intern(cls, key, (dtype,), dtype)
 
 
 def _called_dtype(function: str, arguments: tuple[Expr, ...]) -> Dtype:

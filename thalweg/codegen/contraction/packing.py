@@ -306,7 +306,7 @@ class PackEmitter:
     def _source(self) -> tuple[Argument, Affine] | None:
         """The source buffer and offset, if copying needs at most a widening conversion."""
         value = self.packing.value
-        if isinstance(value, Cast) and value.target == np.dtype(self.dtype):
+        if isinstance(value, Cast) and value.dtype == np.dtype(self.dtype):
             value = value.value
         if not isinstance(value, Load):
             return None

@@ -130,7 +130,7 @@ class ExpressionParser:
     def _number(self, text: str) -> Const | Word:
         digits, _, name = text.partition("_")
         if "~" in digits:
-            return Word(_dynamic(digits), self.dtype(name).name if name else INT64.name)
+            return Word(_dynamic(digits), self.dtype(name) if name else INT64)
         plain = INT64 if digits.removeprefix("-").isdigit() else FLOAT32
         return Const(number_value(digits, self.dtype(name) if name else plain))
 

@@ -156,9 +156,9 @@ class ExpressionPrinter:
             case Call():
                 return self._call(node)
             case Cast():
-                return f"{dtype_name(node.target)}({self._operands(node)})"
+                return f"{dtype_name(node.dtype)}({self._operands(node)})"
             case Bitcast():
-                return f"bitcast[{dtype_name(node.target)}]({self._operands(node)})"
+                return f"bitcast[{dtype_name(node.dtype)}]({self._operands(node)})"
             case Select():
                 return f"select({self._operands(node)})"
             case Accumulated():
