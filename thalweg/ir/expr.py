@@ -455,6 +455,14 @@ def select(condition: Any, chosen: Any, otherwise: Any) -> Expr:
     return Select(as_expr(condition), *sides)
 
 
+def simplified_select(condition: Expr, chosen: Expr, otherwise: Expr) -> Expr:
+    """A `Select`; what a constant condition selects is returned."""
+    result = Select(condition, chosen, otherwise)
+    if not isinstance(condition, Const):
+        return result
+    return converted(chosen if condition.value else otherwise, result.dtype)
+
+
 def converted(value: Expr, dtype: Any) -> Expr:
     """An expression converted to a dtype; itself if it has it, folded if it is constant."""
     if value.dtype == dtype:

@@ -515,11 +515,11 @@ def compared(function: str, left: Affine, right: Affine) -> bool | None:
     return found.pop() if len(found) == 1 else None
 
 
-def simplified_call(function: str, arguments: tuple[Expr, ...]) -> Expr | None:
-    """A comparison of indices decided by ranges, or logic with constants folded; None for all other
-    calls."""
-    if function in COMPARISONS and all(part.is_index for part in arguments):
+def simplified_call(function: str, arguments: tuple[Expr, ...]) -> Expr:
+    """A call; a comparison of indices that ranges decide, and logic with constants, are folded."""
+    if function in COMPARISONS and all(part.dtype in INDEX_DTYPES for part in arguments):
         decided = compared(function, *map(affine, arguments))
         if decided is not None:
             return TRUE if decided else FALSE
-    return logical(function, arguments) if function in ("and", "or", "not") else None
+    is_logic = function in ("and", "or", "not")
+    return logical(function, arguments) if is_logic else Call(function, arguments)

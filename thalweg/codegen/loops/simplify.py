@@ -15,23 +15,19 @@ from typing import Any
 
 from thalweg.ir.dynamic import Dynamic, is_static, times
 from thalweg.ir.expr import (
-    COMPARISONS,
-    FALSE,
     TRUE,
-    Const,
     Expr,
     Index,
     Reduce,
     Scan,
-    Select,
     Variable,
     constant,
     converted,
-    logical,
     select,
+    simplified_select,
 )
 from thalweg.ir.functions.reductions import REDUCTIONS
-from thalweg.ir.index import INDEX_DTYPES, Affine, Term, affine, compared, term_expression, total
+from thalweg.ir.index import Affine, Term, affine, simplified_call, term_expression, total
 from thalweg.ir.kernel import Check, KernelRewriter, Loops, RenameVariables, Store
 from thalweg.ir.rewrite import free_variables, postorder, walk
 
@@ -97,19 +93,10 @@ class _Canonicalize(KernelRewriter):
         return replace(made, inside=None) if made.inside is TRUE else made
 
     def call(self, function: str, arguments: tuple[Expr, ...]) -> Expr:
-        if function in COMPARISONS and all(part.dtype in INDEX_DTYPES for part in arguments):
-            decided = compared(function, *map(affine, arguments))
-            if decided is not None:
-                return TRUE if decided else FALSE
-        if function in ("and", "or", "not"):
-            return logical(function, arguments)
-        return super().call(function, arguments)
+        return simplified_call(function, arguments)
 
     def select(self, condition: Expr, chosen: Expr, otherwise: Expr) -> Expr:
-        made = Select(condition, chosen, otherwise)
-        if not isinstance(condition, Const):
-            return made
-        return converted(chosen if condition.value else otherwise, made.dtype)
+        return simplified_select(condition, chosen, otherwise)
 
 
 def _shared_variables(form: Loops) -> dict[Variable, Variable]:
