@@ -16,7 +16,7 @@ from thalweg.ir.dynamic import is_static, times
 from thalweg.ir.expr import Expr, Index, Load, Variable, call
 from thalweg.ir.functions.reductions import REDUCTIONS
 from thalweg.ir.index import Affine, Term
-from thalweg.ir.kernel import Access, Argument, Contraction, KernelRewriter, RenameVariables, Store
+from thalweg.ir.kernel import Access, Argument, Contraction, RenameVariables, Store
 from thalweg.ir.rewrite import postorder
 
 
@@ -41,11 +41,11 @@ def map_offsets(
     return _OffsetRewriter(change, index).of(expression)
 
 
-class _OffsetRewriter(KernelRewriter):
+class _OffsetRewriter(RenameVariables):
     def __init__(
         self, change: Callable[[Affine], Affine], index: Callable[[Variable], Expr] = Index
     ) -> None:
-        super().__init__()
+        super().__init__({})
         self._change, self._index = change, index
 
     def index(self, variable: Variable) -> Expr:

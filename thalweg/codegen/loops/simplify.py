@@ -196,11 +196,11 @@ def without_scans(form: Loops, slow: set[Scan]) -> Loops:
     return _ScansToReductions(slow).loops(form)
 
 
-class _ScansToReductions(KernelRewriter):
+class _ScansToReductions(RenameVariables):
     """Replaces scans by reductions over a guarded body."""
 
     def __init__(self, slow: set[Scan]) -> None:
-        super().__init__()
+        super().__init__({})
         self._slow = slow
 
     def rebuilt(self, node: Expr) -> Expr:
