@@ -16,7 +16,7 @@ from typing import Any, cast
 from thalweg.control.bodies import ControlOp
 from thalweg.control.branches import Branching
 from thalweg.control.loops import While
-from thalweg.control.traces import Trace
+from thalweg.control.traces import Trace, traced_tensors
 from thalweg.graph.node import Node, Tensor, program_order
 from thalweg.graph.subgraph import Body, is_known
 
@@ -28,12 +28,6 @@ Wanted = Collection[Tensor]  # of a control node: outputs, and tensors of its bo
 def is_control(node: Node) -> bool:
     """Whether a node is a conditional or a loop."""
     return isinstance(node.op, ControlOp)
-
-
-def traced_tensors(trace: Node) -> list[Tensor]:
-    """The tensors inside a control node that a trace of it saves: none for a count."""
-    tensor: Tensor | None = getattr(trace.op, "tensor", None)
-    return [] if tensor is None else [tensor]
 
 
 def needed(
