@@ -64,8 +64,8 @@ class Needs:
             else:  # the latest one: all its consumers have been visited
                 node = max(self._controls, key=lambda node: node.index)
                 self._controls.remove(node)
-                for tensor in live_inputs(node, self.wanted[node]):
-                    self._want(tensor)
+                for index in _live_indices(node, self.wanted[node])[1]:
+                    self._want(node.inputs[index])
         return self._found
 
     def _want(self, tensor: Tensor) -> None:
@@ -91,11 +91,6 @@ class Needs:
         elif not is_control(node):
             for tensor in node.inputs:
                 self._want(tensor)
-
-
-def live_inputs(node: Node, wanted: Wanted) -> list[Tensor]:
-    """The inputs of a control node that its wanted tensors depend on."""
-    return [node.inputs[index] for index in _live_indices(node, wanted)[1]]
 
 
 def _live_indices(node: Node, wanted: Wanted) -> tuple[list[int], list[int]]:

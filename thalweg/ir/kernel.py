@@ -254,7 +254,7 @@ class KernelRewriter(Rewriter):
             variables=self.variables(store.variables),
             offset=self.place(store.offset),
             value=self.of(store.value),
-            inside=self.of_optional(store.inside),
+            inside=store.inside and self.of(store.inside),
             distinct=frozenset(self.variables([v for v in store.variables if v in store.distinct])),
         )
 

@@ -111,10 +111,6 @@ class Rewriter:
                 made[node] = self.rebuilt(node)
         return made[root]
 
-    def of_optional(self, root: Expr | None) -> Expr | None:
-        """The same for an optional expression."""
-        return None if root is None else self.of(root)
-
     def new(self, part: Expr) -> Expr:
         """The rewritten part of an expression."""
         return self._rewritten[part]
