@@ -74,18 +74,10 @@ class Affine:
         self.terms: dict[Term, int] = {} if terms is None else terms
 
     def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, Affine)
-            and self.constant == other.constant
-            and self.terms == other.terms
-        )
+        return isinstance(other, Affine) and self.key == other.key
 
     def __hash__(self) -> int:
-        return self._hash
-
-    @cached_property
-    def _hash(self) -> int:
-        return hash((self.constant, frozenset(self.terms.items())))
+        return hash(self.key)
 
     def __reduce__(self) -> tuple[type[Affine], tuple[int, dict[Term, int]]]:
         return Affine, (self.constant, self.terms)  # as programs on disk store it
