@@ -128,7 +128,7 @@ class Oracle:
             case Select():
                 return np.where(*values)
             case Cast() | Bitcast():
-                return FUNCTIONS[type(part).__name__.lower()].numpy(*values, part.target)
+                return FUNCTIONS[type(part).__name__.lower()].numpy(*values, part.dtype)
             case Call():
                 return FUNCTIONS[part.function].numpy(*values)
             case _:

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from thalweg.ir import interning
+from thalweg.ir import expr
 from thalweg.ir.dynamic import Dynamic
 from thalweg.ir.expr import (
     FALSE,
@@ -79,13 +79,12 @@ def test_a_node_lives_as_long_as_it_is_held() -> None:
     assert sys.getrefcount(X) == before  # the table keeps no buffer alive
 
 
-def test_the_table_forgets_what_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(interning, "_MIN_SWEPT", 64)
-    monkeypatch.setattr(interning, "_limit", [64])
+def test_the_table_forgets_what_is_gone() -> None:
+    gc.collect()
+    before = len(expr._NODES)
     for n in range(1_000):
         load((n + 2, ROW))
-    alive = sum(entry() is not None for entry in list(interning._NODES.values()))
-    assert len(interning._NODES) <= max(2 * alive, 64) + 1
+    assert len(expr._NODES) <= before + 1
 
 
 def test_threads_agree_on_nodes() -> None:

@@ -69,8 +69,6 @@ REGISTRIES = {
     "onnx/registry.py:TABLE": "translations of ONNX operators",
     "optimize/custom.py:_passes": "passes of the optimiser, which users register",
     "optimize/custom.py:_rules": "rules of the optimiser, which users register",
-    "ir/interning.py:_NODES": "expressions that live now",
-    "ir/interning.py:_limit": "how many entries of dead expressions are kept until a sweep",
     "ops/core/library.py:_loaded": "modules that users load",
     "ops/io/saving.py:_deferred": "files that are not written yet",
     "platform/caches.py:_functions": "functions that are memoized",

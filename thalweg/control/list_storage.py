@@ -55,8 +55,7 @@ class Stacked:
 
     def add(self, index: int, value: Any) -> None:
         self._copy_on_write()
-        entry = self.array[index, ...]
-        entry += value
+        self.array[index, ...] += value
 
     def grow(self, size: int) -> None:
         capacity = len(self.array)

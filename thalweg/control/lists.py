@@ -159,21 +159,13 @@ class ListValue:
         return storage.array[: len(self._states)] if isinstance(storage, Stacked) else None
 
     def as_stacked(self) -> Array | None:
-        """As `stacked`; separate entries of one shape are packed first."""
+        """As `stacked`; the rows of a list without entries are zeros, if their shape is known."""
         with self._lock:
+            is_empty = self._raw_storage is None and self.dtype.is_numpy_compatible
             shape = self.shapes.common
-            if self.stacked is None and shape is not None and not self.shapes.others:
-                self._pack(shape)
+            if is_empty and shape is not None and not self.shapes.others:
+                self._raw_storage = Stacked(self._zero_rows(shape))
             return self.stacked
-
-    def _pack(self, shape: Shape) -> None:
-        if not self.dtype.is_numpy_compatible:
-            return
-        packed = Stacked(self._zero_rows(shape))
-        if self._host_storage is not None:
-            for index in np.flatnonzero(self.written).tolist():
-                packed.put(index, self._host_storage.get(index))
-        self._raw_storage = packed
 
     def _zero_rows(self, shape: Shape) -> Array:
         return np.zeros((len(self._states), *shape), self.dtype.as_numpy_dtype)

@@ -16,7 +16,7 @@ from typing import Any, cast
 from thalweg.control.bodies import ControlOp
 from thalweg.control.branches import Branching
 from thalweg.control.loops import While
-from thalweg.control.traces import Trace
+from thalweg.control.traces import Trace, traced_tensors
 from thalweg.graph.node import Node, Tensor, program_order
 from thalweg.graph.subgraph import Body, is_known
 
@@ -28,12 +28,6 @@ Wanted = Collection[Tensor]  # of a control node: outputs, and tensors of its bo
 def is_control(node: Node) -> bool:
     """Whether a node is a conditional or a loop."""
     return isinstance(node.op, ControlOp)
-
-
-def traced_tensors(trace: Node) -> list[Tensor]:
-    """The tensors inside a control node that a trace of it saves: none for a count."""
-    tensor: Tensor | None = getattr(trace.op, "tensor", None)
-    return [] if tensor is None else [tensor]
 
 
 def needed(
@@ -70,8 +64,8 @@ class Needs:
             else:  # the latest one: all its consumers have been visited
                 node = max(self._controls, key=lambda node: node.index)
                 self._controls.remove(node)
-                for tensor in live_inputs(node, self.wanted[node]):
-                    self._want(tensor)
+                for index in _live_indices(node, self.wanted[node])[1]:
+                    self._want(node.inputs[index])
         return self._found
 
     def _want(self, tensor: Tensor) -> None:
@@ -97,11 +91,6 @@ class Needs:
         elif not is_control(node):
             for tensor in node.inputs:
                 self._want(tensor)
-
-
-def live_inputs(node: Node, wanted: Wanted) -> list[Tensor]:
-    """The inputs of a control node that its wanted tensors depend on."""
-    return [node.inputs[index] for index in _live_indices(node, wanted)[1]]
 
 
 def _live_indices(node: Node, wanted: Wanted) -> tuple[list[int], list[int]]:

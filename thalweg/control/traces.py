@@ -31,32 +31,33 @@ class Trace(Op, abstract=True):
     def kernel(self, context: Any, holder: Any) -> Any:
         raise AssertionError(f"{context.node.name} is computed with the node it reads from")
 
+    def shape(self, holder: Tensor) -> TensorShape:
+        return scalar()
 
-class BranchTrace(Trace):
+
+class TensorTrace(Trace, abstract=True):
+    """The base of traces of a tensor inside the control node."""
+
+    tensor: Tensor
+
+    def gradient(self, node: Node, dy: Any) -> list[Any]:
+        return [InnerGradient(self.tensor, dy)]
+
+
+class BranchTrace(TensorTrace):
     """The value of a tensor inside a branch; no value if another branch was taken."""
 
     signature = "holder: T -> value: dtype"
-    tensor: Tensor
     dtype: DType
 
     def shape(self, holder: Tensor) -> TensorShape:
         return self.tensor.shape
 
-    def gradient(self, node: Node, dy: Any) -> list[Any]:
-        return [InnerGradient(self.tensor, dy)]
 
-
-class LoopTrace(Trace):
+class LoopTrace(TensorTrace):
     """The values of a tensor inside a loop's body, as a list with one entry per iteration."""
 
     signature = "holder: T -> values: variant"
-    tensor: Tensor
-
-    def shape(self, holder: Tensor) -> TensorShape:
-        return scalar()
-
-    def gradient(self, node: Node, dy: Any) -> list[Any]:
-        return [InnerGradient(self.tensor, dy)]
 
 
 class LoopCount(Trace):
@@ -64,9 +65,6 @@ class LoopCount(Trace):
 
     signature = "holder: T -> count: int32"
     not_differentiable = True
-
-    def shape(self, holder: Tensor) -> TensorShape:
-        return scalar()
 
 
 def add_trace(node: Node, op: Trace) -> Tensor:
@@ -82,7 +80,12 @@ def add_trace(node: Node, op: Trace) -> Tensor:
 
 def traced_tensor(trace: Node) -> Tensor:
     """The tensor inside a control node whose values a trace saves."""
-    return cast("BranchTrace", trace.op).tensor
+    return cast("TensorTrace", trace.op).tensor
+
+
+def traced_tensors(trace: Node) -> list[Tensor]:
+    """The same as a list, which is empty for a count."""
+    return [trace.op.tensor] if isinstance(trace.op, TensorTrace) else []
 
 
 def capture_inner(

@@ -6,7 +6,8 @@ of operands by loads of buffers; code generators emit them. `thalweg.ir.interpre
 NumPy arrays, by which tests check lowerings against the reference kernels.
 
 Expressions are typed and hash-consed: equal ones are one object, in a table that holds them weakly,
-so `is` compares structure and a dictionary keyed by nodes is a memo.
+so `is` compares structure and a dictionary keyed by nodes is a memo. A key of the table holds ids
+of objects that its node references: it is valid while the node lives and keeps nothing alive.
 """
 
 from __future__ import annotations
@@ -14,14 +15,15 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
+from threading import RLock
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
+from weakref import WeakValueDictionary
 
 import numpy as np
 
 from thalweg.ir.functions.dtypes import BOOL, INT64, Dtype, common_dtype
 from thalweg.ir.functions.reductions import REDUCTIONS
 from thalweg.ir.functions.table import FUNCTIONS
-from thalweg.ir.interning import find, intern
 from thalweg.platform.caches import memoized
 
 if TYPE_CHECKING:
@@ -41,6 +43,11 @@ _KEEPS_DTYPE = _ARITHMETIC | {"max", "min"}
 _KEEPS_INT64 = _KEEPS_DTYPE | COMPARISONS.keys()
 
 _names = itertools.count()
+
+_NODES = WeakValueDictionary[tuple[Any, ...], Any]()
+_LOCK = RLock()  # held to add a node, not to find one
+_find = _NODES.get
+_set = object.__setattr__
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,6 +124,31 @@ class Expr:
         return lambda *others: call(function, self, *others)
 
 
+Node = TypeVar("Node", bound=Expr)
+
+
+def _intern(
+    cls: type[Node],
+    key: tuple[Any, ...],
+    fields: tuple[Any, ...],
+    dtype: Dtype,
+    parts: tuple[Expr, ...] = (),
+    is_index: bool = False,
+) -> Node:
+    """Add a node, its fields in the order of `__match_args__`; returns the existing one if another
+    thread added it first."""
+    node = object.__new__(cls)
+    for name, field in zip(cls.__match_args__, fields, strict=True):
+        _set(node, name, field)
+    _set(node, "dtype", dtype)
+    _set(node, "parts", parts)
+    _set(node, "is_index", is_index)
+    _set(node, "normal_form", None)
+    _set(node, "free", None)
+    with _LOCK:
+        return _NODES.setdefault(key, node)
+
+
 class Const(Expr):
     """A constant."""
 
@@ -126,20 +158,19 @@ class Const(Expr):
     def __new__(cls, value: Any) -> Const:
         dtype: Dtype = value.dtype
         key = cls, dtype, value.tobytes()
-        return find(key) or intern(cls, key, (value,), dtype, is_index=dtype.kind in "iu")
+        return _find(key) or _intern(cls, key, (value,), dtype, is_index=dtype.kind in "iu")
 
 
 class Word(Expr):
     """An integer that is read from the kernel's argument words at run time."""
 
-    __slots__ = ("dtype_name", "number")
-    __match_args__ = ("number", "dtype_name")
+    __slots__ = ("number",)
+    __match_args__ = ("number", "dtype")
     number: Dynamic
-    dtype_name: str
 
-    def __new__(cls, number: Dynamic, dtype_name: str = "int64") -> Word:
-        key = cls, number, dtype_name
-        return find(key) or intern(cls, key, (number, dtype_name), np.dtype(dtype_name))
+    def __new__(cls, number: Dynamic, dtype: Dtype = INT64) -> Word:
+        key = cls, number, dtype
+        return _find(key) or _intern(cls, key, (number, dtype), dtype)
 
 
 class Index(Expr):
@@ -150,7 +181,7 @@ class Index(Expr):
 
     def __new__(cls, variable: Variable) -> Index:
         key = cls, id(variable)
-        return find(key) or intern(cls, key, (variable,), INT64, is_index=True)
+        return _find(key) or _intern(cls, key, (variable,), INT64, is_index=True)
 
     def rebuild(self, to: Rewriter) -> Expr:
         return to.index(self.variable)
@@ -167,7 +198,7 @@ class OperandLoad(Expr):
 
     def __new__(cls, operand: Operand, indices: tuple[Expr, ...]) -> OperandLoad:
         key = cls, id(operand), *map(id, indices)
-        return find(key) or intern(cls, key, (operand, indices), np.dtype(operand.dtype), indices)
+        return _find(key) or _intern(cls, key, (operand, indices), np.dtype(operand.dtype), indices)
 
     def rebuild(self, to: Rewriter) -> Expr:
         return OperandLoad(self.operand, tuple(map(to.new, self.indices)))
@@ -182,7 +213,9 @@ class Load(Expr):
 
     def __new__(cls, buffer: Any, offset: Affine) -> Load:
         key = cls, id(buffer), offset.key
-        return find(key) or intern(cls, key, (buffer, offset), np.dtype(buffer.dtype), offset.parts)
+        return _find(key) or _intern(
+            cls, key, (buffer, offset), np.dtype(buffer.dtype), offset.parts
+        )
 
     def rebuild(self, to: Rewriter) -> Expr:
         return to.load(self.buffer, to.offset(self.offset))
@@ -198,11 +231,11 @@ class Call(Expr):
 
     def __new__(cls, function: str, arguments: tuple[Expr, ...]) -> Call:
         key = cls, function, *map(id, arguments)
-        if (found := find(key)) is not None:
+        if (found := _find(key)) is not None:
             return found
         is_index = function in _ARITHMETIC and arguments[0].is_index and arguments[-1].is_index
         dtype = _called_dtype(function, arguments)
-        return intern(cls, key, (function, arguments), dtype, arguments, is_index)
+        return _intern(cls, key, (function, arguments), dtype, arguments, is_index)
 
     @property
     def loop(self) -> tuple[Dtype, ...]:
@@ -216,15 +249,14 @@ class Call(Expr):
 class Conversion(Expr):
     """A value converted to another dtype."""
 
-    __slots__ = ("target", "value")
-    __match_args__ = ("value", "target")
+    __slots__ = ("value",)
+    __match_args__ = ("value", "dtype")
     value: Expr
-    target: Dtype
 
     def __new__(cls, value: Expr, target: Any) -> Self:
         dtype: Dtype = np.dtype(target)
         key = cls, id(value), dtype
-        return find(key) or intern(cls, key, (value, dtype), dtype, (value,))
+        return _find(key) or _intern(cls, key, (value, dtype), dtype, (value,))
 
 
 class Cast(Conversion):
@@ -233,7 +265,7 @@ class Cast(Conversion):
     __slots__ = ()
 
     def rebuild(self, to: Rewriter) -> Expr:
-        return to.cast(to.new(self.value), self.target)
+        return to.cast(to.new(self.value), self.dtype)
 
 
 class Bitcast(Conversion):
@@ -242,7 +274,7 @@ class Bitcast(Conversion):
     __slots__ = ()
 
     def rebuild(self, to: Rewriter) -> Expr:
-        return Bitcast(to.new(self.value), self.target)
+        return Bitcast(to.new(self.value), self.dtype)
 
 
 class Select(Expr):
@@ -256,13 +288,13 @@ class Select(Expr):
 
     def __new__(cls, condition: Expr, chosen: Expr, otherwise: Expr) -> Select:
         key = cls, id(condition), id(chosen), id(otherwise)
-        if (found := find(key)) is not None:
+        if (found := _find(key)) is not None:
             return found
         dtype = chosen.dtype
         if dtype is not otherwise.dtype:
             dtype = common_dtype((dtype, otherwise.dtype))
         parts = condition, chosen, otherwise
-        return intern(cls, key, parts, dtype, parts)
+        return _intern(cls, key, parts, dtype, parts)
 
     def rebuild(self, to: Rewriter) -> Expr:
         return to.select(*map(to.new, self.parts))
@@ -279,7 +311,7 @@ class Reduce(Expr):
 
     def __new__(cls, combine: str, variables: tuple[Variable, ...], body: Expr) -> Reduce:
         key = cls, combine, id(body), *map(id, variables)
-        return find(key) or intern(
+        return _find(key) or _intern(
             cls, key, (combine, variables, body), _combined_dtype(combine, body), (body,)
         )
 
@@ -303,7 +335,7 @@ class Scan(Expr):
     ) -> Scan:
         key = cls, combine, id(variable), id(body), exclusive, reverse
         fields = combine, variable, body, exclusive, reverse
-        return find(key) or intern(cls, key, fields, _combined_dtype(combine, body), (body,))
+        return _find(key) or _intern(cls, key, fields, _combined_dtype(combine, body), (body,))
 
     def rebuild(self, to: Rewriter) -> Expr:
         (variable,) = to.variables((self.variable,))
@@ -313,13 +345,13 @@ class Scan(Expr):
 class Accumulated(Expr):
     """In the stores of a contraction: its finished sum."""
 
-    __slots__ = __match_args__ = ("dtype_name",)
-    dtype_name: str
+    __slots__ = ()
+    __match_args__ = ("dtype",)
 
-    def __new__(cls, dtype_name: Any) -> Accumulated:
-        dtype: Dtype = np.dtype(dtype_name)
-        key = cls, dtype.name
-        return find(key) or intern(cls, key, (dtype.name,), dtype)
+    def __new__(cls, target: Any) -> Accumulated:
+        dtype: Dtype = np.dtype(target)
+        key = cls, dtype
+        return _find(key) or _intern(cls, key, (dtype,), dtype)
 
 
 def _called_dtype(function: str, arguments: tuple[Expr, ...]) -> Dtype:
@@ -421,6 +453,14 @@ def select(condition: Any, chosen: Any, otherwise: Any) -> Expr:
         dtype = common_dtype(tuple(kinds))
         sides = tuple(s if isinstance(s, Expr) else constant(s, dtype) for s in sides)
     return Select(as_expr(condition), *sides)
+
+
+def simplified_select(condition: Expr, chosen: Expr, otherwise: Expr) -> Expr:
+    """A `Select`; what a constant condition selects is returned."""
+    result = Select(condition, chosen, otherwise)
+    if not isinstance(condition, Const):
+        return result
+    return converted(chosen if condition.value else otherwise, result.dtype)
 
 
 def converted(value: Expr, dtype: Any) -> Expr:

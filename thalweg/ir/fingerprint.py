@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from thalweg.ir.dynamic import Dynamic, dynamic
-from thalweg.ir.expr import Const, Conversion, Expr, Load, Variable, Word, constant
+from thalweg.ir.expr import Accumulated, Const, Conversion, Expr, Load, Variable, Word, constant
 from thalweg.ir.index import Affine, Term, term_expression
 from thalweg.ir.kernel import Argument, Bound, Check, Kernel, KernelRewriter, Store
 from thalweg.ir.rewrite import postorder
@@ -120,7 +120,7 @@ class _Integers(KernelRewriter):
             return super().new(part)
         number = self.number(part.number if isinstance(part, Word) else int(part.value))
         if isinstance(number, Dynamic):
-            return Word(number, part.dtype.name)
+            return Word(number, part.dtype)
         return constant(number, part.dtype)
 
     def offset(self, offset: Affine) -> Affine:
@@ -209,7 +209,7 @@ class _Digest(_Integers):
 
     def rebuilt(self, node: Expr) -> Expr:
         self._words.append(type(node).__name__)
-        if isinstance(node, Const | Conversion):  # the dtypes of others follow
+        if isinstance(node, Accumulated | Const | Conversion):  # the dtypes of others follow
             self._words.append(str(node.dtype))
         fields: list[Any] = [getattr(node, name) for name in node.__match_args__]
         self._words += [field for field in fields if isinstance(field, str | bool | np.generic)]

@@ -69,27 +69,15 @@ Term = Variable | FloorMod | Expr
 class Affine:
     """constant + Σ factor · term; the order of terms does not matter for equality."""
 
-    __slots__ = ("_bounds", "_hash", "_key", "_parts", "constant", "terms")
-
     def __init__(self, constant: int, terms: dict[Term, int] | None = None) -> None:
         self.constant = constant
         self.terms: dict[Term, int] = {} if terms is None else terms
-        self._hash: int | None = None
-        self._key: Any = None
-        self._parts: tuple[Expr, ...] | None = None
-        self._bounds: Bounds | None = None
 
     def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, Affine)
-            and self.constant == other.constant
-            and self.terms == other.terms
-        )
+        return isinstance(other, Affine) and self.key == other.key
 
     def __hash__(self) -> int:
-        if self._hash is None:
-            self._hash = hash((self.constant, frozenset(self.terms.items())))
-        return self._hash
+        return hash(self.key)
 
     def __reduce__(self) -> tuple[type[Affine], tuple[int, dict[Term, int]]]:
         return Affine, (self.constant, self.terms)  # as programs on disk store it
@@ -98,22 +86,15 @@ class Affine:
         parts = [f"{factor}*{_name(term)}" for term, factor in self.terms.items()]
         return " + ".join([*parts, str(self.constant)])
 
-    @property
+    @cached_property
     def key(self) -> Any:
         """A key for equality that keeps no expression alive."""
-        if self._key is None:
-            terms = [(_term_key(term), factor) for term, factor in self.terms.items()]
-            self._key = self.constant, frozenset(terms)
-        return self._key
+        terms = [(_term_key(term), factor) for term, factor in self.terms.items()]
+        return self.constant, frozenset(terms)
 
-    @property
+    @cached_property
     def bounds(self) -> Bounds:
         """The least and the greatest possible value, infinite where unknown."""
-        if self._bounds is None:
-            self._bounds = self._find_bounds()
-        return self._bounds
-
-    def _find_bounds(self) -> Bounds:
         if any(isinstance(number, Dynamic) for number in self.integers):
             return _ANY
         low = high = float(self.constant)
@@ -148,12 +129,10 @@ class Affine:
         """The factor of a variable among the terms; 0 if it is none of them."""
         return self.terms.get(variable, 0)
 
-    @property
+    @cached_property
     def parts(self) -> tuple[Expr, ...]:
         """The opaque expressions in it, those inside quotients and remainders included."""
-        if self._parts is None:
-            self._parts = tuple([part for term in self.terms for part in _parts_of(term)])
-        return self._parts
+        return tuple([part for term in self.terms for part in _parts_of(term)])
 
     @property
     def strides(self) -> dict[Variable, int]:
@@ -528,11 +507,11 @@ def compared(function: str, left: Affine, right: Affine) -> bool | None:
     return found.pop() if len(found) == 1 else None
 
 
-def simplified_call(function: str, arguments: tuple[Expr, ...]) -> Expr | None:
-    """A comparison of indices decided by ranges, or logic with constants folded; None for all other
-    calls."""
-    if function in COMPARISONS and all(part.is_index for part in arguments):
+def simplified_call(function: str, arguments: tuple[Expr, ...]) -> Expr:
+    """A call; a comparison of indices that ranges decide, and logic with constants, are folded."""
+    if function in COMPARISONS and all(part.dtype in INDEX_DTYPES for part in arguments):
         decided = compared(function, *map(affine, arguments))
         if decided is not None:
             return TRUE if decided else FALSE
-    return logical(function, arguments) if function in ("and", "or", "not") else None
+    is_logic = function in ("and", "or", "not")
+    return logical(function, arguments) if is_logic else Call(function, arguments)

@@ -80,9 +80,9 @@ class _Evaluation:
             case Select():
                 return FUNCTIONS["select"].numpy(*values)
             case Cast():
-                return FUNCTIONS["cast"].numpy(*values, part.target)
+                return FUNCTIONS["cast"].numpy(*values, part.dtype)
             case Bitcast():
-                return FUNCTIONS["bitcast"].numpy(*values, part.target)
+                return FUNCTIONS["bitcast"].numpy(*values, part.dtype)
             case Call():
                 return FUNCTIONS[part.function].numpy(*values)
             case _:

@@ -212,19 +212,7 @@ Kernel = Loops | Contraction
 
 
 class KernelRewriter(Rewriter):
-    """Rewrites kernels and their expressions over other variables.
-
-    Quotients and remainders in offsets stay expressions.
-    """
-
-    def offset(self, offset: Affine) -> Affine:
-        return offset.replaced(self.term)
-
-    def term(self, term: Variable | Expr) -> Affine | Variable | Expr | None:
-        made = self.renamed(term) if isinstance(term, Variable) else self.new(term)
-        if made is None:
-            return Affine(0)
-        return None if made is term else made
+    """Rewrites kernels and their expressions over other variables."""
 
     def buffer(self, buffer: Any) -> Any:
         """What replaces a buffer that is stored to."""
@@ -266,7 +254,7 @@ class KernelRewriter(Rewriter):
             variables=self.variables(store.variables),
             offset=self.place(store.offset),
             value=self.of(store.value),
-            inside=self.of_optional(store.inside),
+            inside=store.inside and self.of(store.inside),
             distinct=frozenset(self.variables([v for v in store.variables if v in store.distinct])),
         )
 
@@ -291,7 +279,7 @@ class KernelRewriter(Rewriter):
 
 
 class RenameVariables(KernelRewriter):
-    """Replaces variables; None replaces one that can only be 0."""
+    """Replaces variables of a kernel; None replaces one that can only be 0."""
 
     def __init__(self, new: Mapping[Variable, Variable | None]) -> None:
         super().__init__()
@@ -299,3 +287,6 @@ class RenameVariables(KernelRewriter):
 
     def renamed(self, variable: Variable) -> Variable | None:
         return self._new.get(variable, variable)
+
+    def offset(self, offset: Affine) -> Affine:
+        return super().offset(offset).with_opaque_divisions()

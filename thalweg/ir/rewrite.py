@@ -111,10 +111,6 @@ class Rewriter:
                 made[node] = self.rebuilt(node)
         return made[root]
 
-    def of_optional(self, root: Expr | None) -> Expr | None:
-        """The same for an optional expression."""
-        return None if root is None else self.of(root)
-
     def new(self, part: Expr) -> Expr:
         """The rewritten part of an expression."""
         return self._rewritten[part]
@@ -149,13 +145,15 @@ class Rewriter:
         return tuple([new for v in variables if (new := self.renamed(v)) is not None])
 
     def offset(self, offset: Affine) -> Affine:
-        """An offset, with the expressions in it rewritten."""
-        return offset.replaced(self.term) if offset.parts else offset
+        """An offset, with the variables and expressions in it rewritten."""
+        return offset.replaced(self.term)
 
-    def term(self, term: Variable | Expr) -> Affine | Variable | Expr | None:
+    def term(self, term: Variable | Expr) -> Affine | Variable | None:
         """What replaces a variable or an expression in an offset; None if nothing does."""
-        made = self.new(term) if isinstance(term, Expr) else term
-        return affine(made) if isinstance(made, Expr) and made is not term else None
+        made = self.renamed(term) if isinstance(term, Variable) else self.new(term)
+        if made is term:
+            return None
+        return affine(made) if isinstance(made, Expr) else made or Affine(0)
 
     def load(self, buffer: Any, offset: Affine) -> Expr:
         """An element of a buffer."""

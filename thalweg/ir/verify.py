@@ -150,21 +150,17 @@ def value_faults(
         if isinstance(part, Reduce) and not bound.isdisjoint(part.variables):
             yield f"a reduction binds {_names(part.variables)} again"
     if not is_guarded and all(variable.extent for variable in bound):
-        for load in _certain_loads(value):
-            yield from _offset_faults(load.buffer, load.offset, "loaded from")
-
-
-def _certain_loads(value: Expr) -> list[Load]:
-    """The loads that are executed unconditionally."""
-    return [part for part in walk([value], _certain_parts) if isinstance(part, Load)]
+        for part in walk([value], _certain_parts):
+            if isinstance(part, Load):
+                yield from _offset_faults(part.buffer, part.offset, "loaded from")
 
 
 def _certain_parts(part: Expr) -> tuple[Expr, ...]:
+    """The parts that are evaluated unconditionally."""
     if isinstance(part, Select):
         return (part.condition,)
-    return (
-        part.parts if not isinstance(part, Reduce) or all(v.extent for v in part.variables) else ()
-    )
+    is_empty = isinstance(part, Reduce) and not all(v.extent for v in part.variables)
+    return () if is_empty else part.parts
 
 
 def _offset_faults(buffer: Any, offset: Affine, how: str) -> Iterator[str]:

@@ -59,7 +59,7 @@ def analyse(raw: Any) -> Form:
 
 def _widens(raw: Any) -> bool:
     match raw:
-        case Cast(value=OperandLoad(dtype=narrow), target=target):
+        case Cast(value=OperandLoad(dtype=narrow), dtype=target):
             return is_narrow_float(narrow) and compute_dtype(narrow) == target
         case _:
             return False

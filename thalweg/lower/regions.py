@@ -15,8 +15,8 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import cast
 
-from thalweg.control.liveness import is_control, prune_loop_vars, traced_tensors
-from thalweg.control.traces import Trace
+from thalweg.control.liveness import is_control, prune_loop_vars
+from thalweg.control.traces import Trace, traced_tensors
 from thalweg.graph.analysis.node_effects import reference_roots
 from thalweg.graph.analysis.order import Order, blockers
 from thalweg.graph.node import Node, Tensor

@@ -205,7 +205,7 @@ class Oracle:
         if isinstance(expr, Select):
             return np.where(*values)
         if isinstance(expr, Cast | Bitcast):
-            return FUNCTIONS[type(expr).__name__.lower()].numpy(*values, expr.target)
+            return FUNCTIONS[type(expr).__name__.lower()].numpy(*values, expr.dtype)
         assert isinstance(expr, Call)
         return FUNCTIONS[expr.function].numpy(*values)
 

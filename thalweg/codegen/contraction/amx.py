@@ -93,7 +93,7 @@ def roles_of(form: Form) -> Roles | None:
 def _as_bfloat16(access: Access) -> Access | None:
     """A factor as bfloat16, without its cast to float32; None if it is not bfloat16."""
     value = access.value
-    if isinstance(value, Cast) and value.target == np.float32:
+    if isinstance(value, Cast) and value.dtype == np.float32:
         value = value.value
     return replace(access, value=value) if value.dtype == BFLOAT16 else None
 

@@ -23,7 +23,7 @@ from thalweg.codegen.point import Point
 from thalweg.ir.dynamic import is_static, times
 from thalweg.ir.expr import Cast, Expr, Load
 from thalweg.ir.index import Affine, Term, expressed
-from thalweg.ir.kernel import Access, Argument, Bound, KernelRewriter
+from thalweg.ir.kernel import Access, Argument, Bound, KernelRewriter, RenameVariables
 from thalweg.ir.loop import Variable
 
 
@@ -122,11 +122,11 @@ def tiled(packing: Packing, variable: Variable, size: int, along: bool = False) 
     return Packing((high, *rest, low), access, cut, along)
 
 
-class _IntoTiles(KernelRewriter):
+class _IntoTiles(RenameVariables):
     """Rewrites a factor in terms of the tiles of a variable."""
 
     def __init__(self, cut: Tiling) -> None:
-        super().__init__()
+        super().__init__({})
         self._cut = cut
 
     def offset(self, offset: Affine) -> Affine:
@@ -322,7 +322,7 @@ class PackEmitter:
     def _source(self) -> tuple[Argument, Affine] | None:
         """The source buffer and offset, if copying needs at most a widening conversion."""
         value = self.packing.access.value
-        if isinstance(value, Cast) and value.target == np.dtype(self.dtype):
+        if isinstance(value, Cast) and value.dtype == np.dtype(self.dtype):
             value = value.value
         if not isinstance(value, Load):
             return None

@@ -15,8 +15,6 @@ from typing import Any
 
 from thalweg.ir.dynamic import Dynamic, is_static, times
 from thalweg.ir.expr import (
-    COMPARISONS,
-    FALSE,
     TRUE,
     Expr,
     Index,
@@ -25,11 +23,10 @@ from thalweg.ir.expr import (
     Variable,
     constant,
     converted,
-    logical,
     select,
 )
 from thalweg.ir.functions.reductions import REDUCTIONS
-from thalweg.ir.index import INDEX_DTYPES, Affine, Term, affine, compared, term_expression, total
+from thalweg.ir.index import Affine, Term, affine, simplified_call, term_expression, total
 from thalweg.ir.kernel import Check, KernelRewriter, Loops, RenameVariables, Store
 from thalweg.ir.rewrite import free_variables, postorder, walk
 
@@ -91,13 +88,7 @@ class _Canonicalize(KernelRewriter):
         return self.index(term) if isinstance(term, Variable) else self.new(term_expression(term))
 
     def call(self, function: str, arguments: tuple[Expr, ...]) -> Expr:
-        if function in COMPARISONS and all(part.dtype in INDEX_DTYPES for part in arguments):
-            decided = compared(function, *map(affine, arguments))
-            if decided is not None:
-                return TRUE if decided else FALSE
-        if function in ("and", "or", "not"):
-            return logical(function, arguments)
-        return super().call(function, arguments)
+        return simplified_call(function, arguments)
 
 
 def _shared_variables(form: Loops) -> dict[Variable, Variable]:
@@ -197,11 +188,11 @@ def without_scans(form: Loops, slow: set[Scan]) -> Loops:
     return _ScansToReductions(slow).loops(form)
 
 
-class _ScansToReductions(KernelRewriter):
+class _ScansToReductions(RenameVariables):
     """Replaces scans by reductions over a guarded body."""
 
     def __init__(self, slow: set[Scan]) -> None:
-        super().__init__()
+        super().__init__({})
         self._slow = slow
 
     def rebuilt(self, node: Expr) -> Expr:

@@ -179,10 +179,10 @@ def _quarter(x: Register) -> Register:
 
 def exponential_minus_one(x: Register) -> Register:
     """eˣ - 1"""
-    return _keep_tiny(x, _quarter(x) * 4.0)
+    return keep_tiny(x, _quarter(x) * 4.0)
 
 
-def _keep_tiny(x: Register, value: Register) -> Register:
+def keep_tiny(x: Register, value: Register) -> Register:
     """x itself near zero, where `value` would lose the sign of zero."""
     return x.where(x.absolute() < 2.0 ** -(format_of(x).fraction + 3), value)
 
@@ -190,7 +190,7 @@ def _keep_tiny(x: Register, value: Register) -> Register:
 def hyperbolic_sine(x: Register) -> Register:
     """sinh x"""
     quarter = _quarter(x.absolute())
-    return _keep_tiny(x, ((quarter + quarter / (quarter * 4.0 + 1.0)) * 2.0).with_sign(x))
+    return keep_tiny(x, ((quarter + quarter / (quarter * 4.0 + 1.0)) * 2.0).with_sign(x))
 
 
 def hyperbolic_cosine(x: Register) -> Register:
@@ -220,16 +220,15 @@ _LOG_SINGLE = (
     0.12622319849228378,
     -0.0790274377239344,
 )
-#: (log((1 + s) / (1 - s)) - 2s) / s³ by s², for the same range of (1 + s) / (1 - s)
-_LOG_DOUBLE = (
-    0.6666666666666666,
-    0.4000000000000088,
-    0.28571428570803614,
-    0.22222222391713917,
-    0.18181795640132906,
-    0.15386239702814658,
-    0.13268773138656886,
-    0.13086626147840102,
+#: ((log((1 + s) / (1 - s)) - 2s) / s³ - 2/3) / s² by s², for the same range of (1 + s) / (1 - s)
+LOG_DOUBLE = (
+    0.40000000000000024,
+    0.2857142857133856,
+    0.2222222227107745,
+    0.18181808251607398,
+    0.1538557450045883,
+    0.13285967273890614,
+    0.1291349606680315,
 )
 
 
@@ -252,7 +251,7 @@ def _logarithm(f: Register, exponent: Register) -> Register:
     s = f / (f + 2.0)
     half_square = f * f * 0.5
     z = s * s
-    tail = s.fused(z.fused(z.polynomial(_LOG_DOUBLE), half_square), times * known.ln2[1])
+    tail = s.fused(z.fused(z.polynomial((2 / 3, *LOG_DOUBLE)), half_square), times * known.ln2[1])
     return times.fused(known.ln2[0], f - (half_square - tail))
 
 
@@ -280,7 +279,7 @@ def logarithm_plus_one(x: Register) -> Register:
     mantissa, exponent = split(above)
     scale = power_of_two((-exponent).intrinsic("smax", 1 - format_of(x).bias))
     f = (mantissa - 1.0) + lost * scale
-    return _keep_tiny(x, _with_poles(_logarithm(f, exponent), above))
+    return keep_tiny(x, _with_poles(_logarithm(f, exponent), above))
 
 
 LN2 = math.log(2)
@@ -291,7 +290,7 @@ def inverse_hyperbolic_sine(x: Register) -> Register:
     size = x.absolute()
     square = size * size
     inner = size + square / ((square + 1.0).square_root() + 1.0)
-    return _keep_tiny(x, _logarithm_of_double(size, inner).with_sign(x))
+    return keep_tiny(x, _logarithm_of_double(size, inner).with_sign(x))
 
 
 def inverse_hyperbolic_cosine(x: Register) -> Register:
@@ -313,4 +312,4 @@ def inverse_hyperbolic_tangent(x: Register) -> Register:
     double = size * 2.0
     small = double + double * size / (1.0 - size)
     inner = (size < 0.5).choose(small, double / (1.0 - size))
-    return _keep_tiny(x, (logarithm_plus_one(inner) * 0.5).with_sign(x))
+    return keep_tiny(x, (logarithm_plus_one(inner) * 0.5).with_sign(x))

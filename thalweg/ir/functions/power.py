@@ -12,7 +12,10 @@ from collections.abc import Callable
 from thalweg.ir.functions.exact import Pair, exact_sum, product, quick_sum
 from thalweg.ir.functions.exponential import (
     DOUBLE,
+    LOG_DOUBLE,
+    SINGLE,
     clamped,
+    format_of,
     logarithm,
     power_of_two,
     scaled_exponential,
@@ -20,16 +23,6 @@ from thalweg.ir.functions.exponential import (
 )
 from thalweg.ir.functions.register import Register
 
-#: ((log((1 + s) / (1 - s)) - 2s) / s³ - 2/3) / s² by s², for √½ <= (1 + s) / (1 - s) < √2
-_LOGARITHM = (
-    0.40000000000000024,
-    0.2857142857133856,
-    0.2222222227107745,
-    0.18181808251607398,
-    0.1538557450045883,
-    0.13285967273890614,
-    0.1291349606680315,
-)
 _TWO_THIRDS = (0.6666666666666666, 3.700743415417188e-17)
 
 #: Powers that are an instruction or two.
@@ -47,11 +40,8 @@ def power(x: Register, y: Register) -> Register:
     if y.constant in _PLAIN:
         return _PLAIN[y.constant](x)
     size = x.absolute()
-    return _with_special_cases(x, y, _of_floats(size, y) if _is_single(x) else _of_doubles(size, y))
-
-
-def _is_single(x: Register) -> bool:
-    return x.scalar == "float"
+    value = _of_floats(size, y) if format_of(x) is SINGLE else _of_doubles(size, y)
+    return _with_special_cases(x, y, value)
 
 
 def _of_floats(size: Register, y: Register) -> Register:
@@ -87,7 +77,7 @@ def _logarithm_of_mantissa(mantissa: Register) -> Pair:
     s, s_low = _quotient(mantissa - 1.0, exact_sum(mantissa, 1.0))
     z, lost = product(s, s)
     z_low = lost + s * s_low * 2.0
-    factor, factor_low = quick_sum(s.like(_TWO_THIRDS[0]), z * z.polynomial(_LOGARITHM))
+    factor, factor_low = quick_sum(s.like(_TWO_THIRDS[0]), z * z.polynomial(LOG_DOUBLE))
     cube, lost = product(s, z)
     cube_low = lost + (s * z_low + s_low * z)
     tail, lost = product(cube, factor)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from thalweg.ir.functions.exact import difference, exact_sum, product, quick_sum, split
+from thalweg.ir.functions.exponential import keep_tiny
 from thalweg.ir.functions.register import Register
 
 #: π / 2 in parts whose integer multiples are exact: up to 2³⁰ for floats, 2²⁰ for doubles.
@@ -223,11 +224,6 @@ def _reduced_near(x: Register, low: Register, quarters: Register, parts: Sequenc
     return Angle(high, remaining, (times + quarters + _MAGIC).bits() & 3)
 
 
-def _keep_tiny(x: Register, value: Register) -> Register:
-    """x itself near zero, where `value` would lose the sign of zero."""
-    return x.where(x.absolute() < (2.0**-14 if x.scalar == "float" else 2.0**-28), value)
-
-
 def _signed(value: Register, quarters: Register) -> Register:
     return (quarters & 2).differs(0).choose(-value, value)
 
@@ -236,7 +232,7 @@ def sine(x: Register) -> Register:
     """sin x"""
     angle = _reduced(x)
     value = angle.is_odd().choose(angle.cosine(), angle.sine())
-    return _keep_tiny(x, _signed(value, angle.quarters))
+    return keep_tiny(x, _signed(value, angle.quarters))
 
 
 def cosine(x: Register) -> Register:
@@ -251,7 +247,7 @@ def tangent(x: Register) -> Register:
     angle = _reduced(x)
     sine_part, cosine_part, is_odd = angle.sine(), angle.cosine(), angle.is_odd()
     above, below = is_odd.choose(-cosine_part, sine_part), is_odd.choose(sine_part, cosine_part)
-    return _keep_tiny(x, above / below)
+    return keep_tiny(x, above / below)
 
 
 # Inverse functions
@@ -275,7 +271,7 @@ def arctangent(x: Register) -> Register:
     value = _arctangent_of_quotient(
         steep.choose(one, size), steep.choose((size > _LARGE).choose(size.like(_LARGE), size), one)
     )
-    return _keep_tiny(x, steep.choose(_complement(value), value).with_sign(x))
+    return keep_tiny(x, steep.choose(_complement(value), value).with_sign(x))
 
 
 _LARGE = 2.0**100  # an arctangent from here on is π / 2
@@ -321,7 +317,7 @@ def _arcsine_near(size: Register) -> tuple[Register, Register]:
 def arcsine(x: Register) -> Register:
     """arcsin x"""
     large, value = _arcsine_near(x.absolute())
-    return _keep_tiny(x, large.choose(_complement(value * 2.0), value).with_sign(x))
+    return keep_tiny(x, large.choose(_complement(value * 2.0), value).with_sign(x))
 
 
 def arccosine(x: Register) -> Register:

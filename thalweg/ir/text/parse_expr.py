@@ -30,7 +30,7 @@ from thalweg.ir.functions.reductions import REDUCTIONS
 from thalweg.ir.functions.table import FUNCTIONS
 from thalweg.ir.index import Affine, total
 from thalweg.ir.kernel import Argument
-from thalweg.ir.text.syntax import FLOAT32, OPERATORS, SCAN, dtype_named, number_value
+from thalweg.ir.text.syntax import FLOAT32, OPERATORS, SCAN, UNARY, dtype_named, number_value
 
 #: Argument words and numbers with suffixes, `w3~64` and `0.5_f64`: strings to Python.
 _NUMBER = re.compile(
@@ -38,20 +38,16 @@ _NUMBER = re.compile(
 )
 
 
-def _operator(sign: str) -> type[ast.AST]:
+def _operator(function: str, sign: str) -> type[ast.AST]:
     """The AST class of an operator."""
-    match ast.parse(f"a {sign} b", mode="eval").body:
-        case ast.Compare(ops=[op]) | ast.BoolOp(op=op) | ast.BinOp(op=op):
+    match ast.parse(f"{sign}a" if function in UNARY else f"a {sign} b", mode="eval").body:
+        case ast.Compare(ops=[op]) | ast.BoolOp(op=op) | ast.BinOp(op=op) | ast.UnaryOp(op=op):
             return type(op)
         case _:
             raise ValueError(f"{sign} is no operator")
 
 
-_FUNCTIONS: dict[type[ast.AST], str] = {
-    **{_operator(sign): function for function, (sign, _) in OPERATORS.items()},
-    ast.USub: "neg",
-    ast.Not: "not",
-}
+_FUNCTIONS = {_operator(function, sign): function for function, (sign, _) in OPERATORS.items()}
 
 
 class ParseError(ValueError):
@@ -130,7 +126,7 @@ class ExpressionParser:
     def _number(self, text: str) -> Const | Word:
         digits, _, name = text.partition("_")
         if "~" in digits:
-            return Word(_dynamic(digits), self.dtype(name).name if name else INT64.name)
+            return Word(_dynamic(digits), self.dtype(name) if name else INT64)
         plain = INT64 if digits.removeprefix("-").isdigit() else FLOAT32
         return Const(number_value(digits, self.dtype(name) if name else plain))
 
@@ -226,13 +222,10 @@ class ExpressionParser:
 
     def _combining(self, node: ast.expr) -> Callable[[Expr], Expr]:
         """`sum[r < 64]`, `scan_sum[i, reverse]`, `bitcast[f32]`"""
-        match node:
-            case ast.Subscript(value=ast.Name(id=name), slice=ast.Tuple(elts=inside)):
-                pass
-            case ast.Subscript(value=ast.Name(id=name), slice=one):
-                inside = [one]
-            case _:
-                self.line.fail(f"{ast.unparse(node)} combines nothing")
+        if not isinstance(node, ast.Subscript) or not isinstance(node.value, ast.Name):
+            self.line.fail(f"{ast.unparse(node)} combines nothing")
+        name, place = node.value.id, node.slice
+        inside = place.elts if isinstance(place, ast.Tuple) else [place]
         names = [part.id for part in inside if isinstance(part, ast.Name)]
         if name == "bitcast" and names:
             return partial(Bitcast, target=self.dtype(names[0]))

@@ -33,11 +33,10 @@ from thalweg.ir.kernel import Argument
 from thalweg.ir.rewrite import free_variables, postorder
 from thalweg.ir.text.syntax import (
     COMPARISON,
-    NEGATION,
-    NOT,
     OPERATORS,
     PRIMARY,
     SCAN,
+    UNARY,
     dtype_name,
     number_text,
     typed,
@@ -156,9 +155,9 @@ class ExpressionPrinter:
             case Call():
                 return self._call(node)
             case Cast():
-                return f"{dtype_name(node.target)}({self._operands(node)})"
+                return f"{dtype_name(node.dtype)}({self._operands(node)})"
             case Bitcast():
-                return f"bitcast[{dtype_name(node.target)}]({self._operands(node)})"
+                return f"bitcast[{dtype_name(node.dtype)}]({self._operands(node)})"
             case Select():
                 return f"select({self._operands(node)})"
             case Accumulated():
@@ -170,12 +169,11 @@ class ExpressionPrinter:
         binding = _binding(node)
         if binding == PRIMARY:
             return f"{node.function}({self._operands(node)})"
-        if len(node.arguments) == 1:
-            sign = "not " if node.function == "not" else "-"
+        sign, _ = OPERATORS[node.function]
+        if node.function in UNARY:
             return sign + self._operand(node.arguments[0], binding)
         left, right = node.arguments
         least = binding + 1 if binding == COMPARISON else binding
-        sign, _ = OPERATORS[node.function]
         return f"{self._operand(left, least)} {sign} {self._operand(right, binding + 1)}"
 
     def _operand(self, part: Expr, least: int) -> str:
@@ -214,11 +212,9 @@ class ExpressionPrinter:
 def _binding(node: Expr) -> int:
     """The precedence of an expression."""
     match node:
-        case Call(function="not", arguments=(_,)):
-            return NOT
-        case Call(function="neg", arguments=(part,)) if not isinstance(part, Const):
-            return NEGATION
-        case Call(arguments=(_, _)) if node.function in OPERATORS:
+        case Call(function="neg", arguments=(Const(),)):
+            return PRIMARY
+        case Call() if node.function in OPERATORS:
             return OPERATORS[node.function][1]
         case _:
             return PRIMARY

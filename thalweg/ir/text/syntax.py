@@ -48,6 +48,7 @@ _LONG = {short: dtype for dtype, short in _SHORT.items()}
 OPERATORS: dict[str, tuple[str, int]] = {
     "or": ("or", 1),
     "and": ("and", 2),
+    "not": ("not ", 3),
     "lt": ("<", 4),
     "le": ("<=", 4),
     "gt": (">", 4),
@@ -65,8 +66,10 @@ OPERATORS: dict[str, tuple[str, int]] = {
     "div": ("/", 10),
     "floor_div": ("//", 10),
     "remainder": ("%", 10),
+    "neg": ("-", 11),
 }
-NOT, COMPARISON, NEGATION, PRIMARY = 3, 4, 11, 12
+UNARY = ("not", "neg")
+COMPARISON, PRIMARY = 4, 12
 
 SCAN = "scan_"  # the prefix of a scan's reduction
 ROLES = ("batch", "rows", "columns", "reduced")  # of the variables of a contraction
@@ -111,10 +114,7 @@ def typed(digits: str, dtype: Dtype, plain: Dtype) -> str:
 
 def number_value(digits: str, dtype: Dtype) -> Any:
     """Digits as a NumPy scalar of a dtype."""
-    if not is_float(dtype):
-        return np.asarray(int(digits)).astype(dtype)[()]
     if digits.startswith("0x"):
         return np.frombuffer(bytes.fromhex(digits[2:])[::-1], dtype)[0]
-    if dtype.kind == "f":
-        return dtype.type(digits)
-    return np.asarray(float(digits)).astype(dtype)[()]
+    number = float(digits) if is_float(dtype) else int(digits)
+    return np.asarray(number).astype(dtype)[()]

@@ -269,8 +269,7 @@ class _Resolution(Rewriter):
                 return super().rebuilt(node)
 
     def call(self, function: str, arguments: tuple[Expr, ...]) -> Expr:
-        simple = simplified_call(function, arguments)
-        return super().call(function, arguments) if simple is None else simple
+        return simplified_call(function, arguments)
 
     def _selected(self, node: Select) -> Expr:
         condition = self.new(node.condition)

@@ -22,7 +22,7 @@ from thalweg.ir.index import Affine, FloorMod, expressed, number, row_major
 from thalweg.ir.index import variable as index_of
 from thalweg.ir.kernel import Check, Contraction, KernelRewriter, Store
 from thalweg.ir.loop import Variable, iterations
-from thalweg.ir.rewrite import Rewriter, walk
+from thalweg.ir.rewrite import walk
 from thalweg.lower.memory.buffers import Buffer, View
 
 Time = TypeVar("Time", int, tuple[int, int])
@@ -430,8 +430,8 @@ class Renaming(KernelRewriter):
         new = self._sums.get(variable)
         return super().index(variable) if new is None else expressed(new)
 
-    def term(self, term: Variable | Expr) -> Affine | Variable | Expr | None:
-        return self._sums.get(term) if isinstance(term, Variable) else Rewriter.term(self, term)
+    def term(self, term: Variable | Expr) -> Affine | Variable | None:
+        return self._sums.get(term) if isinstance(term, Variable) else super().term(term)
 
 
 class Rebinding(KernelRewriter):
@@ -451,12 +451,6 @@ class Rebinding(KernelRewriter):
         """What a buffer is bound to, and an offset in that."""
         bound, shift = self.views[buffer]
         return bound, offset + number(shift) if shift else offset
-
-    def offset(self, offset: Affine) -> Affine:
-        return Rewriter.offset(self, offset)
-
-    def term(self, term: Variable | Expr) -> Affine | Variable | Expr | None:
-        return Rewriter.term(self, term)
 
     def load(self, buffer: Buffer, offset: Affine) -> Expr:
         return Load(*self.shifted(buffer, offset))

@@ -90,9 +90,9 @@ def _factor(part: Expr) -> Access | None:
             inner = _factor(part.value)
             if inner is None:
                 return None
-            if isinstance(inner.value, Load) and inner.value.dtype == part.target:
+            if isinstance(inner.value, Load) and inner.value.dtype == part.dtype:
                 return inner
-            return Access(Cast(inner.value, part.target), inner.bounds)
+            return Access(Cast(inner.value, part.dtype), inner.bounds)
         case Select() if is_zero(part.otherwise):
             inner, bounds = _factor(part.chosen), bounds_of(part.condition)
             if inner is None or bounds is None:

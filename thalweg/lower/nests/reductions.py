@@ -195,7 +195,7 @@ def as_scan(value: Expr, variables: Sequence[Variable]) -> tuple[Expr, Variable]
     match value:
         case Cast():
             inner = as_scan(value.value, variables)
-            return None if inner is None else (Cast(inner[0], value.target), inner[1])
+            return None if inner is None else (Cast(inner[0], value.dtype), inner[1])
         case Reduce(variables=(summed,), body=Select(condition=Call() as guard, chosen=chosen)):
             along = _compared_loop(guard, summed, variables)
         case _:

@@ -26,6 +26,7 @@ from thalweg.ir.expr import (
     converted,
     is_zero,
     logical,
+    simplified_select,
 )
 from thalweg.ir.functions.dtypes import Dtype
 from thalweg.ir.functions.reductions import REDUCTIONS
@@ -197,17 +198,13 @@ class _Substitute(Renaming):
         return result
 
     def call(self, function: str, arguments: tuple[Expr, ...]) -> Expr:
-        simple = simplified_call(function, arguments)
-        return super().call(function, arguments) if simple is None else simple
+        return simplified_call(function, arguments)
 
     def cast(self, value: Expr, target: Dtype) -> Expr:
         return converted(value, target)
 
     def select(self, condition: Expr, chosen: Expr, otherwise: Expr) -> Expr:
-        result = Select(condition, chosen, otherwise)
-        if isinstance(condition, Const):
-            return converted(chosen if condition.value else otherwise, result.dtype)
-        return result
+        return simplified_select(condition, chosen, otherwise)
 
 
 class _Unroll(_Substitute):

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from thalweg.control.liveness import traced_tensors
 from thalweg.control.loops import While
+from thalweg.control.traces import traced_tensors
 from thalweg.graph.analysis.node_effects import inner_nodes
 from thalweg.graph.node import Node, Tensor, reached
 from thalweg.graph.op import Op

@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from thalweg.control.branches import Branching
-from thalweg.control.liveness import CONTROL_TYPES, is_control, needed, traced_tensors
+from thalweg.control.liveness import CONTROL_TYPES, is_control, needed
 from thalweg.control.loops import While
+from thalweg.control.traces import traced_tensors
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.subgraph import Argument, Body

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from thalweg.control.branches import Branching, If
-from thalweg.control.liveness import CONTROL_TYPES, needed, traced_tensors
+from thalweg.control.liveness import CONTROL_TYPES, needed
 from thalweg.control.loops import While
-from thalweg.control.traces import Trace
+from thalweg.control.traces import Trace, traced_tensors
 from thalweg.graph.analysis.evaluate import outputs_of
 from thalweg.graph.analysis.node_effects import accesses
 from thalweg.graph.node import Node, Tensor

@@ -20,7 +20,7 @@ from thalweg.codegen.math.elements import Accumulator
 from thalweg.ir.expr import Call, Expr, Reduce, Variable
 from thalweg.ir.functions.exponential import LOG2_E
 from thalweg.ir.functions.reductions import REDUCTIONS
-from thalweg.ir.kernel import KernelRewriter
+from thalweg.ir.kernel import RenameVariables
 
 _FLOAT32 = np.dtype(np.float32)
 BLOCKS = 2  # that a multiprocessor has at once: while some wait for memory, others compute
@@ -49,7 +49,7 @@ def _is_maximum(most: Reduce, along: Variable, x: Expr) -> bool:
         return False
     if not most.dtype == x.dtype == _FLOAT32:
         return False
-    return _Renamed(along, most.variables[0]).of(x) is most.body
+    return RenameVariables({along: most.variables[0]}).of(x) is most.body
 
 
 def _is_long(most: Reduce, mapping: Mapping) -> bool:
@@ -57,17 +57,6 @@ def _is_long(most: Reduce, mapping: Mapping) -> bool:
     count = static_extent(along)
     kept = STRAIGHT * mapping.team * mapping.width
     return along is mapping.reduced and (count is None or count > kept)
-
-
-class _Renamed(KernelRewriter):
-    """Expressions over another variable."""
-
-    def __init__(self, old: Variable, new: Variable) -> None:
-        super().__init__()
-        self._old, self._new = old, new
-
-    def renamed(self, variable: Variable) -> Variable:
-        return self._new if variable is self._old else variable
 
 
 def start() -> list[Value]:
