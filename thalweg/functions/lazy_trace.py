@@ -225,16 +225,16 @@ class LazyTrace:
         self.end = child
         return tensor
 
-    def cache_shortcut(self, key: Any, start: TraceNode) -> None:
-        """Cache the last trace node as a shortcut from `start`, past a literal between them; with
-        its line, which later uses do not record."""
+    def cache_shortcut(self, key: Any, start: TraceNode, output: Any) -> None:
+        """Cache the last trace node, which recorded the output, as a child of `start`, past a
+        literal between them; with its line, which later uses do not record."""
         end = self.end
         before = end.parent
         if before is not start and before is not None and before.kind == LITERAL:
             before = before.parent
-        if before is start and end.is_plain:
+        if before is start and end.is_plain and output._lazy_trace is self:
             end.line = end.line or self.lines.get(end)
-            start.shortcuts[key] = end
+            start.children[key] = end
 
     def child(self, key: Any) -> TraceNode | None:
         """The child of the last trace node for a key, if it was recorded before."""

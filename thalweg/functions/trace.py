@@ -57,12 +57,11 @@ class TraceNode:
     nodes: tuple[Node, ...]
     outputs: tuple[Tensor, ...]
     kind: int
+    #: Trace nodes, their guards, and shortcuts to later ones: an operator, a read, a function.
     children: dict[Any, Any] = field(default_factory=dict[Any, Any])
     #: Dtypes and shapes of constants that enter as values.
     generic: set[Any] = field(default_factory=set[Any])
     plans: dict[Any, Any] = field(default_factory=dict[Any, Any])
-    #: Operator and operands → the trace node, past literals.
-    shortcuts: dict[Any, Any] = field(default_factory=dict[Any, Any])
     prediction: _Prediction = _NO_PREDICTION  # the last operator recorded here
     line: MadeAt | None = None  # of the user's code, for shortcuts to here
     pack: Any = None  # packs the outputs; None for a single tensor
