@@ -25,14 +25,13 @@ from thalweg.graph.context import ThreadStack
 from thalweg.graph.dtypes import DType
 from thalweg.graph.graph import Graph
 from thalweg.graph.node import Node, Tensor, as_node
-from thalweg.graph.op import Op
 from thalweg.graph.origin import MadeAt
 from thalweg.graph.shapes import TensorShape
-from thalweg.graph.signature import parse
-from thalweg.graph.subgraph import SubGraph
+from thalweg.graph.subgraph import Argument, SubGraph
 from thalweg.ops.core.basic import NoOp
 from thalweg.ops.core.buffer import Buffer
 from thalweg.ops.random.random import Random
+from thalweg.ops.state.state import VariableV2
 
 Array = NDArray[Any]
 
@@ -126,7 +125,7 @@ def has_effect(node: Node) -> bool:
     op = node.op
     if node.op.bodies:
         return bool(written_variables(node)) or is_visible(node)
-    if not op.stateful or isinstance(op, NoOp | ExternalInput | Random):
+    if not op.stateful or isinstance(op, NoOp | Argument | Reference | Random):
         return False
     return bool(op.parsed.references) or op.host_only or op.blocking
 
@@ -135,25 +134,7 @@ def has_effect(node: Node) -> bool:
 consulted: ThreadStack[set[int]] = ThreadStack()
 
 
-class ExternalInput(Op, abstract=True):
-    """An input of a lazy trace. It is in no graph that users see."""
-
-    parsed = parse("-> output: dtype")
-    result = tuple
-    stateful = True
-    host_only = True
-    not_differentiable = True
-    dtype: DType
-    given_shape: TensorShape
-
-    def shape(self) -> TensorShape:
-        return self.given_shape
-
-    def kernel(self, context: Any) -> Any:
-        raise AssertionError(f"{context.node.name} gets its value from the lazy trace")
-
-
-class Leaf(ExternalInput, abstract=True):
+class Leaf(Argument, abstract=True):
     """A value that a lazy trace takes."""
 
     type_name = "EagerValue"
@@ -173,7 +154,7 @@ class Leaf(ExternalInput, abstract=True):
         return host_array(array)
 
 
-class ConcreteValue(ExternalInput, abstract=True):
+class ConcreteValue(Argument, abstract=True):
     """The node of an eager tensor that has a value."""
 
     type_name = "EagerTensor"
@@ -194,11 +175,10 @@ class ConcreteValue(ExternalInput, abstract=True):
         return self.value
 
 
-class Reference(ExternalInput, abstract=True):
+class Reference(VariableV2, abstract=True):
     """A variable that a lazy trace takes by reference."""
 
     type_name = "EagerReference"
-    parsed = parse("-> ref: &dtype")
 
     def kernel(self, context: Any) -> Any:
         """The variable's cell, from the resources of the step."""
