@@ -16,6 +16,7 @@ from thalweg.platform.caches import Bounded, caches, memoized
 
 #: The bounded dictionaries, by name: how many entries each may have.
 LIMITS = {
+    "calls of a function": 4,
     "calls of a session": 1_000,
     "conversions by type": 1_000,
     "devices that nobody has": 1_000,

@@ -1,23 +1,23 @@
 """Calls of traced functions in eager code.
 
 A call whose arguments have values runs immediately, as one compiled step. While a tape records, or
-if an argument is pending, the function's nodes are recorded into the lazy trace instead. The most
-recent calls are cached with their programs: arguments are compared with the expected ones one by
-one, without parsing their structure, and the program takes their arrays as they are.
+if an argument is pending, the function's nodes are recorded into the lazy trace instead; effects
+run immediately unless a tape records. The most recent calls are cached with their programs, by
+their arguments without parsing a structure, and the program takes their arrays as they are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 
 from thalweg.functions.devices import eager_devices, generation
 from thalweg.functions.eager import EAGER
 from thalweg.functions.steps import PlannedStep, add_input, plan_step
-from thalweg.functions.tensors import EagerTensor, known, set_devices
+from thalweg.functions.tensors import EagerTensor, class_of, known, set_devices
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import DType, string
 from thalweg.graph.graph import Graph
@@ -25,31 +25,22 @@ from thalweg.graph.node import Tensor
 from thalweg.graph.shapes import TensorShape
 from thalweg.graph.subgraph import Body, inline
 from thalweg.ops.core.buffer import Buffer
+from thalweg.platform.caches import Bounded
 from thalweg.runtime.fast_path import BoundProgram
 from thalweg.runtime.fetches import feed_value
 from thalweg.variables.variable import variable_of
 
 _MAX_CALLS = 4
-_SCALARS = (int, float, str, bool, type(None))
+_SCALARS = frozenset((int, float, str, bool, type(None)))
 
 MISS: Any = object()  # no cached call matches
 
 
-class ExpectedArgument(NamedTuple):
-    """An argument of a cached call: a tensor or array of a dtype and shape, or a Python value."""
-
-    dtype: Any
-    numpy_dtype: Any
-    shape: Any
-    value: Any
-
-
 @dataclass(slots=True)
 class CachedCall:
-    """A call as the call cache keeps it: the expected arguments, the program, which takes the
-    arguments' arrays and then the captured ones, and its results."""
+    """A call as the call cache keeps it: the program, which takes the arguments' arrays and then
+    the captured ones, and its results."""
 
-    expected: list[ExpectedArgument]
     run: BoundProgram
     context: Any
     captured: list[Any]
@@ -57,8 +48,8 @@ class CachedCall:
     dtypes: list[DType]
     shapes: list[TensorShape]
     has_effects: bool
-    pack: Any  # packs the results; None for a single tensor
-    device: str  # requested by the scopes around the call
+    pack: Any  # packs the results on their devices; None for a single tensor without GPUs
+    devices: Sequence[str] | None
 
 
 class EagerCall:
@@ -108,7 +99,10 @@ class EagerCall:
     def __call__(self, tensors: Sequence[Any]) -> Any:
         """The result for these arguments: tensors, arrays or numbers."""
         if EAGER.tapes or any(map(_is_pending, tensors)):
-            return self._pack(self._record(tensors), None)
+            outputs = self._record(tensors)
+            if self._has_effects and not EAGER.tapes:
+                EAGER.flush()
+            return self._pack(outputs, None)
         arrays = self._arrays(tensors)
         _run_pending_before(self._has_effects)
         planned = self._planned
@@ -117,9 +111,7 @@ class EagerCall:
         streams = [EAGER.stream(node.op) for node in planned.randoms]
         immutable = _immutable_inputs(tensors, len(arrays))
         results = planned.run(arrays, self._cells(), streams, immutable)
-        outputs = list(map(_result_tensor, results, self._dtypes))
-        set_devices(outputs, planned.devices)
-        return self._pack(outputs, None)
+        return self._packed(list(map(_result_tensor, results, self._dtypes)), planned.devices)
 
     def _arrays(self, tensors: Sequence[Any]) -> list[Any]:
         """The arrays of the arguments and then those of the captured values."""
@@ -129,9 +121,7 @@ class EagerCall:
     def _cells(self) -> list[Any]:
         return [tensor.held() for tensor in self._references]
 
-    def cached_call(
-        self, expected: list[ExpectedArgument], tensors: Sequence[Any]
-    ) -> CachedCall | None:
+    def cached_call(self, tensors: Sequence[Any]) -> CachedCall | None:
         """An entry of the call cache for a call that ran; None if it is not a single program."""
         planned = self._planned
         if planned is None or planned.randoms or any(map(_is_pending, tensors)):
@@ -144,7 +134,6 @@ class EagerCall:
             return None
         cells = self._cells()
         return CachedCall(
-            expected=expected,
             run=bound[0],
             context=planned.context,
             captured=arrays[len(tensors) :],
@@ -152,20 +141,13 @@ class EagerCall:
             dtypes=self._dtypes,
             shapes=[TensorShape.of(shape) for shape in bound[1]],
             has_effects=self._has_effects,
-            pack=self._packer(planned.devices),
-            device=EAGER.device_name,
+            pack=self._packed if planned.devices else None if self._is_single else self._pack,
+            devices=planned.devices,
         )
 
-    def _packer(self, devices: Sequence[str] | None) -> Any:
-        """Packs the results of a cached call; None for a single tensor without GPUs."""
-        if devices is None:
-            return None if self._is_single else self._pack
-
-        def pack(tensors: list[EagerTensor], done: None) -> Any:
-            set_devices(tensors, devices)
-            return self._pack(tensors, done)
-
-        return pack
+    def _packed(self, outputs: list[EagerTensor], devices: Sequence[str] | None) -> Any:
+        set_devices(outputs, devices)
+        return self._pack(outputs, None)
 
     # Recording
 
@@ -189,86 +171,60 @@ class CallCache:
     """The most recent calls of a function, by the dtypes, shapes and values of their arguments."""
 
     def __init__(self) -> None:
-        self._calls: list[CachedCall] = []
-
-    def clear(self) -> None:
-        """Drop all: a new trace may fit better, or one was dropped."""
-        self._calls = []
+        self._calls = Bounded[Any, CachedCall]("calls of a function", _MAX_CALLS)
+        self.clear = self._calls.clear  # a new trace may fit better, or one was dropped
 
     def run(self, args: tuple[Any, ...]) -> Any:
         """The result of a call that is cached; MISS for others."""
         state = EAGER.__dict__  # of this thread: looked up once
         if state["tapes"]:
             return MISS
-        device = state["device_name"]
-        for call in self._calls:
-            if call.device is not device:
-                continue
-            arrays = _match(call, args)
-            if arrays is None:
-                continue
-            if not state["lazy_trace"].done:
-                _run_pending_before(call.has_effects)
-            if call.captured:
-                arrays += call.captured
-            results = call.run(call.context, arrays, call.variables)
-            if results is None:
-                return MISS  # the reference kernels will raise the error
-            if call.pack is None:
-                return known(results[0], call.dtypes[0], call.shapes[0])
-            return call.pack(list(map(known, results, call.dtypes, call.shapes)), None)
-        return MISS
+        arrays: list[Any] = []
+        call = self._calls.get(_call_key(args, state["device_name"], arrays))
+        if call is None:
+            return MISS
+        if not state["lazy_trace"].done:
+            _run_pending_before(call.has_effects)
+        if call.captured:
+            arrays += call.captured
+        results = call.run(call.context, arrays, call.variables)
+        if results is None:
+            return MISS  # the reference kernels will raise the error
+        if call.pack is None:
+            return known(results[0], call.dtypes[0], call.shapes[0])
+        return call.pack(list(map(known, results, call.dtypes, call.shapes)), call.devices)
 
     def add(self, args: tuple[Any, ...], tensors: Sequence[Any], eager: EagerCall) -> None:
         """Cache a call that ran, if its arguments are tensors, arrays and scalars alone."""
-        expected = [argument for argument in map(_expected, args) if argument is not None]
-        arrays = [argument for argument in expected if argument.numpy_dtype is not None]
-        if len(expected) != len(args) or len(arrays) != len(tensors):
+        arrays: list[Any] = []
+        key = _call_key(args, EAGER.device_name, arrays)
+        if key is None or len(arrays) != len(tensors):
             return
-        call = eager.cached_call(expected, tensors)
+        call = eager.cached_call(tensors)
         if call is not None:
-            self._calls = [call, *self._calls][:_MAX_CALLS]
+            self._calls[key] = call
 
 
-def _expected(value: Any) -> ExpectedArgument | None:
-    if isinstance(value, EagerTensor):
-        held = value.device_value()
-        if not isinstance(held, np.ndarray | Buffer):
-            return None
-        array = cast("Any", held)
-        return ExpectedArgument(value.dtype, array.dtype, array.shape, None)
-    if type(value) is np.ndarray:
-        array = cast("np.ndarray[Any, Any]", value)
-        return ExpectedArgument(None, array.dtype, array.shape, None)
-    if type(value) not in _SCALARS or (type(value) is float and value == 0):
-        return None  # 0.0 == -0.0
-    return ExpectedArgument(None, None, None, value)
-
-
-def _match(call: CachedCall, args: tuple[Any, ...]) -> list[Any] | None:
-    """The arrays of the arguments; None if they are not as the call expects."""
-    if len(args) != len(call.expected):
-        return None
-    arrays: list[Any] = []
-    for value, expected in zip(args, call.expected):  # noqa: B905 - lengths are equal, as checked above
-        if type(value) is EagerTensor:
-            if value.dtype is not expected.dtype:
+def _call_key(args: tuple[Any, ...], device: str, arrays: list[Any]) -> Any:
+    """The key of a call, whose arrays are appended to `arrays`; None if an argument is pending, or
+    anything but a tensor, an array or a scalar."""
+    parts: list[Any] = [device]
+    for value in args:
+        kind = class_of(value)
+        if kind is EagerTensor:
+            array = value._array  # pyright: ignore[reportPrivateUsage] - one mechanism in several files
+            if class_of(array) is not np.ndarray and not isinstance(array, Buffer):
                 return None
-            value = value._array  # pyright: ignore[reportPrivateUsage] - one mechanism in several files
-            if value is None or value.shape != expected.shape:
-                return None
+            parts += array.shape, array.dtype  # not as of arrays, which belong to the caller
+            arrays.append(array)
+        elif kind is np.ndarray:
+            parts += value.dtype, value.shape
             arrays.append(value)
-        elif type(value) is np.ndarray:
-            if value.dtype is not expected.numpy_dtype or value.shape != expected.shape:
-                return None
-            arrays.append(value)
-        elif (
-            expected.numpy_dtype is not None
-            or type(value) is not type(expected.value)
-            or value != expected.value
-        ):
+        elif kind in _SCALARS and (value or kind is not float):  # 0.0 == -0.0
+            parts += kind, value
+        else:
             return None
-    return arrays
+    return tuple(parts)
 
 
 def _immutable_inputs(tensors: Sequence[Any], count: int) -> list[int]:
