@@ -8,7 +8,7 @@ their arguments without parsing a structure, and the program takes their arrays 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -18,6 +18,7 @@ from thalweg.functions.devices import eager_devices, generation
 from thalweg.functions.eager import EAGER
 from thalweg.functions.steps import PlannedStep, add_input, plan_step
 from thalweg.functions.tensors import EagerTensor, class_of, known, set_devices
+from thalweg.functions.traced.function_graph import Results
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import DType, string
 from thalweg.graph.graph import Graph
@@ -55,17 +56,9 @@ class CachedCall:
 class EagerCall:
     """A traced body that eager code calls."""
 
-    def __init__(
-        self,
-        body: Body,
-        captured: Sequence[Tensor],
-        pack: Callable[[Sequence[Any], None], Any],
-        is_single: bool,
-    ) -> None:
-        self._body = body
-        self._is_single = is_single
+    def __init__(self, body: Body, captured: Sequence[Tensor], results: Results) -> None:
+        self._body, self._results = body, results
         self._captured = [cast("EagerTensor", tensor) for tensor in captured]
-        self._pack = pack
         self._has_effects = bool(body.targets)
         self._dtypes = [tensor.dtype.base_dtype for tensor in body.outputs]
         self._references = [t for t in self._captured if t.dtype.is_ref_dtype]
@@ -102,12 +95,12 @@ class EagerCall:
             outputs = self._record(tensors)
             if self._has_effects and not EAGER.tapes:
                 EAGER.flush()
-            return self._pack(outputs, None)
+            return self._results.pack(outputs, None)
         arrays = self._arrays(tensors)
         _run_pending_before(self._has_effects)
         planned = self._planned
         if planned is None:
-            return self._pack([], None)
+            return self._results.pack([], None)
         streams = [EAGER.stream(node.op) for node in planned.randoms]
         immutable = _immutable_inputs(tensors, len(arrays))
         results = planned.run(arrays, self._cells(), streams, immutable)
@@ -124,7 +117,7 @@ class EagerCall:
     def cached_call(self, tensors: Sequence[Any]) -> CachedCall | None:
         """An entry of the call cache for a call that ran; None if it is not a single program."""
         planned = self._planned
-        if planned is None or planned.randoms or any(map(_is_pending, tensors)):
+        if planned is None or planned.randoms:
             return None
         arrays, path = self._arrays(tensors), planned.path
         if path is None or path.cells or path.inputs != list(range(len(arrays))):
@@ -132,7 +125,7 @@ class EagerCall:
         bound = planned.bind(arrays, _immutable_inputs(tensors, len(arrays)))
         if bound is None:
             return None
-        cells = self._cells()
+        cells, pack = self._cells(), None if self._results.is_single else self._results.pack
         return CachedCall(
             run=bound[0],
             context=planned.context,
@@ -141,13 +134,13 @@ class EagerCall:
             dtypes=self._dtypes,
             shapes=[TensorShape.of(shape) for shape in bound[1]],
             has_effects=self._has_effects,
-            pack=self._packed if planned.devices else None if self._is_single else self._pack,
+            pack=self._packed if planned.devices else pack,
             devices=planned.devices,
         )
 
     def _packed(self, outputs: list[EagerTensor], devices: Sequence[str] | None) -> Any:
         set_devices(outputs, devices)
-        return self._pack(outputs, None)
+        return self._results.pack(outputs, None)
 
     # Recording
 

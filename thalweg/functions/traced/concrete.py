@@ -9,16 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import compress
 from typing import Any
 
-import numpy as np
-
-from thalweg.control.bodies import components
 from thalweg.control.traces import capture
 from thalweg.functions.eager import EAGER
 from thalweg.functions.traced.calls import EagerCall
-from thalweg.functions.traced.function_graph import FunctionGraph
+from thalweg.functions.traced.function_graph import FunctionGraph, Results
 from thalweg.functions.traced.signature import (
     Arguments,
     IdentityKey,
@@ -31,42 +27,13 @@ from thalweg.functions.traced.signature import (
 )
 from thalweg.functions.traced.tensor_spec import TensorSpec
 from thalweg.graph import nest
-from thalweg.graph.convert import convert_to_tensor, has_conversion
+from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.graph import Graph, get_default_graph
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.shapes import TensorShape
 from thalweg.graph.subgraph import Body, SubGraph, inline
 from thalweg.ops.core import basic
 from thalweg.variables.variable import Variable
-
-
-class Results:
-    """The result of a traced function: its tensors, and how to pack others in its structure."""
-
-    def __init__(self, result: Any, graph: FunctionGraph) -> None:
-        self.structure = result
-        self._leaves = nest.flatten(result, expand_composites=True)
-        self._are_tensors = list(map(_is_tensor_leaf, self._leaves))
-        self.is_single = self._are_tensors == [True] and self._leaves[0] is result
-        self.nodes = [leaf for leaf in self._leaves if isinstance(leaf, Node)]
-        converted = [components(leaf) for leaf in compress(self._leaves, self._are_tensors)]
-        self.tensors = [graph.capture(tensor) for tensors in converted for tensor in tensors]
-
-    def pack(self, tensors: Sequence[Any], done: Node | None) -> Any:
-        """The structure of the result with these tensors; `done` takes the place of nodes."""
-        rest = iter(tensors)
-        leaves = [
-            next(rest) if is_tensor else done if isinstance(leaf, Node) else leaf
-            for leaf, is_tensor in zip(self._leaves, self._are_tensors, strict=True)
-        ]
-        return nest.pack_sequence_as(self.structure, leaves, expand_composites=True)
-
-
-def _is_tensor_leaf(leaf: Any) -> bool:
-    """Whether a leaf of a result is converted to tensors; other values are returned as they are."""
-    if isinstance(leaf, str | bytes | int | float | complex | type(None)):
-        return False
-    return not isinstance(leaf, Node) and (isinstance(leaf, np.ndarray) or has_conversion(leaf))
 
 
 @dataclass(eq=False, repr=False)
@@ -157,8 +124,7 @@ class ConcreteFunction:
     @cached_property
     def eager(self) -> EagerCall:
         """The function as eager code calls it."""
-        results = self.results
-        return EagerCall(self.body, self.captured_inputs, results.pack, results.is_single)
+        return EagerCall(self.body, self.captured_inputs, self.results)
 
     def _inline(self, tensors: Sequence[Any]) -> Any:
         """Inline the body in the current graph."""

@@ -85,19 +85,16 @@ class Function:
     # Calls
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if not kwargs and get_default_graph() is EAGER:
+        self._traces.calls += 1
+        is_cacheable = not kwargs and get_default_graph() is EAGER
+        if is_cacheable:
             result = self._call_cache.run(args)
             if result is not MISS:
-                self._traces.calls += 1
                 return result
-        return self._call(args, kwargs)
-
-    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        self._traces.calls += 1
         arguments = self._arguments(args, kwargs)
         concrete = self._traces.find(self._python_function, arguments)
         result = concrete.call(arguments.tensors)
-        if not kwargs and get_default_graph() is EAGER:
+        if is_cacheable:
             self._call_cache.add(args, arguments.tensors, concrete.eager)
         return result
 
