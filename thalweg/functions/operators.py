@@ -19,11 +19,10 @@ from thalweg.functions.trace import TraceNode
 from thalweg.functions.variables import EagerVariable
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import DType
-from thalweg.graph.graph import get_default_graph, global_graph
+from thalweg.graph.graph import global_graph
 from thalweg.graph.node import Tensor
 from thalweg.graph.origin import user_frame
 from thalweg.platform.caches import Bounded
-from thalweg.variables.variable import Variable
 
 _MAX_CONSTANTS = 1_000
 
@@ -110,17 +109,5 @@ def _cached(
     return output
 
 
-def _variable_operator(method: str) -> Callable[[Any, Any], Any]:
-    on_tensors = getattr(EagerTensor, method)
-    general = getattr(Variable, method)
-
-    def operate(x: EagerVariable, y: Any) -> Any:
-        return on_tensors(x.value(), y) if get_default_graph() is EAGER else general(x, y)
-
-    operate.__name__ = method
-    return operate
-
-
 for _method in (*_FALLIBLE, *_INFALLIBLE):
     setattr(EagerTensor, _method, _fast_operator(_method, _method in _FALLIBLE))
-    setattr(EagerVariable, _method, _variable_operator(_method))

@@ -96,6 +96,10 @@ class EagerVariable(ResourceVariable):
             EAGER.lazy_trace.variable_reads[self] = value
         return value
 
+    def used_value(self) -> Tensor:
+        """The value now, for an operator."""
+        return self.value() if get_default_graph() is EAGER else super().used_value()
+
     def _read(self, lazy_trace: LazyTrace) -> EagerTensor:
         """Record a read; an earlier read at the same trace node left a shortcut."""
         reference = self._reference
