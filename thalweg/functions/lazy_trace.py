@@ -55,26 +55,6 @@ _TRACE_REFCOUNT = 3  # of a tensor that only its trace holds: the list, the loop
 class LazyTrace:
     """The ops that one thread recorded since a value was read."""
 
-    __slots__ = (
-        "_listed_until",
-        "_templates",
-        "cells",
-        "closed",
-        "done",
-        "end",
-        "entered",
-        "graphs",
-        "leaves",
-        "lines",
-        "lock",
-        "spans",
-        "streams",
-        "tensors",
-        "trace",
-        "values",
-        "variable_reads",
-    )
-
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
         self.end = trace.root  # the last trace node

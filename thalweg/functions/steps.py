@@ -66,7 +66,6 @@ class StepResources(Resources):
     def __init__(self, shared: Resources, states: Mapping[Node, Any]) -> None:
         vars(self).update(vars(shared))  # the objects are the same
         self._shared, self._run_states = shared, states
-        self.allocate = shared.allocate
 
     def state(self, node: Any, make: Callable[[], Any]) -> Any:
         """A node's state: that of the run if it has one."""

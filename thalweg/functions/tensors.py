@@ -311,9 +311,6 @@ class EagerTensor(Tensor):
                 pass  # the op raises a better error
         return operators["getitem"](self, key)
 
-    def __copy__(self) -> EagerTensor:
-        return self
-
     def __deepcopy__(self, memo: Any) -> EagerTensor:
         return self
 

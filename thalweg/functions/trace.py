@@ -197,10 +197,6 @@ class Trace(SubGraph):
     def _share(self, outer: Graph) -> None:
         """Names are this graph's own: only errors show them."""
 
-    def sees(self, graph: Graph) -> bool:
-        """Whether tensors of a graph can be used in this one."""
-        return graph is self or graph is self.eager
-
     def capture(self, tensor: Tensor) -> Tensor:
         """The tensor of this graph for an eager tensor."""
         if type(tensor) is EagerTensor:
@@ -239,9 +235,6 @@ class Trace(SubGraph):
     def add_to_collection(self, name: Any, value: Any) -> None:
         """Collections are the eager graph's."""
         self.eager.add_to_collection(name, value)
-
-    def prevent_feeding(self, tensor: Tensor) -> None:
-        """Nothing is fed."""
 
     def leaf(self, dtype: DType, shape: TensorShape, number: int) -> Tensor:
         """A new leaf for a value."""

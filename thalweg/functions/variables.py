@@ -194,9 +194,6 @@ class EagerVariable(ResourceVariable):
     def __iter__(self) -> Iterator[Any]:  # pyright: ignore[reportIncompatibleMethodOverride] - here is a value
         return iter(self.value())
 
-    def __copy__(self) -> Variable:
-        return self
-
     def __deepcopy__(self, memo: Any) -> Variable:
         with EAGER.device(self.device):
             copy = Variable(
