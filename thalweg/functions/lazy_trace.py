@@ -290,12 +290,12 @@ class LazyTrace:
         except errors.OpError as error:
             raise self._located(error, step) from error
         if spans:  # a tensor has one array: tapes find tensors by their values
-            values = dict(zip(step.wanted, map(_as_array, results), strict=True))
+            values = dict(zip(step.wanted, map(as_array, results), strict=True))
             results = [values[template] for template in step.wanted]
             for span in spans:
                 span.save(values)
         for tensor, result in zip(live, results, strict=False):
-            tensor.resolve(result if type(result) is np.ndarray else _as_array(result))
+            tensor.resolve(result if type(result) is np.ndarray else as_array(result))
         if step.step.devices is not None:
             set_devices(live, step.step.devices)
 
@@ -330,7 +330,7 @@ class LazyTrace:
         try:
             step = StepBuilder(self.end, self.values).build([template], runs_effects=False)
             (result,) = step.run(self.values, self.cells, self.streams)
-            return _as_array(result)
+            return as_array(result)
         except Exception as own_error:  # perhaps not the one that stopped the step
             return Failure(own_error)
 
@@ -361,7 +361,7 @@ def _device_of(held: Any) -> str:
     return "" if buffer is None or not eager_devices().has_gpus else buffer.device
 
 
-def _as_array(result: Any) -> Any:
+def as_array(result: Any) -> Any:
     """A result as tensors hold it: scalars as arrays."""
     if isinstance(result, np.generic):
         return np.asarray(cast("Any", result))

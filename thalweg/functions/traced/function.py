@@ -95,7 +95,7 @@ class Function:
         concrete = self._traces.find(self._python_function, arguments)
         result = concrete.call(arguments.tensors)
         if is_cacheable:
-            self._call_cache.add(args, arguments.tensors, concrete.eager)
+            self._call_cache.add(args, arguments.tensors, concrete)
         return result
 
     def get_concrete_function(self, *args: Any, **kwargs: Any) -> ConcreteFunction:
