@@ -31,6 +31,7 @@ from thalweg.functions.trace import (
     Leaf,
     Trace,
     TraceNode,
+    add_reference,
 )
 from thalweg.graph.graph import graphs
 from thalweg.graph.node import Tensor
@@ -143,7 +144,8 @@ class LazyTrace:
 
     def _new_leaf(self, tensor: EagerTensor, held: Any, key: int) -> TraceNode:
         if tensor.dtype.is_ref_dtype:
-            template = self.trace.reference(tensor.dtype, tensor.shape, _device_of(held))
+            device = _device_of(held)
+            template = add_reference(self.trace, tensor.dtype, tensor.shape, device)
             kind = REFERENCE
         else:
             template, kind = self.trace.leaf(tensor.dtype, tensor.shape, len(self.values)), VALUE

@@ -26,13 +26,12 @@ from thalweg.functions.devices import (
 from thalweg.functions.trace import (
     REFERENCE,
     VALUE,
-    Reference,
     TraceNode,
+    add_reference,
     has_effect,
 )
 from thalweg.graph.graph import Graph
 from thalweg.graph.node import Node, Tensor
-from thalweg.graph.op import Op
 from thalweg.graph.rewriter import Rewriter
 from thalweg.graph.shapes import unknown_shape
 from thalweg.graph.subgraph import needed
@@ -246,13 +245,11 @@ def _fetched(item: Any) -> Any:
 
 def add_input(graph: Graph, tensor: Tensor, device: str) -> Tensor:
     """Add an input of a step: a reference to a variable on a device, or a value of any shape."""
-    is_reference = tensor.dtype.is_ref_dtype
-    shape = tensor.shape if is_reference else unknown_shape()
-    kind: type[Op] = Reference if is_reference else Placeholder
-    op = kind(dtype=tensor.dtype.base_dtype, given_shape=shape)
-    node = graph.add(op, (), [tensor.dtype], [shape], tensor.op.name)
-    node.device = device if is_reference else ""
-    return node.outputs[0]
+    if tensor.dtype.is_ref_dtype:
+        return add_reference(graph, tensor.dtype, tensor.shape, device)
+    shape = unknown_shape()
+    op = Placeholder(dtype=tensor.dtype, given_shape=shape)
+    return graph.add(op, (), [tensor.dtype], [shape], tensor.op.name).outputs[0]
 
 
 def plan_step(
@@ -275,10 +272,8 @@ class RecordedStep:
     references: list[int]  # indices among its variables
     randoms: list[int]  # indices among its random streams
     originals: dict[Node, Node]  # node of the plan → node of the hidden graph
-
-    def __post_init__(self) -> None:
-        """The leaves have static shapes: after the first run, one bound program serves all."""
-        self._program: BoundProgram | None = None
+    #: The leaves have static shapes: after the first run, one bound program serves all.
+    _program: BoundProgram | None = None
 
     def run(self, values: Sequence[Any], cells: Sequence[Any], streams: Sequence[Any]) -> list[Any]:
         """The wanted values, in order."""
