@@ -35,6 +35,7 @@ LIMITS = {
     "plans of eager code": 256,
     "programs of a loop or conditional": 64,
     "programs of a region": 128,
+    "random streams": 1_000,
     "runs without a program": 1_024,
     "schedules that won": 1 << 13,
     "tapes of a Python function": 10_000,

@@ -45,6 +45,7 @@ from thalweg.ops.core.basic import Const, Placeholder
 from thalweg.ops.core.python_call import PyFunc, functions
 from thalweg.ops.random.philox import Stream
 from thalweg.ops.random.random import Random
+from thalweg.platform.caches import Bounded
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.kernels import Context, raise_at
 
@@ -77,10 +78,7 @@ class EagerGraph(threading.local, Graph):
         self.lazy_trace = LazyTrace(self.trace)
         self.tapes: list[Any] = []
         self.device_name = ""  # requested by the open device scopes
-        self._counter = 0
-        self._seed: int | None = None
         self._unseeded = Stream(0, 0)
-        self._streams: dict[tuple[int, int], Stream] = {}
 
     # A graph without nodes
 
@@ -438,7 +436,7 @@ class EagerGraph(threading.local, Graph):
     @seed.setter
     def seed(self, value: int | None) -> None:  # pyright: ignore[reportIncompatibleVariableOverride] - as above
         self._seed, self._counter = value, 0
-        self._streams = {}
+        self._streams = Bounded[tuple[int, int], Stream]("random streams", _MAX_STREAMS)
 
     @property
     def version(self) -> int:
@@ -461,8 +459,6 @@ class EagerGraph(threading.local, Graph):
             return Stream(seed, seed2)
         stream = self._streams.get((seed, seed2))
         if stream is None:
-            if len(self._streams) >= _MAX_STREAMS:
-                del self._streams[next(iter(self._streams))]
             stream = self._streams[seed, seed2] = Stream(seed, seed2)
         return stream
 

@@ -327,20 +327,15 @@ class LazyTrace:
     def _compute_alone(self, tensor: EagerTensor, error: Exception) -> Any:
         """The value of a tensor, or the failure; `error` is that of the whole step."""
         template = self.templates[tensor._position]
-        if not _is_pure(template):
-            return Failure(error)
+        nodes = needed([template], (), {})
+        if any(node.op.stateful and not isinstance(node.op, Leaf) for node in nodes):
+            return Failure(error)  # it cannot be computed at any time
         try:
             step = StepBuilder(self.end, self.values).build([template], runs_effects=False)
             (result,) = step.run(self.values, self.cells, self.streams)
             return as_array(result)
         except Exception as own_error:  # perhaps not the one that stopped the step
             return Failure(own_error)
-
-
-def _is_pure(template: Tensor) -> bool:
-    """Whether a tensor depends on no state, so that it can be computed at any time."""
-    nodes = needed([template], (), {})
-    return not any(node.op.stateful and not isinstance(node.op, Leaf) for node in nodes)
 
 
 _leaf_keys = Bounded[Any, int]("kinds of tensors in eager code", 10_000)

@@ -51,7 +51,7 @@ from thalweg.runtime.fast_path import BoundProgram, FastPath, ProgramPath, fast_
 from thalweg.runtime.kernels import Context
 from thalweg.runtime.plan import Plan, Step, plan, prune
 from thalweg.runtime.resources import Resources
-from thalweg.runtime.step_cache import StepEntry, step_entry
+from thalweg.runtime.step_cache import step_entry
 
 _MAX_PLANS = 256  # cached for all threads; the least recently used goes first
 
@@ -96,7 +96,9 @@ class PlannedStep:
         self._plan: Plan | None = None
         #: Index of a feed → the GPU that takes it.
         self._feed_devices: dict[int, Device] = {}
-        self._entry = _entry(step, eager_devices().all)
+        has_entry = COMPILES and not eager_devices().has_gpus
+        host = eager_devices().all[0]
+        self._entry = step_entry(step, prune(*step), host, DEFAULT) if has_entry else None
         restored = None if self._entry is None else self._entry.find()
         if restored is None:
             self._use_plan()
@@ -229,13 +231,6 @@ class PlannedStep:
         if error.op is not None or self.devices is None:
             raise error
         raise error.at(self.context.node) from error
-
-
-def _entry(step: Step, devices: Sequence[Device]) -> StepEntry | None:
-    """The disk entry of a step's program; None for a step that has none."""
-    if not COMPILES or len(devices) > 1:
-        return None
-    return step_entry(step, prune(*step), devices[0], DEFAULT)
 
 
 def _fetched(item: Any) -> Any:

@@ -37,7 +37,7 @@ class Function:
     ) -> None:
         self._python_function = python_function
         self._options = (name, input_signature, relax_shapes)
-        self._traces = traces or _new_traces(python_function, *self._options)
+        self._traces = traces or self._new_traces(python_function)
         self._call_cache = self._traces.call_cache
         self._bound: dict[int, TraceCache] = {}  # by the id of an instance
         self._held: list[Any] = []  # the instances that cannot be referenced weakly
@@ -110,6 +110,10 @@ class Function:
         bound = parameters.bind(args, kwargs)
         return arguments_of(bound) if parameters.specs is None else parameters.bind_specs(bound)
 
+    def _new_traces(self, function: Callable[..., Any]) -> TraceCache:
+        name, specs, relax_shapes = self._options
+        return TraceCache(name or _name(function), Parameters(function, specs), relax_shapes)
+
     # Methods
 
     def __get__(self, instance: Any, owner: Any = None) -> Function:
@@ -125,18 +129,12 @@ class Function:
         key = id(instance)
         traces = self._bound.get(key)
         if traces is None:
-            traces = self._bound.setdefault(key, _new_traces(method, *self._options))
+            traces = self._bound.setdefault(key, self._new_traces(method))
             try:
                 weakref.finalize(instance, self._bound.pop, key, None)
             except TypeError:  # keep the instance alive: its id is not reused
                 self._held.append(instance)
         return traces
-
-
-def _new_traces(
-    function: Callable[..., Any], name: str | None, input_signature: Any, relax_shapes: bool | None
-) -> TraceCache:
-    return TraceCache(name or _name(function), Parameters(function, input_signature), relax_shapes)
 
 
 def _innermost(function: Any) -> Any:
