@@ -201,9 +201,7 @@ class GradientTape:
             self._clear()
         return results if flat_sources is sources else nest.pack_sequence_as(sources, results)
 
-    def _graph_gradients(
-        self, targets: list[Any], sources: list[Any], seeds: list[Any]
-    ) -> list[Any]:
+    def _graph_gradients(self, ys: list[Any], sources: list[Any], seeds: list[Any]) -> list[Any]:
         variables = set(self.watched_variables())
         inside = {node for span in self._graph_spans for node in span.nodes()}
         watched_tensors = _watched_tensors(inside, self._watched, variables)
@@ -212,7 +210,7 @@ class GradientTape:
         stops = [t for n in inside for t in n.inputs if t.op not in inside and not _is_read(t.op)]
         stops = [t for t in stops if t not in self._watched and t not in xs]
         given_seeds = None if all(seed is None for seed in seeds) else seeds
-        found = iter(gradients(targets, xs, given_seeds, stop_gradients=stops) if xs else [])
+        found = iter(gradients(ys, xs, given_seeds, stop_gradients=stops) if xs else [])
         return [next(found) if watched else None for watched in is_watched]
 
     def jacobian(

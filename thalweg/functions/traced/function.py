@@ -139,13 +139,9 @@ class Function:
 
 def _innermost(function: Any) -> Any:
     """The function inside partials and methods, which has a name and a docstring."""
-    while isinstance(function, functools.partial | MethodType):
-        function = (
-            cast("Any", function).func
-            if isinstance(function, functools.partial)
-            else function.__func__
-        )
-    return function
+    is_partial = isinstance(function, functools.partial)
+    inner = getattr(function, "func" if is_partial else "__func__", None)
+    return function if inner is None else _innermost(inner)
 
 
 def _name(function: Callable[..., Any]) -> str:
