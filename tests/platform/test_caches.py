@@ -16,6 +16,7 @@ from thalweg.platform.caches import Bounded, caches, memoized
 
 #: The bounded dictionaries, by name: how many entries each may have.
 LIMITS = {
+    "calls of a function": 4,
     "calls of a session": 1_000,
     "conversions by type": 1_000,
     "devices that nobody has": 1_000,
@@ -34,6 +35,7 @@ LIMITS = {
     "plans of eager code": 256,
     "programs of a loop or conditional": 64,
     "programs of a region": 128,
+    "random streams": 1_000,
     "runs without a program": 1_024,
     "schedules that won": 1 << 13,
     "tapes of a Python function": 10_000,

@@ -22,7 +22,6 @@ from thalweg.functions.trace import OP, REFERENCE, VALUE, TraceNode
 from thalweg.graph.composite import IndexedSlices
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.node import Node, Tensor
-from thalweg.ops.core import filling
 from thalweg.variables.variable import Variable
 
 
@@ -83,10 +82,12 @@ class BackwardStage:
         self._count = spans[-1].end.count  # of positions; tensors may enter after the last span
         values = [trace_node.outputs[0] for trace_node in path if trace_node.kind == VALUE]
         references = [trace_node.outputs[0] for trace_node in path if trace_node.kind == REFERENCE]
-        self.leaves: dict[Tensor, Any] = dict(zip(values, lazy_trace.values, strict=False))
-        self.cells: dict[Tensor, Any] = dict(zip(references, lazy_trace.cells, strict=False))
+        cells = dict(zip(references, lazy_trace.cells, strict=False))
+        self._leaves: dict[Tensor, Any] = dict(zip(values, lazy_trace.values, strict=False))
+        saved = {t: value for span in spans for t, value in span.saved.items()}
+        #: What was computed last comes last.
+        self._values: dict[Tensor, Any] = {**cells, **self._leaves, **saved}
         self._entered = {lazy_trace.templates[at]: t for t, at in lazy_trace.entered.items()}
-        self.saved = {t: value for span in spans for t, value in span.saved.items()}
         self.seeds: dict[Tensor, list[Any]] = {}
         self._proxies: dict[Tensor, Tensor] = {}
         self.sources: Sequence[Tensor | None] = ()  # of the gradient, None if not in this trace
@@ -130,8 +131,8 @@ class BackwardStage:
 
     def proxy_values(self) -> dict[Tensor, Any]:
         """The saved values of the proxies; none for those that are other tensors."""
-        known = {**self.leaves, **self.saved}
-        return {proxy: known[t] for t, proxy in self._proxies.items() if t in known}
+        values = self._values
+        return {proxy: values[t] for t, proxy in self._proxies.items() if t in values}
 
     # Between stages
 
@@ -148,16 +149,13 @@ class BackwardStage:
 
     def _tensor_with_value(self, held: Any) -> Tensor | None:
         """The tensor with this value: the last one that was computed, else a leaf."""
-        for values in (self.saved, self.leaves, self.cells):
-            for tensor in reversed(values):
-                if values[tensor] is held:
-                    return tensor
-        return None
+        values = self._values
+        return next((tensor for tensor in reversed(values) if values[tensor] is held), None)
 
     def link_leaves(self, earlier: Sequence[BackwardStage]) -> None:
         """Link each leaf to the latest earlier stage that computed its value."""
         self._earlier = earlier
-        for leaf, value in self.leaves.items():
+        for leaf, value in self._leaves.items():
             for stage in reversed(earlier):
                 tensor = stage._tensor_with_value(value)
                 if tensor is not None:
@@ -169,7 +167,7 @@ class BackwardStage:
         references = [cast("Any", variable.gradient_source()) for variable in variables]
         cells = {id(reference.held()) for reference in references}
         found = self._watched
-        found |= {tensor for tensor, cell in self.cells.items() if id(cell) in cells}
+        found |= {tensor for tensor, value in self._values.items() if id(value) in cells}
         found |= {tensor for tensor in map(self.template_of, watched) if tensor is not None}
         found |= {leaf for leaf, (stage, tensor) in self._links.items() if tensor in stage._watched}
         for node in self.nodes:
@@ -215,15 +213,13 @@ class EagerGradient:
     watched: Mapping[Tensor, None]
     variables: Mapping[Variable, None]
 
-    def run(
-        self, targets: list[Any], sources: list[Any], seeds: list[Any], is_zero: bool
-    ) -> list[Any]:
-        """The gradients of the sources."""
+    def run(self, targets: list[Any], sources: list[Any], seeds: list[Any]) -> list[Any]:
+        """The gradients of the sources, None where there is none."""
         ys = [y if type(y) is EagerTensor else convert_to_tensor(y) for y in targets]
         xs = [self._source(source) for source in sources]
         filled_seeds = [self._seed(y, seed) for y, seed in zip(ys, seeds, strict=True)]
-        key = self._key(EAGER.current(), ys, xs, filled_seeds, is_zero)
-        return EAGER.record_subgraph(key, lambda: self._build(ys, xs, filled_seeds, is_zero))
+        key = self._key(EAGER.current(), ys, xs, filled_seeds)
+        return EAGER.record_subgraph(key, lambda: self._build(ys, xs, filled_seeds))
 
     def _source(self, source: Any) -> Any:
         """The tensor of a source; a variable that is not watched as it is."""
@@ -240,11 +236,9 @@ class EagerGradient:
         EAGER.template(cast("EagerTensor", tensor))  # enters it into the span
         return tensor
 
-    def _key(
-        self, lazy_trace: LazyTrace, ys: list[Any], xs: list[Any], seeds: list[Any], is_zero: bool
-    ) -> Any:
+    def _key(self, lazy_trace: LazyTrace, ys: list[Any], xs: list[Any], seeds: list[Any]) -> Any:
         """The structure of the gradient as a key; None if it needs nodes that already ran."""
-        parts: list[Any] = ["gradient", is_zero]
+        parts: list[Any] = ["gradient"]
         for span in self.trace_spans:
             if span.lazy_trace is not lazy_trace:
                 return None
@@ -255,7 +249,7 @@ class EagerGradient:
             for tensor in group:
                 if type(tensor) is EagerTensor and tensor._lazy_trace is lazy_trace:
                     parts.append(tensor._position)
-                elif tensor is None or (group is not seeds and not is_zero):
+                elif tensor is None or group is not seeds:
                     parts.append(None)  # not in the trace: no gradient
                 else:
                     return None
@@ -267,7 +261,7 @@ class EagerGradient:
 
     # Building
 
-    def _build(self, ys: list[Any], xs: list[Any], seeds: list[Any], is_zero: bool) -> list[Any]:
+    def _build(self, ys: list[Any], xs: list[Any], seeds: list[Any]) -> list[Any]:
         by_trace: dict[LazyTrace, list[TraceSpan]] = {}
         for span in self.trace_spans:
             by_trace.setdefault(span.lazy_trace, []).append(span)
@@ -288,9 +282,6 @@ class EagerGradient:
             stage.differentiate(summands)
         results = [aggregate(parts) if parts else None for parts in summands]
         _enter_proxy_values(stages, results)
-        if is_zero:
-            pairs = zip(xs, results, strict=True)
-            results = [filling.zeros_like(x.value()) if g is None else g for x, g in pairs]
         return results
 
 

@@ -37,11 +37,11 @@ def _convert_leaf(leaf: Any) -> Any:
     return leaf if isinstance(leaf, Variable) else convert_to_tensor(leaf)
 
 
-def _scalar(value: Any, name: str) -> Tensor:
+def _scalar(value: Any) -> Tensor:
     tensor = convert_to_tensor(value)
     if tensor.shape.rank != 0:
         raise ValueError(
-            f"{name} needs a function that returns a scalar, got the shape {tensor.shape}; use "
+            f"tf.grad needs a function that returns a scalar, got the shape {tensor.shape}; use "
             "tf.vjp for others"
         )
     return tensor
@@ -64,7 +64,7 @@ def value_and_grad(f: Function, argnums: ArgNums = 0, has_aux: bool = False) -> 
         with GradientTape() as tape:
             tape.watch(sources)
             result = f(*arguments, **kwargs)
-            value = _scalar(result[0] if has_aux else result, "tf.grad")
+            value = _scalar(result[0] if has_aux else result)
         packed = tape.gradient(value, sources, unconnected_gradients="zero")
         gradients = packed[0] if isinstance(argnums, int) else tuple(packed)
         return ((value, result[1]) if has_aux else value), gradients

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import atexit
 import threading
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import copy
+from functools import partial
 from sys import intern
 from types import SimpleNamespace
 from typing import Any, ClassVar, NoReturn, cast
@@ -24,17 +25,17 @@ from numpy.typing import NDArray
 
 from thalweg.autodiff import registry
 from thalweg.autodiff.custom import CustomGradient
-from thalweg.functions.bare_graph import BareGraph
 from thalweg.functions.devices import eager_devices, generation, resources
 from thalweg.functions.lazy_trace import LazyTrace, fast_path_disabled
 from thalweg.functions.tensors import EagerTensor, eager_graph, known, literal, value_reads
 from thalweg.functions.trace import OP, ConcreteValue, Trace, TraceNode, consulted
-from thalweg.graph import build
+from thalweg.graph import build, nest
 from thalweg.graph import op as ops
+from thalweg.graph.collections import GraphKeys
 from thalweg.graph.composite import IndexedSlices
 from thalweg.graph.device import canonical_name, device_function
 from thalweg.graph.graph import Graph, get_default_graph, graphs
-from thalweg.graph.likes import DeviceLike, NodeLike
+from thalweg.graph.likes import DeviceLike, NodeLike, UserObject
 from thalweg.graph.node import Node, Tensor, as_node
 from thalweg.graph.op import Op
 from thalweg.graph.origin import MadeAt, user_frame
@@ -44,6 +45,7 @@ from thalweg.ops.core.basic import Const, Placeholder
 from thalweg.ops.core.python_call import PyFunc, functions
 from thalweg.ops.random.philox import Stream
 from thalweg.ops.random.random import Random
+from thalweg.platform.caches import Bounded
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.kernels import Context, raise_at
 
@@ -58,11 +60,17 @@ _MAX_STREAMS = 1_000
 PROXY = "_proxy"
 
 
-class EagerGraph(threading.local, BareGraph):
-    """The graph of eager code. Its state is per thread."""
+class EagerGraph(threading.local, Graph):
+    """The graph of eager code, which holds no nodes. Its state is per thread.
+
+    Name scopes only prefix names, which need not be unique. Ops run in program order. Collections
+    hold the library's own entries and the global step.
+    """
 
     is_eager: ClassVar[bool] = True
     sync: ClassVar[bool] = False  # run op by op
+    #: The first entries of the library's own collections.
+    collection_factories: ClassVar[dict[Any, Callable[[], Any]]] = {}
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,10 +78,52 @@ class EagerGraph(threading.local, BareGraph):
         self.lazy_trace = LazyTrace(self.trace)
         self.tapes: list[Any] = []
         self.device_name = ""  # requested by the open device scopes
-        self._counter = 0
-        self._seed: int | None = None
         self._unseeded = Stream(0, 0)
-        self._streams: dict[tuple[int, int], Stream] = {}
+
+    # A graph without nodes
+
+    def enter_scope(self, name: str | None) -> str:
+        """Set the prefix of new variables' names."""
+        outer = self._scope
+        if not name:
+            self._scope = ""
+        elif name[-1] == "/":
+            self._scope = name[:-1]
+        else:
+            self._scope = f"{outer}/{name}" if outer else name
+        return outer
+
+    def unique_name(self, name: str, mark_as_used: bool = True) -> str:
+        """The name in the current scope; names need not be unique."""
+        return f"{self._scope}/{name}" if self._scope else name
+
+    def control_dependencies(self, control_inputs: Any) -> AbstractContextManager[None]:
+        """Nothing to do: effects happen in program order."""
+        return nullcontext()
+
+    def add_to_collection(self, name: Hashable, value: UserObject) -> None:
+        """Keep the global step; nothing else is collected."""
+        if name == GraphKeys.GLOBAL_STEP:
+            super().add_to_collection(name, value)
+
+    def get_collection_ref(self, name: Hashable) -> list[Any]:
+        """The named list; for other names than the library's own, a new empty one."""
+        if name != GraphKeys.GLOBAL_STEP and not isinstance(cast("Any", name), tuple):
+            return []
+        collection = super().get_collection_ref(name)
+        if not collection and name in self.collection_factories:
+            collection.append(self.collection_factories[name]())
+        return collection
+
+    def prevent_feeding(self, tensor: Tensor) -> None:
+        """Nothing to do: eager code feeds nothing."""
+
+    def prevent_fetching(self, node: Node) -> None:
+        """Nothing to do: eager code fetches nothing."""
+
+    def add(self, *arguments: Any, **named: Any) -> Node:
+        """Raise: ops are recorded, not added as nodes."""
+        raise RuntimeError("Eager code has no graph to add nodes to: apply the op.")
 
     # Recording
 
@@ -210,10 +260,10 @@ class EagerGraph(threading.local, BareGraph):
         attributes: Iterable[Any] | None,
     ) -> Any:
         """Convert arguments and record an op; a symbolic argument moves the op to its graph."""
-        symbolic = _first_symbolic(arguments)
-        if symbolic is not None:
-            with symbolic.graph.as_default():
-                return apply(op, tuple(arguments), name)
+        for argument in nest.flatten(list(arguments)):
+            if isinstance(argument, Tensor) and type(argument) is not EagerTensor:
+                with argument.graph.as_default():
+                    return apply(op, tuple(arguments), name)
         grouped = build.convert_inputs(op, tuple(arguments), name or op.type_name)[1]
         return self.record(op, grouped, name, attributes)
 
@@ -386,7 +436,7 @@ class EagerGraph(threading.local, BareGraph):
     @seed.setter
     def seed(self, value: int | None) -> None:  # pyright: ignore[reportIncompatibleVariableOverride] - as above
         self._seed, self._counter = value, 0
-        self._streams = {}
+        self._streams = Bounded[tuple[int, int], Stream]("random streams", _MAX_STREAMS)
 
     @property
     def version(self) -> int:
@@ -409,8 +459,6 @@ class EagerGraph(threading.local, BareGraph):
             return Stream(seed, seed2)
         stream = self._streams.get((seed, seed2))
         if stream is None:
-            if len(self._streams) >= _MAX_STREAMS:
-                del self._streams[next(iter(self._streams))]
             stream = self._streams[seed, seed2] = Stream(seed, seed2)
         return stream
 
@@ -480,27 +528,12 @@ def _list_positions(lazy_trace: LazyTrace, argument: Any) -> tuple[int, ...] | N
     return tuple([lazy_trace.position(value) for value in values])
 
 
-def _first_symbolic(arguments: Sequence[Any]) -> Tensor | None:
-    """The first argument that is a tensor of a graph."""
-    for argument in arguments:
-        if isinstance(argument, list | tuple):
-            symbolic = _first_symbolic(cast("Sequence[Any]", argument))
-            if symbolic is not None:
-                return symbolic
-        elif isinstance(argument, Tensor) and type(argument) is not EagerTensor:
-            return argument
-    return None
-
-
 def _output_packer(node: Node) -> Callable[[list[Any]], Any] | None:
     """Packs the outputs of a node as its op returns them; None for a single tensor."""
     arguments = node.op.parsed.outputs
     if len(arguments) == 1 and not arguments[0].is_list:
         return None
-    if any(argument.is_list for argument in arguments) or not arguments:
-        return lambda outputs: build.results(node, outputs)
-    pack = node.op.result
-    return lambda outputs: pack(*outputs)
+    return partial(build.results, node)
 
 
 def component_tensors(result: Any) -> list[Tensor]:

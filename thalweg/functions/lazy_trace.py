@@ -31,6 +31,7 @@ from thalweg.functions.trace import (
     Leaf,
     Trace,
     TraceNode,
+    add_reference,
 )
 from thalweg.graph.graph import graphs
 from thalweg.graph.node import Tensor
@@ -54,26 +55,6 @@ _TRACE_REFCOUNT = 3  # of a tensor that only its trace holds: the list, the loop
 
 class LazyTrace:
     """The ops that one thread recorded since a value was read."""
-
-    __slots__ = (
-        "_listed_until",
-        "_templates",
-        "cells",
-        "closed",
-        "done",
-        "end",
-        "entered",
-        "graphs",
-        "leaves",
-        "lines",
-        "lock",
-        "spans",
-        "streams",
-        "tensors",
-        "trace",
-        "values",
-        "variable_reads",
-    )
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
@@ -163,7 +144,8 @@ class LazyTrace:
 
     def _new_leaf(self, tensor: EagerTensor, held: Any, key: int) -> TraceNode:
         if tensor.dtype.is_ref_dtype:
-            template = self.trace.reference(tensor.dtype, tensor.shape, _device_of(held))
+            device = _device_of(held)
+            template = add_reference(self.trace, tensor.dtype, tensor.shape, device)
             kind = REFERENCE
         else:
             template, kind = self.trace.leaf(tensor.dtype, tensor.shape, len(self.values)), VALUE
@@ -225,16 +207,16 @@ class LazyTrace:
         self.end = child
         return tensor
 
-    def cache_shortcut(self, key: Any, start: TraceNode) -> None:
-        """Cache the last trace node as a shortcut from `start`, past a literal between them; with
-        its line, which later uses do not record."""
+    def cache_shortcut(self, key: Any, start: TraceNode, output: Any) -> None:
+        """Cache the last trace node, which recorded the output, as a child of `start`, past a
+        literal between them; with its line, which later uses do not record."""
         end = self.end
         before = end.parent
         if before is not start and before is not None and before.kind == LITERAL:
             before = before.parent
-        if before is start and end.is_plain:
+        if before is start and end.is_plain and output._lazy_trace is self:
             end.line = end.line or self.lines.get(end)
-            start.shortcuts[key] = end
+            start.children[key] = end
 
     def child(self, key: Any) -> TraceNode | None:
         """The child of the last trace node for a key, if it was recorded before."""
@@ -310,12 +292,12 @@ class LazyTrace:
         except errors.OpError as error:
             raise self._located(error, step) from error
         if spans:  # a tensor has one array: tapes find tensors by their values
-            values = dict(zip(step.wanted, map(_as_array, results), strict=True))
+            values = dict(zip(step.wanted, map(as_array, results), strict=True))
             results = [values[template] for template in step.wanted]
             for span in spans:
                 span.save(values)
         for tensor, result in zip(live, results, strict=False):
-            tensor.resolve(result if type(result) is np.ndarray else _as_array(result))
+            tensor.resolve(result if type(result) is np.ndarray else as_array(result))
         if step.step.devices is not None:
             set_devices(live, step.step.devices)
 
@@ -345,20 +327,15 @@ class LazyTrace:
     def _compute_alone(self, tensor: EagerTensor, error: Exception) -> Any:
         """The value of a tensor, or the failure; `error` is that of the whole step."""
         template = self.templates[tensor._position]
-        if not _is_pure(template):
-            return Failure(error)
+        nodes = needed([template], (), {})
+        if any(node.op.stateful and not isinstance(node.op, Leaf) for node in nodes):
+            return Failure(error)  # it cannot be computed at any time
         try:
             step = StepBuilder(self.end, self.values).build([template], runs_effects=False)
             (result,) = step.run(self.values, self.cells, self.streams)
-            return _as_array(result)
+            return as_array(result)
         except Exception as own_error:  # perhaps not the one that stopped the step
             return Failure(own_error)
-
-
-def _is_pure(template: Tensor) -> bool:
-    """Whether a tensor depends on no state, so that it can be computed at any time."""
-    nodes = needed([template], (), {})
-    return not any(node.op.stateful and not isinstance(node.op, Leaf) for node in nodes)
 
 
 _leaf_keys = Bounded[Any, int]("kinds of tensors in eager code", 10_000)
@@ -381,7 +358,7 @@ def _device_of(held: Any) -> str:
     return "" if buffer is None or not eager_devices().has_gpus else buffer.device
 
 
-def _as_array(result: Any) -> Any:
+def as_array(result: Any) -> Any:
     """A result as tensors hold it: scalars as arrays."""
     if isinstance(result, np.generic):
         return np.asarray(cast("Any", result))

@@ -45,7 +45,7 @@ class _PythonCalls:
                 outputs = self.convert_results(self._function(*inputs))
             if self.keeps_tapes:
                 self._tapes[number] = tape, inputs, outputs
-            return [*(_host_array(y) for y in outputs), np.int64(number)]
+            return [*map(np.asarray, outputs), np.int64(number)]
 
     def backward(self, number: Any, *arrays: Any) -> list[Any]:
         """The gradients of a call's inputs, from those of its results."""
@@ -58,7 +58,7 @@ class _PythonCalls:
             ]
             ys, dys = [y for y, _ in pairs], [dy for _, dy in pairs]
             dxs = tape.gradient(ys, inputs, dys, unconnected_gradients="zero")
-            return [_host_array(dx) for dx in dxs]
+            return list(map(np.asarray, dxs))
 
     def convert_results(self, returned: Any) -> list[Tensor]:
         """The function's results as tensors of the declared dtypes."""
@@ -71,10 +71,6 @@ class _PythonCalls:
             convert_to_tensor(value, dtype)
             for value, dtype in zip(values, self._dtypes, strict=True)
         ]
-
-
-def _host_array(value: Any) -> Any:
-    return value.numpy() if hasattr(value, "numpy") else np.asarray(value)
 
 
 @public("py_function", "contrib.eager.py_func")

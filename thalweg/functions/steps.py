@@ -16,17 +16,22 @@ import numpy as np
 
 from thalweg import errors
 from thalweg.device.device import Device
-from thalweg.functions.devices import drop_lost_devices, eager_devices, generation, resources
+from thalweg.functions.devices import (
+    EagerDevices,
+    drop_lost_devices,
+    eager_devices,
+    generation,
+    resources,
+)
 from thalweg.functions.trace import (
     REFERENCE,
     VALUE,
-    Reference,
     TraceNode,
+    add_reference,
     has_effect,
 )
 from thalweg.graph.graph import Graph
 from thalweg.graph.node import Node, Tensor
-from thalweg.graph.op import Op
 from thalweg.graph.rewriter import Rewriter
 from thalweg.graph.shapes import unknown_shape
 from thalweg.graph.subgraph import needed
@@ -46,7 +51,7 @@ from thalweg.runtime.fast_path import BoundProgram, FastPath, ProgramPath, fast_
 from thalweg.runtime.kernels import Context
 from thalweg.runtime.plan import Plan, Step, plan, prune
 from thalweg.runtime.resources import Resources
-from thalweg.runtime.step_cache import StepEntry, step_entry
+from thalweg.runtime.step_cache import step_entry
 
 _MAX_PLANS = 256  # cached for all threads; the least recently used goes first
 
@@ -60,7 +65,6 @@ class StepResources(Resources):
     def __init__(self, shared: Resources, states: Mapping[Node, Any]) -> None:
         vars(self).update(vars(shared))  # the objects are the same
         self._shared, self._run_states = shared, states
-        self.allocate = shared.allocate
 
     def state(self, node: Any, make: Callable[[], Any]) -> Any:
         """A node's state: that of the run if it has one."""
@@ -75,7 +79,10 @@ class StepResources(Resources):
 
 class PlannedStep:
     """A step that takes values, variables and random streams from its caller. If an earlier process
-    has stored its program, it is planned when a call comes that the program does not serve."""
+    has stored its program, it is planned when a call comes that the program does not serve.
+
+    With GPUs, results stay in their memory, and immutable feeds are uploaded once.
+    """
 
     #: The devices of the fetches; None without GPUs.
     devices: Sequence[str] | None = None
@@ -87,7 +94,11 @@ class PlannedStep:
             step.fetches[0].op if step.fetches else step.targets[0], resources, Cancellation()
         )
         self._plan: Plan | None = None
-        self._entry = _entry(step, eager_devices().all)
+        #: Index of a feed → the GPU that takes it.
+        self._feed_devices: dict[int, Device] = {}
+        has_entry = COMPILES and not eager_devices().has_gpus
+        host = eager_devices().all[0]
+        self._entry = step_entry(step, prune(*step), host, DEFAULT) if has_entry else None
         restored = None if self._entry is None else self._entry.find()
         if restored is None:
             self._use_plan()
@@ -102,12 +113,26 @@ class PlannedStep:
         self.cells = [references.index(t) for t in self.path.references] if self.path else []
 
     def _use_plan(self) -> Plan:
-        self._plan = planned = self._make_plan(self._step)
-        self._use(fast_path(planned, self._step.feeds, downloads=False))
+        devices, step = eager_devices(), self._step
+        placer = Placer(devices.names, soft=True)
+        self._plan = planned = plan(step, devices.all, placer, COMPILES)
+        self._use(fast_path(planned, step.feeds, downloads=False))
+        if devices.has_gpus:
+            self._set_devices(planned, placer, devices)
         return planned
 
-    def _make_plan(self, step: Step) -> Plan:
-        return plan(step, eager_devices().all, compiled=COMPILES)
+    def _set_devices(self, planned: Plan, placer: Placer, devices: EagerDevices) -> None:
+        """Set the devices of the feeds and fetches."""
+        step = self._step
+        placement = placer.place([tensor.op for tensor in step.fetches])
+        self.devices = ["" if t in step.feeds else placement[t.op] for t in step.fetches]
+        self._dtypes = [np.dtype(t.dtype.base_dtype.as_numpy_dtype) for t in step.feeds]
+        for part in planned.partitions:
+            if not part.device.is_host:
+                feeds = [index for index, _ in part.partition.feeds]
+                self._feed_devices.update(dict.fromkeys(feeds, part.device))
+        if planned.device and not devices[planned.device].is_host:
+            self._feed_devices = dict.fromkeys(range(len(step.feeds)), devices[planned.device])
 
     def run(
         self,
@@ -118,14 +143,19 @@ class PlannedStep:
     ) -> list[Any]:
         """The fetched values. `immutable` are the indices of the values that nobody writes to, as
         those of eager tensors; all of them if None."""
-        if self.path is not None:
-            context = self._context(cells, streams) if streams else self.context
-            arrays = [values[number] for number in self.path.inputs]
-            variables = [cells[number] for number in self.cells]
-            results = self.path.run(context, arrays, variables)
-            if results is not None:
-                return results
-        return self._execute(values, cells, streams)
+        results = None
+        try:
+            located = self._located(values, range(len(values)), immutable)
+            if self.path is not None:
+                context = self._context(cells, streams) if streams else self.context
+                arrays = [located[number] for number in self.path.inputs]
+                variables = [cells[number] for number in self.cells]
+                results = self.path.run(context, arrays, variables)
+            if results is None:
+                results = self._execute(located, cells, streams)
+            return self._frozen(results)
+        except errors.OpError as error:
+            self._raise_located(error)
 
     def _execute(
         self, values: Sequence[Any], cells: Sequence[Any], streams: Sequence[Any]
@@ -151,100 +181,54 @@ class PlannedStep:
     def bind(self, arrays: Sequence[Any], immutable: Collection[int] | None = None) -> Bound | None:
         """The program of the fast path for arrays of these shapes, and the shapes of its results;
         None if there is no fast path."""
-        return None if self.path is None else self.path.bind(arrays)
-
-
-def _entry(step: Step, devices: Sequence[Device]) -> StepEntry | None:
-    """The disk entry of a step's program; None for a step that has none."""
-    if not COMPILES or len(devices) > 1:
-        return None
-    return step_entry(step, prune(*step), devices[0], DEFAULT)
-
-
-class AcceleratedStep(PlannedStep):
-    """A plan for GPUs: results stay in their memory, and immutable feeds are uploaded once."""
-
-    def _make_plan(self, step: Step) -> Plan:
-        devices = eager_devices()
-        placer = Placer(devices.names, soft=True)
-        planned = plan(step, devices.all, placer, COMPILES)
-        placement = placer.place([tensor.op for tensor in step.fetches])
-        self.devices = ["" if t in step.feeds else placement[t.op] for t in step.fetches]
-        self._device_copy, self._generation = devices.device_copy, generation[0]
-        self._dtypes = [np.dtype(t.dtype.base_dtype.as_numpy_dtype) for t in step.feeds]
-        #: Index of a feed → the GPU that takes it.
-        self._feed_devices: dict[int, Device] = {}
-        for part in planned.partitions:
-            if not part.device.is_host:
-                feeds = [index for index, _ in part.partition.feeds]
-                self._feed_devices.update(dict.fromkeys(feeds, part.device))
-        if planned.device and not devices[planned.device].is_host:
-            self._feed_devices = dict.fromkeys(range(len(step.feeds)), devices[planned.device])
-        return planned
-
-    def run(
-        self,
-        values: Sequence[Any],
-        cells: Sequence[Any],
-        streams: Sequence[Any],
-        immutable: Collection[int] | None = None,
-    ) -> list[Any]:
-        located = [*values]
-        try:
-            for index, device in self._feed_devices.items():
-                if immutable is None or index in immutable:
-                    self._upload(located, index, index, device)
-            if isinstance(self.path, FastPath) and self.path.executable.device.is_host:
-                located = host_arrays(located)
-            return _freeze(super().run(located, cells, streams))
-        except errors.OpError as error:
-            self._raise_located(error)
-
-    def bind(self, arrays: Sequence[Any], immutable: Collection[int] | None = None) -> Bound | None:
-        if not isinstance(self.path, FastPath):
-            return None
-        device = self.path.executable.device
-        bound = super().bind(host_arrays(arrays) if device.is_host else arrays)
-        if bound is None:
-            return None
+        bound = None if self.path is None else self.path.bind(arrays)
+        if bound is None or self.devices is None:
+            return bound
         program, shapes = bound
-        if device.is_host:
-            return lambda context, values, cells: program(
-                context, host_arrays(values), cells
-            ), shapes
-        uploaded = range(len(arrays)) if immutable is None else immutable
-        return self._with_uploads(program, device, uploaded), shapes
-
-    def _with_uploads(
-        self, program: BoundProgram, device: Device, uploaded: Collection[int]
-    ) -> BoundProgram:
-        """A program of a GPU that takes arrays of the host."""
-        inputs, bound_generation = cast("FastPath", self.path).inputs, self._generation
+        inputs, bound_generation = cast("ProgramPath", self.path).inputs, generation[0]
 
         def run(context: Any, values: Sequence[Any], cells: Any) -> list[Any] | None:
             if generation[0] != bound_generation:
                 return None  # the device is lost
-            located = [*values]
             try:
-                for index in uploaded:
-                    self._upload(located, index, inputs[index], device)
-                results = program(context, located, cells)
+                results = program(context, self._located(values, inputs, immutable), cells)
             except errors.OpError as error:
                 self._raise_located(error)
-            return None if results is None else _freeze(results)
+            return results and self._frozen(results)
 
-        return run
+        return run, shapes
 
-    def _upload(self, values: list[Any], index: int, feed: int, device: Device) -> None:
-        """Replace an immutable array by its copy in the memory of a device."""
-        if type(values[index]) is np.ndarray:
-            values[index] = self._device_copy(values[index], self._dtypes[feed], device)
+    # With GPUs
+
+    def _located(
+        self, values: Sequence[Any], feeds: Sequence[int], immutable: Collection[int] | None
+    ) -> Sequence[Any]:
+        """The values of feeds: immutable arrays as their copies in the memory of the GPUs that take
+        them, and device buffers as arrays if the step runs on the host."""
+        if self.devices is None:
+            return values
+        if not self._feed_devices and self.path is not None:
+            return host_arrays(values)
+        located, copy = [*values], eager_devices().device_copy
+        for index, feed in enumerate(feeds):
+            device, value = self._feed_devices.get(feed), values[index]
+            is_immutable = immutable is None or index in immutable
+            if device is not None and is_immutable and type(value) is np.ndarray:
+                located[index] = copy(value, self._dtypes[feed], device)
+        return located
+
+    def _frozen(self, results: list[Any]) -> list[Any]:
+        """The results, whose device buffers are immutable now."""
+        for result in results if self.devices else ():
+            if type(result) is not np.ndarray and isinstance(result, Buffer):
+                result.freeze()
+        return results
 
     def _raise_located(self, error: errors.OpError) -> NoReturn:
         """Raise an error of a device at a node of the step. A lost device is not used again."""
         if isinstance(error, errors.InternalError):
             drop_lost_devices()
-        if error.op is not None:
+        if error.op is not None or self.devices is None:
             raise error
         raise error.at(self.context.node) from error
 
@@ -254,23 +238,13 @@ def _fetched(item: Any) -> Any:
     return item if isinstance(item, VariableCell) else on_device(item)
 
 
-def _freeze(results: list[Any]) -> list[Any]:
-    """Make the device buffers among results immutable."""
-    for result in results:
-        if type(result) is not np.ndarray and isinstance(result, Buffer):
-            result.freeze()
-    return results
-
-
 def add_input(graph: Graph, tensor: Tensor, device: str) -> Tensor:
     """Add an input of a step: a reference to a variable on a device, or a value of any shape."""
-    is_reference = tensor.dtype.is_ref_dtype
-    shape = tensor.shape if is_reference else unknown_shape()
-    kind: type[Op] = Reference if is_reference else Placeholder
-    op = kind(dtype=tensor.dtype.base_dtype, given_shape=shape)
-    node = graph.add(op, (), [tensor.dtype], [shape], tensor.op.name)
-    node.device = device if is_reference else ""
-    return node.outputs[0]
+    if tensor.dtype.is_ref_dtype:
+        return add_reference(graph, tensor.dtype, tensor.shape, device)
+    shape = unknown_shape()
+    op = Placeholder(dtype=tensor.dtype, given_shape=shape)
+    return graph.add(op, (), [tensor.dtype], [shape], tensor.op.name).outputs[0]
 
 
 def plan_step(
@@ -280,8 +254,7 @@ def plan_step(
     feeds = tuple(tensor for tensor in inputs if not tensor.dtype.is_ref_dtype)
     references = [tensor for tensor in inputs if tensor.dtype.is_ref_dtype]
     randoms = [node for node in graph.nodes if isinstance(node.op, Random)]
-    kind = AcceleratedStep if eager_devices().has_gpus else PlannedStep
-    return kind(Step(tuple(fetches), tuple(targets), feeds), references, randoms)
+    return PlannedStep(Step(tuple(fetches), tuple(targets), feeds), references, randoms)
 
 
 @dataclass
@@ -294,10 +267,8 @@ class RecordedStep:
     references: list[int]  # indices among its variables
     randoms: list[int]  # indices among its random streams
     originals: dict[Node, Node]  # node of the plan → node of the hidden graph
-
-    def __post_init__(self) -> None:
-        """The leaves have static shapes: after the first run, one bound program serves all."""
-        self._program: BoundProgram | None = None
+    #: The leaves have static shapes: after the first run, one bound program serves all.
+    _program: BoundProgram | None = None
 
     def run(self, values: Sequence[Any], cells: Sequence[Any], streams: Sequence[Any]) -> list[Any]:
         """The wanted values, in order."""

@@ -186,22 +186,22 @@ class GradientTape:
             self._stop()
         self._used = True
         targets, flat_sources = _flatten(target), _flatten(sources)
-        seeds = None if output_gradients is None else _flatten_like(target, output_gradients)
-        if seeds is None:
-            seeds = [None] * len(targets)
-        is_zero = unconnected_gradients == "zero"
+        seeds: list[Any] = [None] * len(targets)
+        if output_gradients is not None:
+            seeds = _flatten_like(target, output_gradients)
         if get_default_graph() is EAGER and not self._graph_spans:
             call = EagerGradient(self._trace_spans, self._watched, self._variables)
-            results = call.run(targets, flat_sources, seeds, is_zero)
+            results = call.run(targets, flat_sources, seeds)
         else:
-            results = self._graph_gradients(targets, flat_sources, seeds, is_zero)
+            results = self._graph_gradients(targets, flat_sources, seeds)
+        if unconnected_gradients == "zero":
+            pairs = zip(flat_sources, results, strict=True)
+            results = [filling.zeros_like(x) if g is None else g for x, g in pairs]
         if not self._persistent:
             self._clear()
         return results if flat_sources is sources else nest.pack_sequence_as(sources, results)
 
-    def _graph_gradients(
-        self, targets: list[Any], sources: list[Any], seeds: list[Any], is_zero: bool
-    ) -> list[Any]:
+    def _graph_gradients(self, ys: list[Any], sources: list[Any], seeds: list[Any]) -> list[Any]:
         variables = set(self.watched_variables())
         inside = {node for span in self._graph_spans for node in span.nodes()}
         watched_tensors = _watched_tensors(inside, self._watched, variables)
@@ -210,12 +210,8 @@ class GradientTape:
         stops = [t for n in inside for t in n.inputs if t.op not in inside and not _is_read(t.op)]
         stops = [t for t in stops if t not in self._watched and t not in xs]
         given_seeds = None if all(seed is None for seed in seeds) else seeds
-        found = iter(gradients(targets, xs, given_seeds, stop_gradients=stops) if xs else [])
-        results = [next(found) if watched else None for watched in is_watched]
-        if not is_zero:
-            return results
-        pairs = zip(sources, results, strict=True)
-        return [filling.zeros_like(s) if g is None else g for s, g in pairs]
+        found = iter(gradients(ys, xs, given_seeds, stop_gradients=stops) if xs else [])
+        return [next(found) if watched else None for watched in is_watched]
 
     def jacobian(
         self,

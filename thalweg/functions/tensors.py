@@ -125,19 +125,10 @@ class EagerTensor(Tensor):
             self.held()
         return self._shape
 
-    def get_shape(self) -> TensorShape:
-        """The shape."""
-        return self.shape
-
     def set_shape(self, shape: Any) -> None:
         """Check the shape."""
         if not self.shape.is_compatible_with(shape):
             raise ValueError(f"Tensor's shape {self.shape} is not compatible with {shape}")
-
-    @property
-    def rank(self) -> int | None:
-        """The number of dimensions."""
-        return self.shape.rank
 
     @property
     def ndim(self) -> int:
@@ -310,9 +301,6 @@ class EagerTensor(Tensor):
             except IndexError:
                 pass  # the op raises a better error
         return operators["getitem"](self, key)
-
-    def __copy__(self) -> EagerTensor:
-        return self
 
     def __deepcopy__(self, memo: Any) -> EagerTensor:
         return self

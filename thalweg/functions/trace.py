@@ -25,14 +25,13 @@ from thalweg.graph.context import ThreadStack
 from thalweg.graph.dtypes import DType
 from thalweg.graph.graph import Graph
 from thalweg.graph.node import Node, Tensor, as_node
-from thalweg.graph.op import Op
 from thalweg.graph.origin import MadeAt
 from thalweg.graph.shapes import TensorShape
-from thalweg.graph.signature import parse
-from thalweg.graph.subgraph import SubGraph
+from thalweg.graph.subgraph import Argument, SubGraph
 from thalweg.ops.core.basic import NoOp
 from thalweg.ops.core.buffer import Buffer
 from thalweg.ops.random.random import Random
+from thalweg.ops.state.state import VariableV2
 
 Array = NDArray[Any]
 
@@ -57,12 +56,11 @@ class TraceNode:
     nodes: tuple[Node, ...]
     outputs: tuple[Tensor, ...]
     kind: int
+    #: Trace nodes, their guards, and shortcuts to later ones: an operator, a read, a function.
     children: dict[Any, Any] = field(default_factory=dict[Any, Any])
     #: Dtypes and shapes of constants that enter as values.
     generic: set[Any] = field(default_factory=set[Any])
     plans: dict[Any, Any] = field(default_factory=dict[Any, Any])
-    #: Operator and operands → the trace node, past literals.
-    shortcuts: dict[Any, Any] = field(default_factory=dict[Any, Any])
     prediction: _Prediction = _NO_PREDICTION  # the last operator recorded here
     line: MadeAt | None = None  # of the user's code, for shortcuts to here
     pack: Any = None  # packs the outputs; None for a single tensor
@@ -127,7 +125,7 @@ def has_effect(node: Node) -> bool:
     op = node.op
     if node.op.bodies:
         return bool(written_variables(node)) or is_visible(node)
-    if not op.stateful or isinstance(op, NoOp | ExternalInput | Random):
+    if not op.stateful or isinstance(op, NoOp | Argument | Reference | Random):
         return False
     return bool(op.parsed.references) or op.host_only or op.blocking
 
@@ -136,25 +134,7 @@ def has_effect(node: Node) -> bool:
 consulted: ThreadStack[set[int]] = ThreadStack()
 
 
-class ExternalInput(Op, abstract=True):
-    """An input of a lazy trace. It is in no graph that users see."""
-
-    parsed = parse("-> output: dtype")
-    result = tuple
-    stateful = True
-    host_only = True
-    not_differentiable = True
-    dtype: DType
-    given_shape: TensorShape
-
-    def shape(self) -> TensorShape:
-        return self.given_shape
-
-    def kernel(self, context: Any) -> Any:
-        raise AssertionError(f"{context.node.name} gets its value from the lazy trace")
-
-
-class Leaf(ExternalInput, abstract=True):
+class Leaf(Argument, abstract=True):
     """A value that a lazy trace takes."""
 
     type_name = "EagerValue"
@@ -174,7 +154,7 @@ class Leaf(ExternalInput, abstract=True):
         return host_array(array)
 
 
-class ConcreteValue(ExternalInput, abstract=True):
+class ConcreteValue(Argument, abstract=True):
     """The node of an eager tensor that has a value."""
 
     type_name = "EagerTensor"
@@ -195,11 +175,10 @@ class ConcreteValue(ExternalInput, abstract=True):
         return self.value
 
 
-class Reference(ExternalInput, abstract=True):
+class Reference(VariableV2, abstract=True):
     """A variable that a lazy trace takes by reference."""
 
     type_name = "EagerReference"
-    parsed = parse("-> ref: &dtype")
 
     def kernel(self, context: Any) -> Any:
         """The variable's cell, from the resources of the step."""
@@ -217,10 +196,6 @@ class Trace(SubGraph):
 
     def _share(self, outer: Graph) -> None:
         """Names are this graph's own: only errors show them."""
-
-    def sees(self, graph: Graph) -> bool:
-        """Whether tensors of a graph can be used in this one."""
-        return graph is self or graph is self.eager
 
     def capture(self, tensor: Tensor) -> Tensor:
         """The tensor of this graph for an eager tensor."""
@@ -261,17 +236,15 @@ class Trace(SubGraph):
         """Collections are the eager graph's."""
         self.eager.add_to_collection(name, value)
 
-    def prevent_feeding(self, tensor: Tensor) -> None:
-        """Nothing is fed."""
-
     def leaf(self, dtype: DType, shape: TensorShape, number: int) -> Tensor:
         """A new leaf for a value."""
         op = Leaf(dtype=dtype, given_shape=shape, number=number, trace=self)
         return self.add(op, (), [dtype], [shape], "value").outputs[0]
 
-    def reference(self, dtype: DType, shape: TensorShape, device: str) -> Tensor:
-        """A new leaf for a variable on a device."""
-        op = Reference(dtype=dtype.base_dtype, given_shape=shape)
-        node = self.add(op, (), [dtype.as_ref], [shape], "variable")
-        node.device = device
-        return node.outputs[0]
+
+def add_reference(graph: Graph, dtype: DType, shape: TensorShape, device: str) -> Tensor:
+    """A new leaf of a graph for a variable on a device."""
+    op = Reference(dtype=dtype.base_dtype, given_shape=shape)
+    node = graph.add(op, (), [dtype.as_ref], [shape], "variable")
+    node.device = device
+    return node.outputs[0]

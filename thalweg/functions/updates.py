@@ -26,11 +26,13 @@ def update(
 
     `slots` are the other variables that it updates.
     """
-    hyperparameters = _hyperparameters(owner)
-    if hyperparameters is None or any(v.constraint is not None for _, v in grads_and_vars):
-        result = apply()
-    else:
-        result = _apply_cached(owner, hyperparameters, grads_and_vars, slots, apply)
+    key = _key(owner, grads_and_vars, slots)
+
+    def make() -> list[Any]:
+        apply()
+        return []
+
+    result = apply() if key is None else EAGER.record_subgraph(key, make)
     if not EAGER.tapes:
         # Ending the trace here gives all training steps the same structure. Gradients that are not
         # referenced by then are never stored.
@@ -38,44 +40,33 @@ def update(
     return result
 
 
-def _apply_cached(
-    owner: Any,
-    hyperparameters: tuple[list[Any], list[Any]],
-    grads_and_vars: Sequence[Any],
-    slots: Sequence[Any],
-    apply: Callable[[], Any],
-) -> Any:
-    numbers, tensors = hyperparameters
-    key: list[Any] = [type(owner), *numbers]
+def _key(owner: Any, grads_and_vars: Sequence[Any], slots: Sequence[Any]) -> Any:
+    """The structure of an update as a key; None if it may depend on more."""
+    key = _hyperparameters(owner)
+    if key is None or any(variable.constraint is not None for _, variable in grads_and_vars):
+        return None
     for gradient, variable in grads_and_vars:
         parts = component_tensors(gradient)
         key.append(len(parts))
         key += [EAGER.position(part) for part in parts]  # pyright: ignore[reportArgumentType] - eager code has eager tensors
         key.append(EAGER.position(variable.gradient_source()))
     key += [EAGER.position(variable.gradient_source()) for variable in slots]
-    key += [EAGER.position(tensor) for tensor in tensors]
-
-    def make() -> list[Any]:
-        apply()
-        return []
-
-    return EAGER.record_subgraph(tuple(key), make)
+    return tuple(key)
 
 
-def _hyperparameters(owner: Any) -> tuple[list[Any], list[Any]] | None:
-    """The numbers and the tensors of an optimizer; None if its update may depend on more."""
+def _hyperparameters(owner: Any) -> list[Any] | None:
+    """An optimizer's class, numbers, and positions of tensors; None if it has other attributes."""
     if not type(owner).__module__.startswith(_PACKAGE):
         return None
-    numbers: list[Any] = []
-    tensors: list[Any] = []
+    key: list[Any] = [type(owner)]
     attributes: dict[str, Any] = owner.__dict__
     for name, value in attributes.items():
         if type(value) in _SCALARS:
-            numbers += (name, type(value), value)
+            key += name, type(value), value
         elif isinstance(value, EagerVariable):
-            tensors.append(value.gradient_source())
+            key += name, EAGER.position(value.gradient_source())  # pyright: ignore[reportArgumentType] - as below
         elif isinstance(value, EagerTensor):
-            tensors.append(value)
+            key += name, EAGER.position(value)
         elif type(value) is not Tensor and not isinstance(value, dict):
             return None
-    return numbers, tensors
+    return key

@@ -96,19 +96,22 @@ class EagerVariable(ResourceVariable):
             EAGER.lazy_trace.variable_reads[self] = value
         return value
 
+    def used_value(self) -> Tensor:
+        """The value now, for an operator."""
+        return self.value() if get_default_graph() is EAGER else super().used_value()
+
     def _read(self, lazy_trace: LazyTrace) -> EagerTensor:
         """Record a read; an earlier read at the same trace node left a shortcut."""
         reference = self._reference
-        position = lazy_trace.position(reference)
+        key = "read", lazy_trace.position(reference)
         trace_node = lazy_trace.end
-        shortcut = trace_node.shortcuts.get(position)
+        shortcut = trace_node.children.get(key)
         if shortcut is not None and not fast_path_disabled[0]:
             value = lazy_trace.advance_single(shortcut)
             if not lazy_trace.closed:  # else another thread ran the trace
                 return value
         value = EAGER.record(_READ, (reference,), None)
-        if value._lazy_trace is lazy_trace:
-            lazy_trace.cache_shortcut(position, trace_node)
+        lazy_trace.cache_shortcut(key, trace_node, value)
         return value
 
     def read_value(self) -> Tensor:
@@ -190,9 +193,6 @@ class EagerVariable(ResourceVariable):
 
     def __iter__(self) -> Iterator[Any]:  # pyright: ignore[reportIncompatibleMethodOverride] - here is a value
         return iter(self.value())
-
-    def __copy__(self) -> Variable:
-        return self
 
     def __deepcopy__(self, memo: Any) -> Variable:
         with EAGER.device(self.device):

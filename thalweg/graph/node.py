@@ -323,7 +323,7 @@ class Tensor(_UserAttributes):
 
     def get_shape(self) -> TensorShape:
         """The static shape."""
-        return self._shape
+        return self.shape
 
     def set_shape(self, shape: Any) -> None:
         """Merge a shape into the static shape.
@@ -343,7 +343,7 @@ class Tensor(_UserAttributes):
     @property
     def rank(self) -> Size:
         """The number of dimensions, if known."""
-        return self._shape.rank
+        return self.shape.rank
 
     def consumers(self) -> list[Node]:
         """The nodes that have this tensor as an input."""

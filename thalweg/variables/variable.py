@@ -653,10 +653,9 @@ def _unary(operator: str) -> Callable[[Variable], Tensor]:
 
 def _binary(operator: str) -> Callable[[Variable, TensorLike], Tensor]:
     """A binary operator of variables: that of the value."""
-    on_tensors = getattr(Tensor, operator)
 
     def on_variable(self: Variable, other: TensorLike) -> Tensor:
-        return on_tensors(self.used_value(), other)
+        return getattr(self.used_value(), operator)(other)
 
     on_variable.__name__ = operator
     return on_variable

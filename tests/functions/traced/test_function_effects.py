@@ -88,3 +88,31 @@ def test_a_read_in_a_loop_sees_the_writes_to_a_variable_of_the_outer_graph() -> 
         result = total(3)
         session.run(v.initializer)
         assert session.run(result) == 2.0 + 3.0 + 4.0
+
+
+def test_an_assignment_happens_in_the_call_on_a_tensor_that_is_not_computed_yet() -> None:
+    v = tf.Variable(1.0)
+
+    @tf.function
+    def call(x):
+        v.assign_add(tf.reduce_sum(x))
+        return x * 2.0
+
+    x = tf.constant([1.0, 2.0])
+    for expected in (5.0, 9.0):
+        result = call(x + 0.5)
+        assert float(v.numpy()) == expected
+        np.testing.assert_array_equal(result.numpy(), [3.0, 5.0])
+
+
+def test_a_call_on_a_tensor_that_failed_raises_its_error() -> None:
+    @tf.function
+    def call(x):
+        return x + 1.0
+
+    for _ in range(2):
+        assert call(tf.constant([1.0])).numpy() == [2.0]
+    failed = tf.check_numerics(tf.constant([np.nan]), "not a number")
+    for read in (failed.numpy, lambda: call(failed).numpy()):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="not a number"):
+            read()

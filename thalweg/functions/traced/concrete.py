@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import compress
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
-from thalweg.control.bodies import components
 from thalweg.control.traces import capture
+from thalweg.functions.devices import eager_devices, generation
 from thalweg.functions.eager import EAGER
-from thalweg.functions.traced.calls import EagerCall
-from thalweg.functions.traced.function_graph import FunctionGraph
+from thalweg.functions.lazy_trace import as_array
+from thalweg.functions.steps import PlannedStep, add_input, plan_step
+from thalweg.functions.tensors import EagerTensor, known, set_devices
+from thalweg.functions.traced.calls import CachedCall, run_pending_before
+from thalweg.functions.traced.function_graph import FunctionGraph, Results
 from thalweg.functions.traced.signature import (
     Arguments,
     IdentityKey,
@@ -31,42 +32,16 @@ from thalweg.functions.traced.signature import (
 )
 from thalweg.functions.traced.tensor_spec import TensorSpec
 from thalweg.graph import nest
-from thalweg.graph.convert import convert_to_tensor, has_conversion
+from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.dtypes import DType, string
 from thalweg.graph.graph import Graph, get_default_graph
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.shapes import TensorShape
 from thalweg.graph.subgraph import Body, SubGraph, inline
 from thalweg.ops.core import basic
+from thalweg.ops.core.buffer import Buffer
+from thalweg.runtime.fetches import feed_value
 from thalweg.variables.variable import Variable
-
-
-class Results:
-    """The result of a traced function: its tensors, and how to pack others in its structure."""
-
-    def __init__(self, result: Any, graph: FunctionGraph) -> None:
-        self.structure = result
-        self._leaves = nest.flatten(result, expand_composites=True)
-        self._are_tensors = list(map(_is_tensor_leaf, self._leaves))
-        self.is_single = self._are_tensors == [True] and self._leaves[0] is result
-        self.nodes = [leaf for leaf in self._leaves if isinstance(leaf, Node)]
-        converted = [components(leaf) for leaf in compress(self._leaves, self._are_tensors)]
-        self.tensors = [graph.capture(tensor) for tensors in converted for tensor in tensors]
-
-    def pack(self, tensors: Sequence[Any], done: Node | None) -> Any:
-        """The structure of the result with these tensors; `done` takes the place of nodes."""
-        rest = iter(tensors)
-        leaves = [
-            next(rest) if is_tensor else done if isinstance(leaf, Node) else leaf
-            for leaf, is_tensor in zip(self._leaves, self._are_tensors, strict=True)
-        ]
-        return nest.pack_sequence_as(self.structure, leaves, expand_composites=True)
-
-
-def _is_tensor_leaf(leaf: Any) -> bool:
-    """Whether a leaf of a result is converted to tensors; other values are returned as they are."""
-    if isinstance(leaf, str | bytes | int | float | complex | type(None)):
-        return False
-    return not isinstance(leaf, Node) and (isinstance(leaf, np.ndarray) or has_conversion(leaf))
 
 
 @dataclass(eq=False, repr=False)
@@ -82,6 +57,11 @@ class ConcreteFunction:
 
     def __post_init__(self) -> None:
         self._graphs = {t.graph for t in self.captured_inputs}
+        self._dtypes = [tensor.dtype.base_dtype for tensor in self.body.outputs]
+        self._references: list[Any] = [t for t in self.captured_inputs if t.dtype.is_ref_dtype]
+        self._values: list[Any] = [t for t in self.captured_inputs if not t.dtype.is_ref_dtype]
+        #: By the generation of the devices, and the device that the caller's scopes request.
+        self._steps: dict[tuple[int, str], PlannedStep] = {}
 
     # Properties
 
@@ -152,13 +132,7 @@ class ConcreteFunction:
 
     def call(self, tensors: Sequence[Any]) -> Any:
         """Call with the flat list of tensors (or arrays) of the arguments."""
-        return self.eager(tensors) if get_default_graph() is EAGER else self._inline(tensors)
-
-    @cached_property
-    def eager(self) -> EagerCall:
-        """The function as eager code calls it."""
-        results = self.results
-        return EagerCall(self.body, self.captured_inputs, results.pack, results.is_single)
+        return self._run(tensors) if get_default_graph() is EAGER else self._inline(tensors)
 
     def _inline(self, tensors: Sequence[Any]) -> Any:
         """Inline the body in the current graph."""
@@ -180,6 +154,103 @@ class ConcreteFunction:
         if self.results.structure is None:
             return done
         return self.results.pack(outputs, done)
+
+    # In eager code
+
+    @property
+    def _planned(self) -> PlannedStep | None:
+        """The step for the current devices; None if the body computes nothing."""
+        key = generation[0], EAGER.device_name
+        planned = self._steps.get(key)
+        if planned is None and (self.body.outputs or self.body.targets):
+            planned = self._steps[key] = self._plan(key[1])
+        return planned
+
+    def _plan(self, device: str) -> PlannedStep:
+        arguments, has_gpus = self.body.arguments, eager_devices().has_gpus
+        devices = [""] * (len(arguments) - len(self.captured_inputs))
+        devices += [tensor.device if has_gpus else "" for tensor in self.captured_inputs]
+        graph = Graph()
+        with graph.as_default():
+            inputs = [add_input(graph, *pair) for pair in zip(arguments, devices, strict=True)]
+            outputs, targets = inline(self.body, inputs)
+        for node in graph.nodes if device else ():
+            if not node.device and not (node.inputs and node.inputs[0].dtype.is_ref_dtype):
+                node.device = device
+        return plan_step(graph, inputs, outputs, targets)
+
+    def _run(self, tensors: Sequence[Any]) -> Any:
+        """The result for these arguments: tensors, arrays or numbers.
+
+        If they have values, the body runs immediately, as one compiled step. While a tape records,
+        or if an argument is pending, its nodes are recorded into the lazy trace instead; effects
+        run immediately unless a tape records.
+        """
+        if EAGER.tapes or any(map(_is_pending, tensors)):
+            outputs = self._record(tensors)
+            if self.body.targets and not EAGER.tapes:
+                EAGER.flush()
+            return self.results.pack(outputs, None)
+        arrays = self._arrays(tensors)
+        run_pending_before(bool(self.body.targets))
+        planned = self._planned
+        if planned is None:
+            return self.results.pack([], None)
+        streams = [EAGER.stream(node.op) for node in planned.randoms]
+        immutable = _immutable_inputs(tensors, len(arrays))
+        results = planned.run(arrays, self._cells(), streams, immutable)
+        return self._packed(list(map(_result_tensor, results, self._dtypes)), planned.devices)
+
+    def _arrays(self, tensors: Sequence[Any]) -> list[Any]:
+        """The arrays of the arguments and then those of the captured values."""
+        arrays = map(_feed_array, self.body.arguments, tensors)
+        return [*arrays, *[tensor.held() for tensor in self._values]]
+
+    def _cells(self) -> list[Any]:
+        return [tensor.held() for tensor in self._references]
+
+    def cached_call(self, tensors: Sequence[Any]) -> CachedCall | None:
+        """An entry of the call cache for a call that ran; None if it is not a single program."""
+        planned = self._planned
+        if planned is None or planned.randoms:
+            return None
+        arrays, path = self._arrays(tensors), planned.path
+        if path is None or path.cells or path.inputs != list(range(len(arrays))):
+            return None
+        bound = planned.bind(arrays, _immutable_inputs(tensors, len(arrays)))
+        if bound is None:
+            return None
+        cells, pack = self._cells(), None if self.results.is_single else self.results.pack
+        return CachedCall(
+            run=bound[0],
+            context=planned.context,
+            captured=arrays[len(tensors) :],
+            variables=[cells[number] for number in planned.cells],
+            dtypes=self._dtypes,
+            shapes=[TensorShape.of(shape) for shape in bound[1]],
+            has_effects=bool(self.body.targets),
+            pack=self._packed if planned.devices else pack,
+            devices=planned.devices,
+        )
+
+    def _packed(self, outputs: list[EagerTensor], devices: Sequence[str] | None) -> Any:
+        set_devices(outputs, devices)
+        return self.results.pack(outputs, None)
+
+    def _record(self, tensors: Sequence[Any]) -> list[Any]:
+        """Record the nodes of the body into the current lazy trace."""
+        arguments = [
+            convert_to_tensor(value, argument.dtype.base_dtype)
+            for value, argument in zip(tensors, self.body.arguments, strict=False)
+        ]
+        inputs = cast("list[EagerTensor]", [*arguments, *self.captured_inputs])
+        templates = [EAGER.template(tensor) for tensor in inputs]
+        lazy_trace = EAGER.lazy_trace
+        positions = tuple(lazy_trace.position(tensor) for tensor in inputs)
+        for variable in self.variables:
+            for tape in EAGER.tapes:
+                tape.accessed(variable)
+        return EAGER.record_subgraph((self, positions), lambda: inline(self.body, templates)[0])
 
 
 def _match_argument(name: str, wanted: Any, argument: Any) -> list[Any]:
@@ -222,6 +293,35 @@ def _spec_text(value: Any) -> str:
     if isinstance(value, TensorSpec):
         return f"{value.dtype.name}{value.shape}"
     return repr(value)
+
+
+def _immutable_inputs(tensors: Sequence[Any], count: int) -> list[int]:
+    """The indices of a call's inputs that nobody writes to: tensors and captured values. Arrays
+    belong to the caller."""
+    arguments = [index for index, value in enumerate(tensors) if isinstance(value, EagerTensor)]
+    return [*arguments, *range(len(tensors), count)]
+
+
+def _is_pending(value: Any) -> bool:
+    return type(value) is EagerTensor and value._array is None  # pyright: ignore[reportPrivateUsage] - one mechanism in several files
+
+
+def _feed_array(argument: Tensor, value: Any) -> Any:
+    """The value of an argument as a feed."""
+    if isinstance(value, EagerTensor):
+        return value.device_value()
+    dtype: DType = argument.dtype.base_dtype
+    wanted = None if dtype is string else np.dtype(dtype.as_numpy_dtype)
+    if type(value) is not np.ndarray or cast("Any", value).dtype != wanted:
+        return feed_value(argument, value)
+    return cast("Any", value)
+
+
+def _result_tensor(result: Any, dtype: DType) -> EagerTensor:
+    is_array = isinstance(result, np.ndarray | Buffer)
+    value = cast("Any", result if is_array else as_array(result))
+    # A list or a handle has no shape.
+    return known(value, dtype, None if hasattr(value, "shape") else TensorShape([]))
 
 
 # Tracing

@@ -37,7 +37,7 @@ class Function:
     ) -> None:
         self._python_function = python_function
         self._options = (name, input_signature, relax_shapes)
-        self._traces = traces or _new_traces(python_function, *self._options)
+        self._traces = traces or self._new_traces(python_function)
         self._call_cache = self._traces.call_cache
         self._bound: dict[int, TraceCache] = {}  # by the id of an instance
         self._held: list[Any] = []  # the instances that cannot be referenced weakly
@@ -85,20 +85,17 @@ class Function:
     # Calls
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if not kwargs and get_default_graph() is EAGER:
+        self._traces.calls += 1
+        is_cacheable = not kwargs and get_default_graph() is EAGER
+        if is_cacheable:
             result = self._call_cache.run(args)
             if result is not MISS:
-                self._traces.calls += 1
                 return result
-        return self._call(args, kwargs)
-
-    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        self._traces.calls += 1
         arguments = self._arguments(args, kwargs)
         concrete = self._traces.find(self._python_function, arguments)
         result = concrete.call(arguments.tensors)
-        if not kwargs and get_default_graph() is EAGER:
-            self._call_cache.add(args, arguments.tensors, concrete.eager)
+        if is_cacheable:
+            self._call_cache.add(args, arguments.tensors, concrete)
         return result
 
     def get_concrete_function(self, *args: Any, **kwargs: Any) -> ConcreteFunction:
@@ -112,6 +109,10 @@ class Function:
         parameters = self._traces.parameters
         bound = parameters.bind(args, kwargs)
         return arguments_of(bound) if parameters.specs is None else parameters.bind_specs(bound)
+
+    def _new_traces(self, function: Callable[..., Any]) -> TraceCache:
+        name, specs, relax_shapes = self._options
+        return TraceCache(name or _name(function), Parameters(function, specs), relax_shapes)
 
     # Methods
 
@@ -128,7 +129,7 @@ class Function:
         key = id(instance)
         traces = self._bound.get(key)
         if traces is None:
-            traces = self._bound.setdefault(key, _new_traces(method, *self._options))
+            traces = self._bound.setdefault(key, self._new_traces(method))
             try:
                 weakref.finalize(instance, self._bound.pop, key, None)
             except TypeError:  # keep the instance alive: its id is not reused
@@ -136,21 +137,11 @@ class Function:
         return traces
 
 
-def _new_traces(
-    function: Callable[..., Any], name: str | None, input_signature: Any, relax_shapes: bool | None
-) -> TraceCache:
-    return TraceCache(name or _name(function), Parameters(function, input_signature), relax_shapes)
-
-
 def _innermost(function: Any) -> Any:
     """The function inside partials and methods, which has a name and a docstring."""
-    while isinstance(function, functools.partial | MethodType):
-        function = (
-            cast("Any", function).func
-            if isinstance(function, functools.partial)
-            else function.__func__
-        )
-    return function
+    is_partial = isinstance(function, functools.partial)
+    inner = getattr(function, "func" if is_partial else "__func__", None)
+    return function if inner is None else _innermost(inner)
 
 
 def _name(function: Callable[..., Any]) -> str:

@@ -1,4 +1,4 @@
-"""The graph of a traced function: its captures, and the order of its effects.
+"""The graph of a traced function: its captures, the order of its effects, and its results.
 
 Tensors of all enclosing graphs are captured. A variable is captured by reference and read where the
 function reads it, so that a read sees the writes before it. Nodes with effects are recorded in
@@ -7,12 +7,18 @@ program order, and each depends on those before it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import compress
 from typing import Any
 
+import numpy as np
+
+from thalweg.control.bodies import components
 from thalweg.functions.tensors import EagerTensor
+from thalweg.graph import nest
 from thalweg.graph.analysis.node_effects import is_visible, written_variables
 from thalweg.graph.collections import GraphKeys
+from thalweg.graph.convert import has_conversion
 from thalweg.graph.graph import Graph, graphs
 from thalweg.graph.names import Names
 from thalweg.graph.node import Node, Tensor
@@ -132,6 +138,35 @@ class FunctionGraph(SubGraph):
             self._last_visible = node
             self._writes.clear()
         return node
+
+
+class Results:
+    """The result of a traced function: its tensors, and how to pack others in its structure."""
+
+    def __init__(self, result: Any, graph: FunctionGraph) -> None:
+        self.structure = result
+        self._leaves = nest.flatten(result, expand_composites=True)
+        self._are_tensors = list(map(_is_tensor_leaf, self._leaves))
+        self.is_single = self._are_tensors == [True] and self._leaves[0] is result
+        self.nodes = [leaf for leaf in self._leaves if isinstance(leaf, Node)]
+        converted = [components(leaf) for leaf in compress(self._leaves, self._are_tensors)]
+        self.tensors = [graph.capture(tensor) for tensors in converted for tensor in tensors]
+
+    def pack(self, tensors: Sequence[Any], done: Node | None) -> Any:
+        """The structure of the result with these tensors; `done` takes the place of nodes."""
+        rest = iter(tensors)
+        leaves = [
+            next(rest) if is_tensor else done if isinstance(leaf, Node) else leaf
+            for leaf, is_tensor in zip(self._leaves, self._are_tensors, strict=True)
+        ]
+        return nest.pack_sequence_as(self.structure, leaves, expand_composites=True)
+
+
+def _is_tensor_leaf(leaf: Any) -> bool:
+    """Whether a leaf of a result is converted to tensors; other values are returned as they are."""
+    if isinstance(leaf, str | bytes | int | float | complex | type(None)):
+        return False
+    return not isinstance(leaf, Node) and (isinstance(leaf, np.ndarray) or has_conversion(leaf))
 
 
 def _is_read(tensor: Tensor) -> bool:
