@@ -1,7 +1,7 @@
-"""The base class of programs, which borrows the buffers of variables for each call.
+"""The base classes of programs, which borrow the buffers of variables for each call.
 
 A call registers its use of variables, borrows their buffers, writes the addresses into the argument
-words of its invocation and runs it. A variable that the region initialises gets its buffer only
+words of its invocation and runs it. A variable that a region initialises gets its buffer only
 after the call has succeeded.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from thalweg.device.program_template import ProgramTemplate
+from thalweg.device.program_template import ProgramTemplate, Reference
 from thalweg.lower.specialise import Region
 from thalweg.ops.core.buffer import Buffer
 from thalweg.ops.core.context import VariableCell
@@ -41,8 +41,8 @@ class Borrower(Protocol):
     use: Use[VariableCell]
     addresses: list[int]  # the address of each variable that its argument words hold now
 
-    def bind(self, targets: Collection[tuple[int, int]], address: int) -> None:
-        """Store `address + shift` in the argument word of each target (word, shift)."""
+    def bind(self, targets: Any, address: int) -> None:
+        """Let what is bound to the targets be at an address."""
         ...
 
 
@@ -60,98 +60,18 @@ class Listing(Generic[CallT]):
     arena: Arena
 
 
-class DeviceProgram(ABC, Generic[InvocationT, CallT]):
-    """A region, loaded for one set of shapes. Any number of threads may call it at once.
+class NativeProgram(ABC, Generic[InvocationT]):
+    """A region or a control node, loaded for one set of shapes. Any number of threads may call it
+    at once."""
 
-    Calls need nothing but the template, which the program cache stores; `listing` is called for
-    printing, profiling and tuning.
-    """
-
-    template: Any
-    holds_gil: bool  # a call is shorter than the interpreter's switch interval
-    work: float  # the estimated number of vector instructions of a call
-    gives_host_values: bool = False  # all results are host arrays, none a buffer of the device
+    template: Any  # what the program cache stores of it
     packed_references: Sequence[int] = ()  # variables whose packed values invocations cache
     _idle: deque[InvocationT]  # invocations of calls that have ended
 
-    def __init__(
-        self, template: ProgramTemplate, region: Region, listing: Callable[[], Listing[CallT]]
-    ) -> None:
-        self._make_listing = listing
-        self.inputs, self.outputs = template.inputs, template.outputs
-        self.references = template.references
-        self.output_shapes = [output.shape for output in template.outputs]
-        self.streams = [(region.nodes[stream.node], stream.values) for stream in template.streams]
-        self.written = [n for n, reference in enumerate(self.references) if reference.written]
-        self.exclusive = frozenset(template.exclusive)
-        # Reads of a single element are atomic: a call that makes no others need not register.
-        sizes = [math.prod(reference.shape) for reference in self.references]
-        self.registers_use = bool(self.written) or any(size > 1 for size in sizes)
-
-    @cached_property
-    def listing(self) -> Listing[CallT]:
-        """What it was compiled from."""
-        return self._make_listing()
-
-    @property
-    def has_run(self) -> bool:
-        """Whether a call has ended since memory was last released."""
-        return bool(self._idle)
-
-    @property
-    def lowered(self) -> Lowered:
-        """The lowered region."""
-        return self.listing.lowered
-
-    @property
-    def calls(self) -> Sequence[CallT]:
-        """The launches with their code."""
-        return self.listing.calls
-
-    @property
-    def arena(self) -> Arena:
-        """The memory plan of the temporaries."""
-        return self.listing.arena
-
-    @abstractmethod
-    def __call__(
-        self,
-        context: Any,
-        values: Sequence[Any],
-        cells: Sequence[VariableCell],
-        deliver: Callable[[int, Any], None] | None = None,
-    ) -> list[Any] | None:
-        """Run it: the region's outputs, or None if a check failed and the reference kernels must
-        run instead.
-
-        `deliver` is called with (number, value) for early outputs while the program runs.
-        """
-
-    @abstractmethod
-    def run_rows(
-        self, values: Sequence[Any], is_row: Sequence[bool], count: int
-    ) -> list[NDArray[Any]] | None:
-        """Run once per row of the values with `is_row`; the outputs, stacked. None where a call
-        would return None."""
-
-    @abstractmethod
-    def release_memory(self) -> None:
-        """Free the memory of idle invocations; the next call allocates again."""
-
-    @abstractmethod
-    def compiled_kernels(self) -> list[CompiledKernel]:
-        """The kernels of its launches, in order."""
-
-    @property
-    @abstractmethod
-    def summary(self) -> str:
-        """How it runs, as text."""
-
-    @abstractmethod
-    def timed(
-        self, context: Any, values: Sequence[Any], cells: Sequence[VariableCell]
-    ) -> tuple[list[Any] | None, Times]:
-        """A call, and the begin and end of each entry of its kernels."""
+    def __init__(self, references: Sequence[Reference]) -> None:
+        self.references = references
+        self.written = [n for n, reference in enumerate(references) if reference.written]
+        self.exclusive = frozenset(n for n in self.written if references[n].exclusive)
 
     @abstractmethod
     def _run(
@@ -235,7 +155,7 @@ class DeviceProgram(ABC, Generic[InvocationT, CallT]):
         Replaces in `borrowed` the buffers that are allocated (also noted in `first`) or copied.
         """
         addresses = invocation.addresses
-        for number, (words, written, may_initialize, shape) in enumerate(self.references):
+        for number, (_, shape, written, may_initialize, _) in enumerate(self.references):
             buffer = borrowed[number]
             if buffer is None or buffer.shape != shape:
                 if not may_initialize:
@@ -248,7 +168,7 @@ class DeviceProgram(ABC, Generic[InvocationT, CallT]):
                 buffer = self._copy_on_write(invocation, cells, borrowed, number)
             if buffer.address != addresses[number]:
                 addresses[number] = buffer.address
-                invocation.bind(words, buffer.address)
+                self._bind_variable(invocation, number, buffer.address)
         return True
 
     def _copy_on_write(
@@ -263,8 +183,100 @@ class DeviceProgram(ABC, Generic[InvocationT, CallT]):
         for other, cell in enumerate(cells):
             if cell is cells[number]:
                 borrowed[other], invocation.addresses[other] = buffer, buffer.address
-                invocation.bind(self.references[other].words, buffer.address)
+                self._bind_variable(invocation, other, buffer.address)
         return buffer
+
+    def _bind_variable(self, invocation: InvocationT, number: int, address: int) -> None:
+        """Bind the address of a variable's buffer."""
+        invocation.bind(self.references[number].words, address)
+
+
+class DeviceProgram(NativeProgram[InvocationT], Generic[InvocationT, CallT]):
+    """A region, loaded for one set of shapes.
+
+    Calls need nothing but the template; `listing` is called for printing, profiling and tuning.
+    """
+
+    holds_gil: bool  # a call is shorter than the interpreter's switch interval
+    work: float  # the estimated number of vector instructions of a call
+    gives_host_values: bool = False  # all results are host arrays, none a buffer of the device
+
+    def __init__(
+        self, template: ProgramTemplate, region: Region, listing: Callable[[], Listing[CallT]]
+    ) -> None:
+        super().__init__(template.references)
+        self._make_listing = listing
+        self.inputs, self.outputs = template.inputs, template.outputs
+        self.output_shapes = [output.shape for output in template.outputs]
+        self.streams = [(region.nodes[stream.node], stream.values) for stream in template.streams]
+        # Reads of a single element are atomic: a call that makes no others need not register.
+        sizes = [math.prod(reference.shape) for reference in self.references]
+        self.registers_use = bool(self.written) or any(size > 1 for size in sizes)
+
+    @cached_property
+    def listing(self) -> Listing[CallT]:
+        """What it was compiled from."""
+        return self._make_listing()
+
+    @property
+    def has_run(self) -> bool:
+        """Whether a call has ended since memory was last released."""
+        return bool(self._idle)
+
+    @property
+    def lowered(self) -> Lowered:
+        """The lowered region."""
+        return self.listing.lowered
+
+    @property
+    def calls(self) -> Sequence[CallT]:
+        """The launches with their code."""
+        return self.listing.calls
+
+    @property
+    def arena(self) -> Arena:
+        """The memory plan of the temporaries."""
+        return self.listing.arena
+
+    @abstractmethod
+    def __call__(
+        self,
+        context: Any,
+        values: Sequence[Any],
+        cells: Sequence[VariableCell],
+        deliver: Callable[[int, Any], None] | None = None,
+    ) -> list[Any] | None:
+        """Run it: the region's outputs, or None if a check failed and the reference kernels must
+        run instead.
+
+        `deliver` is called with (number, value) for early outputs while the program runs.
+        """
+
+    @abstractmethod
+    def run_rows(
+        self, values: Sequence[Any], is_row: Sequence[bool], count: int
+    ) -> list[NDArray[Any]] | None:
+        """Run once per row of the values with `is_row`; the outputs, stacked. None where a call
+        would return None."""
+
+    @abstractmethod
+    def release_memory(self) -> None:
+        """Free the memory of idle invocations; the next call allocates again."""
+
+    @abstractmethod
+    def compiled_kernels(self) -> list[CompiledKernel]:
+        """The kernels of its launches, in order."""
+
+    @property
+    @abstractmethod
+    def summary(self) -> str:
+        """How it runs, as text."""
+
+    @abstractmethod
+    def timed(
+        self, context: Any, values: Sequence[Any], cells: Sequence[VariableCell]
+    ) -> tuple[list[Any] | None, Times]:
+        """A call, and the begin and end of each entry of its kernels."""
 
 
 AnyProgram = DeviceProgram[Any, Any]

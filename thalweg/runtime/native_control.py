@@ -56,12 +56,13 @@ class NativeControl:
             step = self._step(values)
             if step is None:
                 return None
-            results = step.run(context, values)
-            if not isinstance(results, CapacityExceeded):
-                return results
+            try:
+                return step.run(context, values)
+            except CapacityExceeded as exceeded:
+                capacities = exceeded.capacities
             with self._lock:
                 grown = dict(self._capacity.grown)
-                for number, capacity in results.capacities.items():
+                for number, capacity in capacities.items():
                     grown[number] = max(grown.get(number, 0), 4 * capacity)
                 self._capacity = self._capacity._replace(grown=tuple(sorted(grown.items())))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import inf
 from typing import Any, cast
 
 from thalweg.codegen.cache import Loaded, load_all, name_of
@@ -16,6 +17,7 @@ from thalweg.codegen.kernels import iteration_request
 from thalweg.codegen.llvm.emitted import Request
 from thalweg.codegen.loops.iteration import Iteration
 from thalweg.codegen.machine import CpuTarget
+from thalweg.device.control import references_of
 from thalweg.device.cpu.control_program import CpuControlStep
 from thalweg.device.cpu.listing import Call, build_listing, count_words
 from thalweg.device.cpu.loading import kernel_request
@@ -23,7 +25,6 @@ from thalweg.device.cpu.pool import Pool
 from thalweg.device.cpu.table_template import ControlTemplate, PlacedCall, PlacedJump
 from thalweg.device.program import Listing
 from thalweg.device.program_template import ABSOLUTE, ARENA, Layout, Words
-from thalweg.graph.analysis.node_effects import locks_updates
 from thalweg.ir.kernel import Loops
 from thalweg.lower.control.program import (
     BufferView,
@@ -61,18 +62,20 @@ def make_control_step(
     offsets, frame = _frame(program, listings, target.alignment)
     layout = _ViewLayout(listings, offsets)
     table = _table(program, listings, list(loaded.values()), layout)
-    variables = [view for view in layout.views if view.where is Storage.VARIABLE]
-    written = program.written_views()
-    changed = [number for number, view in enumerate(variables) if view in written]
-    exclusive = changed if locks_updates(unit.node) else []
     template = ControlTemplate(
-        **vars(layout.template(loaded, exclusive, frame)),
-        table=table,
+        **layout.fields(loaded),
+        arena=frame,
+        references=references_of(unit, program, layout.views),
+        streams=(),
+        inputs=(),
+        outputs=(),
+        calls=table,
+        threads=threads,
+        work=inf,
+        packed_references=(),
         interface=program.interface,
         views=layout.views,
-        changed=changed,
         checks=any(part.lowered.checked for part in program.parts),
-        threads=threads,
         list_capacity=list_capacity,
     )
     return CpuControlStep(template, list(loaded.values()), pool)

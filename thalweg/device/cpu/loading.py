@@ -22,8 +22,6 @@ from thalweg.lower.dynamic_shapes import SpecializedKernel
 from thalweg.lower.lowered import Launch, Lowered
 from thalweg.lower.memory.barriers import threads_for, work_of
 
-_MAX_WORK_WITH_GIL = 20_000.0  # vector instructions: a few microseconds
-
 
 def make_program(
     lowered: Lowered,
@@ -55,7 +53,7 @@ def make_program(
         **vars(template_of(loaded, lowered, listing)),
         calls=calls,
         threads=threads_for(launches, threads, target),
-        holds_gil=sum(work_of(launch.kernel, target) for launch in launches) < _MAX_WORK_WITH_GIL,
+        work=sum(work_of(launch.kernel, target) for launch in launches),
         packed_references=sorted({n for call in listing.calls for n in call.packed_from or ()}),
     )
     return Program(template, list(loaded.values()), lowered.spec.region, lambda: listing, pool)

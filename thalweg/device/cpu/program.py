@@ -20,7 +20,7 @@ from thalweg.codegen.cache import Loaded
 from thalweg.device.cpu.early_outputs import Deliver, Delivery
 from thalweg.device.cpu.invocation import Invocation, address_of
 from thalweg.device.cpu.pool import Entry, Pool
-from thalweg.device.cpu.table_template import TableTemplate
+from thalweg.device.cpu.table_template import PlacedCall, TableTemplate
 from thalweg.device.program import DeviceProgram, Listing, Times
 from thalweg.lower.specialise import Region
 from thalweg.ops.core.context import VariableCell
@@ -51,9 +51,9 @@ class Program(DeviceProgram[Invocation, "Call"]):
         super().__init__(template, region, listing)
         self.template, self.loaded, self.pool = template, loaded, pool
         self.threads, self.holds_gil = template.threads, template.holds_gil
-        self.work = float(sum(call.dispatch.work for call in template.calls))
-        self.packed_references = template.packed_references
-        self._is_prepacked = any(call.is_prepacked for call in template.calls)
+        self.work, self.packed_references = template.work, template.packed_references
+        calls = [call for call in template.calls if isinstance(call, PlacedCall)]
+        self._prepacked = sum(call.is_prepacked for call in calls)
         self._idle = deque()
 
     def __call__(
@@ -92,8 +92,8 @@ class Program(DeviceProgram[Invocation, "Call"]):
     def summary(self) -> str:
         """Its numbers of threads, barriers and prepacked kernels."""
         barriers = sum(kernel.barriers for kernel in self.compiled_kernels())
-        prepacked = sum(call.is_prepacked for call in self.template.calls)
-        packed = f", weights of {plural(prepacked, 'kernel')} packed once" if prepacked else ""
+        prepacked = plural(self._prepacked, "kernel")
+        packed = f", weights of {prepacked} packed once" if self._prepacked else ""
         return f"on {plural(self.threads, 'thread')}, {plural(barriers, 'barrier')}{packed}"
 
     def timed(
@@ -114,8 +114,7 @@ class Program(DeviceProgram[Invocation, "Call"]):
         return results, times[kernels]
 
     def _invocation(self) -> Invocation:
-        functions = [kernel.functions for kernel in self.loaded]
-        return Invocation(self.template, functions, self.pool, self._new_use())
+        return Invocation(self.template, self.loaded, self.pool, self._new_use())
 
     def _run(
         self,
@@ -129,7 +128,7 @@ class Program(DeviceProgram[Invocation, "Call"]):
         results = self._bind_outputs(words, cells)
         if self.streams:
             self._reserve_streams(invocation, context)
-        if self._is_prepacked:
+        if self._prepacked:
             invocation.select_packing()
         table = invocation.table
         if invocation.deliver is None:
@@ -139,7 +138,7 @@ class Program(DeviceProgram[Invocation, "Call"]):
         if fault:
             fault = self.pool.resume(table, fault, context.cancellation.check)
             invocation.fault[0] = 0
-        if self._is_prepacked and not fault:
+        if self._prepacked and not fault:
             invocation.packed_versions = invocation.versions
         for number, scalar in invocation.scalars:
             results[number] = scalar[()]
@@ -231,7 +230,7 @@ class Program(DeviceProgram[Invocation, "Call"]):
         for row in range(count):
             for word, address, stride in row_words:
                 words[word] = address + row * stride
-            if self._is_prepacked and row < 2:  # the first row packs, all others reuse it
+            if self._prepacked and row < 2:  # the first row packs, all others reuse it
                 invocation.select_packing()
             fault = run()
             if fault:

@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from thalweg.device.cpu.pool import Entry
-from thalweg.device.program_template import ProgramTemplate, Template, Words
+from thalweg.device.program_template import ProgramTemplate, Words
 
 if TYPE_CHECKING:
     from thalweg.lower.control.program import BufferView, ControlInterface
+
+_MAX_WORK_WITH_GIL = 20_000.0  # vector instructions: a few microseconds
 
 
 class Dispatch(NamedTuple):
@@ -41,16 +43,6 @@ class PlacedCall(NamedTuple):
     is_prepacked: bool  # calls reuse the factor that its first phase packs
 
 
-@dataclass(frozen=True, eq=False)
-class TableTemplate(ProgramTemplate):
-    """The program of a region for one set of shapes, for the threads of a pool."""
-
-    calls: Sequence[PlacedCall]
-    threads: int
-    holds_gil: bool  # a call is shorter than the interpreter's switch interval
-    packed_references: Sequence[int]  # the references that packed factors depend on
-
-
 class PlacedJump(NamedTuple):
     """A jump, if the byte at an offset from a base is true or false; always if its address is 0."""
 
@@ -61,13 +53,26 @@ class PlacedJump(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class ControlTemplate(Template):
-    """The program of a control node for one set of shapes. Its arena also holds loop variables."""
+class TableTemplate(ProgramTemplate):
+    """The program of a region or a control node for one set of shapes, for the threads of a
+    pool."""
 
-    table: Sequence[PlacedCall | PlacedJump]
+    calls: Sequence[PlacedCall | PlacedJump]
+    threads: int
+    work: float  # the estimated number of vector instructions of a call; infinite with jumps
+    packed_references: Sequence[int]  # the references that packed factors depend on
+
+    @property
+    def holds_gil(self) -> bool:
+        """Whether a call is shorter than the interpreter's switch interval."""
+        return self.work < _MAX_WORK_WITH_GIL
+
+
+@dataclass(frozen=True, eq=False)
+class ControlTemplate(TableTemplate):
+    """The program of a control node. Its arena also holds loop variables."""
+
     interface: ControlInterface
     views: Mapping[BufferView, Words]  # with the words that point to them
-    changed: Sequence[int]  # the variables that it writes, numbered in the order of their views
     checks: bool  # whether native code may give up
-    threads: int
     list_capacity: int
