@@ -67,7 +67,7 @@ def test_threads_meet_every_few_milliseconds() -> None:
             x = tf.placeholder(tf.float32, [size, size])
             factors = [tf.placeholder(tf.float32, [size, size]) for _ in range(4)]
             step = native(*[tf.matmul(x, factor) for factor in factors], threads=2)
-            return [call.dispatch.barrier for call in step.calls]
+            return [call.entry.barrier for call in step.calls]
 
     assert waits(64) == [False] * 4
     assert waits(768) == [False, True, True, True]

@@ -29,8 +29,8 @@ class CpuKernel(CompiledKernel):
         super().__init__(call.launch, call.specialized)
         self._pool, self._threads = pool, threads
         self.scratch, self.phases = call.code.scratch, len(call.code.functions)
-        self.users = 1 if call.dispatch.thread >= 0 else threads
-        self.barriers = call.dispatch.barrier + self.phases - 1 if threads > 1 else 0
+        self.users = 1 if call.entry.thread >= 0 else threads
+        self.barriers = call.entry.barrier + self.phases - 1 if threads > 1 else 0
 
     @cached_property
     def emitted(self) -> Emitted:

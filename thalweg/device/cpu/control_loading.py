@@ -20,9 +20,9 @@ from thalweg.codegen.machine import CpuTarget
 from thalweg.device.control import references_of
 from thalweg.device.cpu.control_program import CpuControlStep
 from thalweg.device.cpu.listing import Call, build_listing, count_words
-from thalweg.device.cpu.loading import kernel_request
+from thalweg.device.cpu.loading import function_numbers, kernel_request
 from thalweg.device.cpu.pool import Pool
-from thalweg.device.cpu.table_template import ControlTemplate, PlacedCall, PlacedJump
+from thalweg.device.cpu.table_template import ControlTemplate, Entry, Jump
 from thalweg.device.program import Listing
 from thalweg.device.program_template import ABSOLUTE, ARENA, Layout, Words
 from thalweg.ir.kernel import Loops
@@ -61,7 +61,7 @@ def make_control_step(
     listings, loaded = _compiled_parts(program, kernels, target, threads)
     offsets, frame = _frame(program, listings, target.alignment)
     layout = _ViewLayout(listings, offsets)
-    table = _table(program, listings, list(loaded.values()), layout)
+    table = _table(program, listings, function_numbers(loaded), layout)
     template = ControlTemplate(
         **layout.fields(loaded),
         arena=frame,
@@ -187,10 +187,10 @@ def _listing(
     listing = build_listing(part.lowered, kernels, code, target, words)
     calls: list[Call] = []
     for call in listing.calls:
-        dispatch = call.dispatch if calls else call.dispatch._replace(barrier=True)
+        entry = call.entry if calls else call.entry._replace(barrier=True)
         if missing:
-            dispatch = dispatch._replace(thread=-1, work=int(_ITERATION_WORK))
-        calls.append(replace(call, dispatch=dispatch))
+            entry = entry._replace(thread=-1, work=int(_ITERATION_WORK))
+        calls.append(replace(call, entry=entry))
     return replace(listing, calls=calls)
 
 
@@ -213,41 +213,39 @@ def _frame(
 
 
 def _table(
-    program: ControlProgram, listings: _Listings, loaded: Sequence[Loaded], layout: _ViewLayout
-) -> list[PlacedCall | PlacedJump]:
-    """The calls of the parts, and the jumps of loops and conditionals."""
-    numbers = {kernel: number for number, kernel in enumerate(loaded)}
-    placed: list[PlacedCall | PlacedJump] = []
+    program: ControlProgram, listings: _Listings, functions: Mapping[int, int], layout: _ViewLayout
+) -> list[Entry | Jump]:
+    """The calls of the parts, and the jumps of loops and conditionals. `functions`: their numbers
+    by address."""
+    table: list[Entry | Jump] = []
 
-    def jump(entry: int, truth: BufferView | None = None, if_true: bool = False) -> PlacedJump:
-        address = (ABSOLUTE, 0) if truth is None else layout.address_of(truth)
-        return PlacedJump(entry, *address, if_true)
+    def jump(target: int, truth: BufferView | None = None, if_true: bool = False) -> Jump:
+        base, offset = (ABSOLUTE, 0) if truth is None else layout.address_of(truth)
+        return Jump(target, offset, if_true, base=base)
 
-    def add(items: Sequence[Item], entry: int) -> int:
-        """Add items from an entry on; returns the entry after them."""
+    def add(items: Sequence[Item]) -> None:
         for item in items:
-            start = len(placed)
+            start = len(table)
             if isinstance(item, Part):
                 # The calls that an iteration function contains have no code of their own.
                 calls = [call for call in listings[item].calls if call.code.functions]
-                placed.extend(
-                    [PlacedCall(numbers[c.code], c.words, c.dispatch, False) for c in calls]
-                )
-                entry += sum(len(call.code.functions) for call in calls)
+                table.extend(entry for call in calls for entry in call.entries(functions))
             elif isinstance(item, Loop):
-                end = add(item.body, entry + 1) + 1
-                placed.insert(start, jump(end, item.truth))
-                placed.append(jump(entry + 1, item.truth, if_true=True))
-                entry = end
+                table.append(jump(start))  # its target is not known yet
+                add(item.body)
+                table[start] = jump(len(table) + 1, item.truth)
+                table.append(jump(start + 1, item.truth, if_true=True))
             else:
-                otherwise = add(item.if_true, entry + 1) + 1
-                placed.insert(start, jump(otherwise, item.truth))
-                middle, entry = len(placed), add(item.if_false, otherwise)
-                placed.insert(middle, jump(entry))
-        return entry
+                table.append(jump(start))
+                add(item.if_true)
+                middle = len(table)
+                table.append(jump(middle))
+                table[start] = jump(len(table), item.truth)
+                add(item.if_false)
+                table[middle] = jump(len(table))
 
-    add(program.items, 0)
-    return placed
+    add(program.items)
+    return table
 
 
 class _ViewLayout(Layout):

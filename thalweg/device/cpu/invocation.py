@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from thalweg.codegen.cache import Loaded
 from thalweg.device.cpu.early_outputs import Deliver, EarlyOutput
-from thalweg.device.cpu.pool import Entry, Event, Jump, Pool, StepTable
-from thalweg.device.cpu.table_template import PlacedJump, TableTemplate
+from thalweg.device.cpu.pool import Event, Pool, StepTable
+from thalweg.device.cpu.table_template import Entry, Jump, Signal, TableTemplate
 from thalweg.device.program_template import STREAM_BYTES
 from thalweg.lower.memory.arena import rounded
 from thalweg.ops.core.context import VariableCell
@@ -24,9 +24,8 @@ from thalweg.ops.state.variable_uses import Use
 
 Array = NDArray[Any]
 
-#: Vector instructions of a program with early outputs. A shorter program ends before the woken
-#: thread could deliver as much as its own thread does afterwards.
-_MIN_WORK_DELIVERED = 1_000_000
+#: The offset from the fault word of the byte that says whether packed factors are up to date.
+PACKED = 8
 _DATA_OFFSET = 16  # of the address of the elements in an array object
 _word_at = ctypes.c_int64.from_address
 
@@ -78,8 +77,8 @@ class Invocation:
         #: of the variables that packed factors depend on: in this call, and when last packed
         self.versions: Sequence[int] = ()
         self.packed_versions: Sequence[int] | None = None
-        self._is_packed = ctypes.c_bool()
-        entries = self._entries(template, loaded, pool)
+        functions = [function for kernel in loaded for function in kernel.functions]
+        entries = [self._entry(item, functions, pool) for item in template.calls]
         options = self.fault.ctypes.data, template.threads, template.holds_gil
         self.table = StepTable(pool, entries, *options)
 
@@ -93,41 +92,20 @@ class Invocation:
         packs = self.packed_versions != self.versions
         if packs:
             self.packed_versions = None
-        self._is_packed.value = not packs
+        self.fault[PACKED // 8] = not packs
         return packs
 
-    def _entries(
-        self, template: TableTemplate, loaded: Sequence[Loaded], pool: Pool
-    ) -> list[Entry | Jump]:
-        """The calls and jumps in order. An early output is signalled after the call that computes
-        it, but not amid an update of a variable, which must not pause."""
-        entries: list[Entry | Jump] = []
-        computed: list[int] = []  # early outputs that are not signalled yet
-        for number, item in enumerate(template.calls):
-            if isinstance(item, PlacedJump):
-                address = int(self.bases[item.base]) + item.offset
-                entries.append(Jump(item.target, address, item.if_true))
-                continue
-            kernel, word, dispatch, is_prepacked = item
-            if computed and not dispatch.no_pause:
-                early = [EarlyOutput(output, Event(pool)) for output in computed]
-                entries += [event.entry for _, event in early]
-                self.early += early
-                computed = []
-            calls = dispatch.entries(loaded[kernel].functions, self.first_word + 8 * word)
-            if is_prepacked:
-                packing, using = calls
-                entries.append(self._jump_if_packed(len(entries) + 2, dispatch.no_pause))
-                calls = [packing, using._replace(no_pause=dispatch.no_pause)]
-            entries += calls
-            if template.work >= _MIN_WORK_DELIVERED:
-                outputs = enumerate(template.outputs)
-                computed += [n for n, output in outputs if output.producer == number]
-        return entries
-
-    def _jump_if_packed(self, target: int, no_pause: bool) -> Jump:
-        address = ctypes.addressof(self._is_packed)
-        return Jump(target, address, if_true=True, barrier=False, no_pause=no_pause)
+    def _entry(
+        self, item: Entry | Jump | Signal, functions: Sequence[int], pool: Pool
+    ) -> Entry | Jump:
+        """The entry of the step table for one of the template."""
+        if isinstance(item, Signal):
+            self.early.append(EarlyOutput(item.output, Event(pool)))
+            return self.early[-1].event.entry
+        if isinstance(item, Jump):
+            return item._replace(decides=int(self.bases[item.base]) + item.decides)
+        arguments = self.first_word + 8 * item.arguments
+        return item._replace(function=functions[item.function], arguments=arguments)
 
     def _bind_scalars(self, template: TableTemplate) -> list[tuple[int, Array]]:
         """Bind memory of the invocation for outputs without dimensions: (number, array)."""

@@ -23,7 +23,6 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +32,7 @@ from thalweg.codegen.llvm.emitted import Emitted, Request
 from thalweg.codegen.machine import CpuTarget, host
 from thalweg.codegen.sources import own_digest
 from thalweg.device.cpu import pool_layout as layout
+from thalweg.device.cpu.table_template import Entry, Jump
 from thalweg.platform.c_library import c_address, c_function
 
 #: The maximum number of threads of a pool.
@@ -74,35 +74,6 @@ _SYNCHRONOUS = {
     signal.SIGABRT,
     signal.SIGTRAP,
 }
-
-
-class Entry(NamedTuple):
-    """A kernel call: `function(arguments, thread, threads)` on all threads.
-
-    With a `thread`, only that thread makes the call. With a `barrier`, all threads wait before it
-    until the calls before are finished. A step may pause at a barrier unless the entry has
-    `no_pause`, because it continues an update. `work` estimates its nanoseconds on a thread.
-    """
-
-    function: int
-    arguments: int
-    barrier: bool = True
-    thread: int = -1
-    no_pause: bool = False
-    work: int = 0
-
-
-class Jump(NamedTuple):
-    """Continue at the entry `target`: always if `decides` is 0, else if the byte at this address is
-    zero (with `if_true`: is not zero). Needs a `barrier` if the calls before compute the byte. With
-    `no_pause`, a step does not pause before it.
-    """
-
-    target: int
-    decides: int = 0
-    if_true: bool = False
-    barrier: bool = True
-    no_pause: bool = False
 
 
 class Event:

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from thalweg.codegen.cache import Loaded
 from thalweg.device.cpu.early_outputs import Deliver, Delivery
 from thalweg.device.cpu.invocation import Invocation, address_of
-from thalweg.device.cpu.pool import Entry, Pool
-from thalweg.device.cpu.table_template import PlacedCall, TableTemplate
+from thalweg.device.cpu.pool import Pool
+from thalweg.device.cpu.table_template import Entry, Jump, TableTemplate
 from thalweg.device.program import DeviceProgram, Listing, Times
 from thalweg.lower.specialise import Region
 from thalweg.ops.core.context import VariableCell
@@ -52,8 +52,7 @@ class Program(DeviceProgram[Invocation, "Call"]):
         self.template, self.loaded, self.pool = template, loaded, pool
         self.threads, self.holds_gil = template.threads, template.holds_gil
         self.work, self.packed_references = template.work, template.packed_references
-        calls = [call for call in template.calls if isinstance(call, PlacedCall)]
-        self._prepacked = sum(call.is_prepacked for call in calls)
+        self._prepacked = sum(isinstance(item, Jump) for item in template.calls)
         self._idle = deque()
 
     def __call__(
@@ -109,9 +108,7 @@ class Program(DeviceProgram[Invocation, "Call"]):
         with table.timed() as times:
             results = timed(context, values, cells)
         self._idle.append(invocation)
-        signal = self.pool.signal
-        kernels = [isinstance(each, Entry) and each.function != signal for each in table.entries]
-        return results, times[kernels]
+        return results, times[[isinstance(item, Entry) for item in self.template.calls]]
 
     def _invocation(self) -> Invocation:
         return Invocation(self.template, self.loaded, self.pool, self._new_use())
