@@ -63,7 +63,7 @@ _RUN = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
 _RUN_WITH_GIL = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
 _STOP = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _SIGNAL = ctypes.PYFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
-_WAIT = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+_WAIT = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32)
 
 #: Signals that an instruction raises, delivered to the thread that executed it.
 _SYNCHRONOUS = {
@@ -112,10 +112,11 @@ class Event:
     def wait(self) -> None:
         """Wait for a signal and consume it. The thread handles no signals of the system meanwhile:
         who stops a step signals the events that others wait for."""
-        self._pool.wait(self._address)
+        self._pool.wait(self._pool.address, self._address, layout.UNSET)
+        self.reset()
 
     def reset(self) -> None:
-        """Drop a signal that was not consumed, after its step was stopped."""
+        """Drop a signal: it is consumed, or its step was stopped."""
         self._words[0] = layout.UNSET
 
 
@@ -202,8 +203,8 @@ class Pool:
         self._run: Callable[[int], int] = _RUN(run)
         self._run_with_gil: Callable[[int], int] = _RUN_WITH_GIL(run)
         self._stop_workers: Callable[[int], None] = _STOP(stop)
-        #: waits for the event at an address and consumes its signal
-        self.wait: Callable[[int], None] = _WAIT(wait)
+        #: waits until a word of the pool (address of the pool, of the word, value) has another value
+        self.wait: Callable[[int, int, int], int] = _WAIT(wait)
         self._configuration = _configuration(self.target)
         self._words = _zeros(layout.MAILBOXES + layout.SPACING * MAX_THREADS)
         self._mailboxes = self._words[layout.MAILBOXES // 8 :].reshape(MAX_THREADS, -1)
