@@ -144,7 +144,7 @@ class CompiledKernel(ABC):
 
 def kernels_of(program: AnyProgram) -> list[CompiledKernel]:
     """The kernels of a program, in order, with the nodes that were inlined into them."""
-    lowered, kernels = program.lowered, program.compiled_kernels()
+    lowered, kernels = program.listing.lowered, program.compiled_kernels()
     launched = {node for kernel in kernels for node in kernel.launch.nodes}
     for kernel in kernels:
         if kernel.kind != "check":

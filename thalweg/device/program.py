@@ -223,21 +223,6 @@ class DeviceProgram(NativeProgram[InvocationT], Generic[InvocationT, CallT]):
         """Whether a call has ended since memory was last released."""
         return bool(self._idle)
 
-    @property
-    def lowered(self) -> Lowered:
-        """The lowered region."""
-        return self.listing.lowered
-
-    @property
-    def calls(self) -> Sequence[CallT]:
-        """The launches with their code."""
-        return self.listing.calls
-
-    @property
-    def arena(self) -> Arena:
-        """The memory plan of the temporaries."""
-        return self.listing.arena
-
     @abstractmethod
     def __call__(
         self,

@@ -96,16 +96,16 @@ class Trace(list[Timed]):
 
     def _on_run(self, program: AnyProgram, times: Times) -> None:
         """Add the kernels of a program, and before them its nodes that no kernel computes."""
-        shapes = program.lowered.spec.shapes
+        spec = program.listing.lowered.spec
         ran = times[times > 0]
         start = int(ran.min()) if ran.size else time.perf_counter_ns()
         entry = 0
         for kernel in kernels_of(program):
             phases = times[entry : entry + kernel.phases]
             entry += kernel.phases
-            self._add_kernel(kernel, phases[phases > 0], shapes)
-        others = [node for node in program.lowered.spec.region.nodes if node not in self._seen]
-        self._mark(others, start - _MARK * len(others), shapes)
+            self._add_kernel(kernel, phases[phases > 0], spec.shapes)
+        others = [node for node in spec.region.nodes if node not in self._seen]
+        self._mark(others, start - _MARK * len(others), spec.shapes)
 
     def _add_kernel(self, kernel: CompiledKernel, times: Any, shapes: Any) -> None:
         start, end = int(times.min()), int(times.max())

@@ -116,7 +116,7 @@ def test_nothing_pauses_amid_an_update(monkeypatch: pytest.MonkeyPatch) -> None:
         session.run(product(x, tf.constant(W)), {x: X})
     (program,) = programs
     for no_pause in (False, True):
-        (call,) = program.calls
+        (call,) = program.listing.calls
         amid = replace(call, entry=call.entry._replace(no_pause=no_pause))
         table = table_of([amid], function_numbers({"": call.code}), ())
         program.template = replace(program.template, calls=table)

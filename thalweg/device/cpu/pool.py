@@ -203,7 +203,7 @@ class Pool:
         self._run: Callable[[int], int] = _RUN(run)
         self._run_with_gil: Callable[[int], int] = _RUN_WITH_GIL(run)
         self._stop_workers: Callable[[int], None] = _STOP(stop)
-        #: waits until a word of the pool (address of the pool, of the word, value) has another value
+        #: waits while a word has a value: (address of the pool, of the word, value)
         self.wait: Callable[[int, int, int], int] = _WAIT(wait)
         self._configuration = _configuration(self.target)
         self._words = _zeros(layout.MAILBOXES + layout.SPACING * MAX_THREADS)

@@ -85,7 +85,7 @@ class Program(DeviceProgram[Invocation, "Call"]):
     def compiled_kernels(self) -> list[CompiledKernel]:
         """The kernels of its launches, in order."""
         module = importlib.import_module("thalweg.device.cpu.compiled_kernel")  # rarely needed
-        return [module.CpuKernel(call, self.pool, self.threads) for call in self.calls]
+        return [module.CpuKernel(call, self.pool, self.threads) for call in self.listing.calls]
 
     @property
     def summary(self) -> str:

@@ -139,12 +139,12 @@ class CudaProgram(DeviceProgram[Invocation, CudaCall]):
     def compiled_kernels(self) -> list[CompiledKernel]:
         """The kernels of its launches, in order."""
         memory = self._shared.memory
-        return [GpuKernel(call, self.target, memory) for call in self.calls]
+        return [GpuKernel(call, self.target, memory) for call in self.listing.calls]
 
     @property
     def summary(self) -> str:
         """As how many CUDA graphs it runs, of how many kernels."""
-        launches = sum(len(call.shapes) for call in self.calls)
+        launches = sum(len(call.shapes) for call in self.listing.calls)
         code = sum(kernel.size for kernel in self.kernels)
         graphs = plural(len(self.template.graphs), "CUDA graph")
         nodes = plural(launches, "kernel node")
@@ -292,7 +292,7 @@ class CudaProgram(DeviceProgram[Invocation, CudaCall]):
         return errors.ResourceExhaustedError(None, None, f"{message}. {hint}")
 
     def _largest(self) -> list[str]:
-        lowered = self.lowered
+        lowered = self.listing.lowered
         found = {buffer: buffer.bytes for launch in lowered.launches for buffer in launch.buffers}
         every = sorted(found, key=lambda buffer: -found[buffer])
         kept = [b for b in every if b.kind is not BufferKind.STREAM][:_MAX_NAMED]
@@ -301,7 +301,7 @@ class CudaProgram(DeviceProgram[Invocation, CudaCall]):
     def _described(self, source: Any, size: int) -> str:
         if not isinstance(source, Tensor):
             return amounts.size(size)
-        shape = self.lowered.spec.shapes.get(source)
+        shape = self.listing.lowered.spec.shapes.get(source)
         kind = source.dtype.base_dtype.name
         sizes = "" if shape is None else list(shape)
         return f"'{source.name}' {kind}{sizes}, {amounts.size(size)}, made at {source.op.origin}"
