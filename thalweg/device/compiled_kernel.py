@@ -10,10 +10,9 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
-from typing import Self
 
 from thalweg.device.program import AnyProgram
-from thalweg.device.tuning import Tuned, iterations_of
+from thalweg.device.tuning import Subject, iterations_of
 from thalweg.graph.node import Node
 from thalweg.ir.expr import Reduce, Variable
 from thalweg.ir.kernel import Contraction, Kernel, Loops
@@ -132,11 +131,10 @@ class CompiledKernel(ABC):
     def arithmetic_limit(self) -> float:
         """The peak rate of its arithmetic, in operations per second; 0 if unknown."""
 
-    @classmethod
+    @property
     @abstractmethod
-    def tune(cls, named: Sequence[tuple[str, Self]], budget: float) -> list[Tuned]:
-        """Measure schedules for contractions of this device for `budget` seconds and store the
-        best."""
+    def subject(self) -> Subject:
+        """The kernel, a contraction, as one to tune."""
 
     def __repr__(self) -> str:
         return f"<{self.name}: {self.kind} {self.space}>"
