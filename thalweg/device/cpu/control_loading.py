@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from math import inf
 from typing import Any, cast
 
@@ -117,7 +116,9 @@ def _compiled_parts(
     words = 0
     for part in parts:
         code = [next(code_of) for _ in requests[part]]
-        listings[part] = _listing(part, kernels[part], code, words, target)
+        # An iteration function is the code of the first call; the others have none.
+        code += [_NO_CODE] * (len(kernels[part]) - len(code))
+        listings[part] = build_listing(part.lowered, kernels[part], code, target, words)
         words += sum(call.word_count for call in listings[part].calls)
     return listings, dict(zip(names, loaded, strict=True))
 
@@ -173,27 +174,6 @@ def _alias_class(memory: BufferView | Buffer) -> Any:
     return Storage.VARIABLE if memory.where is Storage.VARIABLE else memory
 
 
-def _listing(
-    part: Part,
-    kernels: Sequence[SpecializedKernel],
-    loaded: Sequence[Loaded],
-    words: int,
-    target: CpuTarget,
-) -> Listing[Call]:
-    """The listing of a part, with a barrier before it. An iteration function is the code of the
-    first call; the others have none."""
-    missing = len(part.lowered.launches) - len(loaded)
-    code = [*loaded, *[_NO_CODE] * missing]
-    listing = build_listing(part.lowered, kernels, code, target, words)
-    calls: list[Call] = []
-    for call in listing.calls:
-        entry = call.entry if calls else call.entry._replace(barrier=True)
-        if missing:
-            entry = entry._replace(thread=-1, work=int(_ITERATION_WORK))
-        calls.append(replace(call, entry=entry))
-    return replace(listing, calls=calls)
-
-
 # The template
 
 
@@ -227,9 +207,13 @@ def _table(
         for item in items:
             start = len(table)
             if isinstance(item, Part):
-                # The calls that an iteration function contains have no code of their own.
-                calls = [call for call in listings[item].calls if call.code.functions]
-                table.extend(entry for call in calls for entry in call.entries(functions))
+                calls = listings[item].calls
+                entries = [entry for call in calls for entry in call.entries(functions)]
+                if entries:
+                    entries[0] = entries[0]._replace(barrier=True)
+                if len(entries) < len(calls):  # an iteration function in place of several kernels
+                    entries[0] = entries[0]._replace(work=int(_ITERATION_WORK))
+                table.extend(entries)
             elif isinstance(item, Loop):
                 table.append(jump(start))  # its target is not known yet
                 add(item.body)
@@ -255,22 +239,17 @@ class _ViewLayout(Layout):
     def __init__(self, parts: _Listings, offsets: Mapping[BufferView, int]) -> None:
         super().__init__()
         self._offsets = offsets
-        self._view_words: dict[BufferView, list[tuple[int, int]]] = {}
+        self.views: dict[BufferView, Words] = {}  # with the words that point to them
         for part, listing in parts.items():
             self.arena, self._views = listing.arena, part.views
             for call in listing.calls:
                 self.add(call.launch, call.scratch, call.specialized.words)
 
-    @property
-    def views(self) -> dict[BufferView, Words]:
-        """The views that words point to, with those words."""
-        return {view: tuple(words) for view, words in self._view_words.items()}
-
     def address(self, buffer: Buffer, shift: int) -> tuple[int, int]:
         view = self._views.get(buffer)
         if view is None:
             return super().address(buffer, shift)
-        self._view_words.setdefault(view, []).append((len(self.words), shift))
+        self.views[view] = (*self.views.get(view, ()), (len(self.words), shift))
         base, start = self.address_of(view)
         return base, start + shift
 
