@@ -15,13 +15,14 @@ from thalweg.device.compiled_kernel import CompiledKernel, short_name
 from thalweg.device.program import AnyProgram
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.subgraph import Argument, Body
-from thalweg.inspect.plan_walk import HostOp, PlannedControl, PlannedRegion, is_variable
+from thalweg.inspect.plan_walk import HostOp, PlannedRegion, is_variable
 from thalweg.lower.memory.arena import Arena
 from thalweg.lower.memory.buffers import Buffer, BufferKind
 from thalweg.lower.regions import with_traces
 from thalweg.lower.specialise import ControlRegion
 from thalweg.ops.core.basic import Const
 from thalweg.platform.amounts import amount, plural, size
+from thalweg.runtime.dataflow.control_region import ControlCall
 
 if TYPE_CHECKING:
     from thalweg.inspect.explain import StepPlan
@@ -247,7 +248,7 @@ def _listed(parts: Sequence[str]) -> str:
 # Control nodes, their bodies indented
 
 
-def _control_lines(control: PlannedControl) -> list[str]:
+def _control_lines(control: ControlCall) -> list[str]:
     """A control node: how it last ran, the tensors it saves for gradients, and its bodies."""
     first, *rest = _unit_lines(control.unit)
     if control.was_native is not None:
