@@ -7,8 +7,8 @@ to another device while the kernels of the next one run.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 from thalweg.device.cpu.pool import Event
@@ -33,8 +33,7 @@ class Delivery:
     ) -> None:
         self._early, self._results, self._deliver = early, results, deliver
         self._stopped = False
-        self._done = threading.Event()
-        self._error: BaseException | None = None
+        self._done = Future[None]()
         WORKERS.start(self._run)
 
     def _run(self) -> None:
@@ -42,13 +41,12 @@ class Delivery:
             for number, event in self._early:
                 event.wait()  # `end` signals the events of a program that stopped
                 if self._stopped:
-                    return
+                    break
                 result = self._results[number]
                 self._deliver(number, result if result.ndim else result[()])
+            self._done.set_result(None)
         except BaseException as error:  # raised again by `end`, on the caller's thread
-            self._error = error
-        finally:
-            self._done.set()
+            self._done.set_exception(error)
 
     def end(self, is_complete: bool) -> None:
         """Wait until all is delivered; if the program stopped, deliver nothing more.
@@ -59,8 +57,8 @@ class Delivery:
             self._stopped = True
             for _, event in self._early:
                 event.signal()
-        self._done.wait()
+        error = self._done.exception()
         for _, event in self._early:
             event.reset()
-        if self._error is not None:
-            raise self._error
+        if error is not None:
+            raise error
