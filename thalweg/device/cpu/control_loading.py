@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from math import inf
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from thalweg.codegen.cache import Loaded, load_all, name_of
 from thalweg.codegen.kernels import iteration_request
@@ -20,7 +20,6 @@ from thalweg.device.control import references_of
 from thalweg.device.cpu.control_program import CpuControlStep
 from thalweg.device.cpu.listing import Call, build_listing, count_words
 from thalweg.device.cpu.loading import function_numbers, kernel_request
-from thalweg.device.cpu.pool import Pool
 from thalweg.device.cpu.table_template import ControlTemplate, Entry, Jump
 from thalweg.device.program import Listing
 from thalweg.device.program_template import ABSOLUTE, ARENA, Layout, Words
@@ -39,6 +38,9 @@ from thalweg.lower.memory.barriers import work_of
 from thalweg.lower.memory.buffers import Buffer, BufferKind
 from thalweg.lower.specialise import ControlRegion
 
+if TYPE_CHECKING:
+    from thalweg.device.cpu.device import CpuDevice
+
 _Listings = Mapping[Part, Listing[Call]]
 
 _ITERATION_WORK = 50_000.0  # of all iterations in one call of an iteration function: some 20 µs
@@ -51,12 +53,11 @@ def make_control_step(
     program: ControlProgram,
     kernels: Sequence[SpecializedKernel],
     list_capacity: int,
-    pool: Pool,
-    target: CpuTarget,
-    threads: int,
+    device: CpuDevice,
 ) -> CpuControlStep:
-    """The program of a control node, lowered for a target, on at most `threads` threads."""
-    threads = _threads_for(program, threads, target)
+    """The program of a control node, lowered for the target of a device."""
+    target = device.target
+    threads = _threads_for(program, device.threads, target)
     listings, loaded = _compiled_parts(program, kernels, target, threads)
     offsets, frame = _frame(program, listings, target.alignment)
     layout = _ViewLayout(listings, offsets)
@@ -77,7 +78,7 @@ def make_control_step(
         checks=any(part.lowered.checked for part in program.parts),
         list_capacity=list_capacity,
     )
-    return CpuControlStep(template, list(loaded.values()), pool)
+    return CpuControlStep(template, list(loaded.values()), device.pool)
 
 
 # Parts

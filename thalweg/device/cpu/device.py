@@ -79,7 +79,7 @@ class CpuDevice(Device):
     def load(self, lowered: Lowered, kernels: Sequence[SpecializedKernel]) -> Program:
         """The program of a lowered region on this device's threads."""
         compiler = importlib.import_module("thalweg.device.cpu.loading")  # imported when needed
-        return compiler.make_program(lowered, kernels, self.pool, self.target, self.threads)
+        return compiler.make_program(lowered, kernels, self)
 
     def _find_named(self, names: Sequence[str]) -> list[Loaded] | None:
         """Load kernels by their names in the kernel cache; None if any is missing."""
@@ -104,8 +104,7 @@ class CpuDevice(Device):
     ) -> CpuControlStep:
         """The native program of a conditional or a loop on this device's threads."""
         compiler = importlib.import_module("thalweg.device.cpu.control_loading")  # likewise
-        hardware = self.pool, self.target, self.threads
-        return compiler.make_control_step(unit, program, kernels, list_capacity, *hardware)
+        return compiler.make_control_step(unit, program, kernels, list_capacity, self)
 
     def restore_control(
         self, template: ControlTemplate, kernels: Sequence[Loaded]

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
+from typing import TYPE_CHECKING
 
 from thalweg.codegen.cache import Loaded, load_all, name_of
 from thalweg.codegen.kernels import request
@@ -15,7 +16,6 @@ from thalweg.codegen.machine import CpuTarget
 from thalweg.device import tuning
 from thalweg.device.cpu.invocation import PACKED
 from thalweg.device.cpu.listing import Call, build_listing
-from thalweg.device.cpu.pool import Pool
 from thalweg.device.cpu.program import Program
 from thalweg.device.cpu.table_template import Entry, Jump, Signal, TableTemplate
 from thalweg.device.program_template import FAULT, Output, compile_error, template_of
@@ -24,19 +24,19 @@ from thalweg.lower.dynamic_shapes import SpecializedKernel
 from thalweg.lower.lowered import Launch, Lowered
 from thalweg.lower.memory.barriers import threads_for, work_of
 
+if TYPE_CHECKING:
+    from thalweg.device.cpu.device import CpuDevice
+
 #: Vector instructions of a program with early outputs. A shorter program ends before the woken
 #: thread could deliver as much as its own thread does afterwards.
 _MIN_WORK_SIGNALLED = 1_000_000
 
 
 def make_program(
-    lowered: Lowered,
-    kernels: Sequence[SpecializedKernel],
-    pool: Pool,
-    target: CpuTarget,
-    threads: int,
+    lowered: Lowered, kernels: Sequence[SpecializedKernel], device: CpuDevice
 ) -> Program:
-    """The program of a region, lowered for a target, on at most `threads` threads of a pool."""
+    """The program of a region, lowered for the target of a device."""
+    pool, target, threads = device.pool, device.target, device.threads
     if tuning.TUNES:
         tuner = importlib.import_module("thalweg.device.cpu.tuner")  # few processes need it
         tuner.tune_new(kernels, pool, threads)
