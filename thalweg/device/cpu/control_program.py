@@ -68,9 +68,9 @@ class CpuControlStep(ControlStep[Invocation]):
         written = [cells[number].borrow() for number in self.written]
         snapshots = [(b, b.snapshot()) for b in written] if self.template.checks else []
         invocation.fault[0] = 0
-        fault = self.pool.run(invocation.table)
+        fault = invocation.table.run()
         pause = partial(self._pause, invocation, context)
-        fault = self.pool.resume(invocation.table, fault, pause)
+        fault = invocation.table.resume(fault, pause)
         del arrays  # the kernels read them until here
         context.cancellation.check()
         if not fault and self.accessed_once(results):

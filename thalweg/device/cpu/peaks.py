@@ -79,7 +79,7 @@ def _seconds(code: Request, words: list[int], threads: int) -> float:
     table = StepTable(pool, [entry, entry], fault.ctypes.data, threads)
     best = np.inf  # if no round counts, the peak is zero
     for _ in range(_ROUNDS):
-        times = pool.timed(table)[1]  # the first call wakes the threads and fills the caches
+        times = table.measure()[1]  # the first call wakes the threads and fills the caches
         if times.all():  # no other step occupied a thread
             best = min(best, float((times[:, 1] - times[:, 0]).max()))
     return max(best, 1.0) / 1e9

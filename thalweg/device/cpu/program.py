@@ -129,11 +129,11 @@ class Program(DeviceProgram[Invocation, "Call"]):
             invocation.select_packing()
         table = invocation.table
         if invocation.deliver is None:
-            fault = self.pool.run(table)
+            fault = table.run()
         else:
             fault = self._run_delivering(invocation, context, results)
         if fault:
-            fault = self.pool.resume(table, fault, context.cancellation.check)
+            fault = table.resume(fault, context.cancellation.check)
             invocation.fault[0] = 0
         if self._prepacked and not fault:
             invocation.packed_versions = invocation.versions
@@ -151,7 +151,7 @@ class Program(DeviceProgram[Invocation, "Call"]):
         delivery = Delivery(invocation.early, arrays, deliver)
         fault, table = -1, invocation.table
         try:
-            fault = self.pool.resume(table, self.pool.run(table), context.cancellation.check)
+            fault = table.resume(table.run(), context.cancellation.check)
         finally:
             delivery.end(is_complete=not fault)
         return fault
@@ -212,7 +212,7 @@ class Program(DeviceProgram[Invocation, "Call"]):
         except IndexError:
             invocation = self._invocation()
         words, table = invocation.words, invocation.table
-        run = self.pool.runner(table)
+        run = table.run
         arrays = [np.require(value, requirements=["C", "A"]) for value in values]
         results = [np.empty((count, *shape), dtype) for _, shape, dtype, *_ in self.outputs]
         bound = [(targets, arrays[number], is_row[number]) for number, targets in self.inputs]
@@ -231,7 +231,7 @@ class Program(DeviceProgram[Invocation, "Call"]):
                 invocation.select_packing()
             fault = run()
             if fault:
-                fault = self.pool.resume(table, fault)
+                fault = table.resume(fault)
                 invocation.fault[0] = 0
             if fault:
                 break
