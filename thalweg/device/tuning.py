@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Protocol, TypeVar
 
-from thalweg.codegen.kernels import key_of
 from thalweg.codegen.progress import progress
 from thalweg.ir.kernel import Contraction
 from thalweg.lower.dynamic_shapes import SpecializedKernel
@@ -86,7 +85,7 @@ def iterations_of(kernel: Contraction) -> str:
     return (f"{batch} of " if batch != 1 else "") + "×".join(map(str, others))
 
 
-def tune_all(subjects: Sequence[Subject], budget: float) -> list[Tuned]:
+def tune_all(subjects: Iterable[Subject], budget: float) -> list[Tuned]:
     """Tune distinct contractions, the largest first, each with its share of the budget in
     seconds."""
 
@@ -94,8 +93,7 @@ def tune_all(subjects: Sequence[Subject], budget: float) -> list[Tuned]:
         return float(prod(extents_of(subject.kernel))) + 1.0
 
     start, results = time.monotonic(), list[Tuned]()
-    distinct = {(type(subject), key_of(subject.kernel)): subject for subject in subjects}
-    ordered = sorted(distinct.values(), key=work, reverse=True)
+    ordered = sorted(subjects, key=work, reverse=True)
     work_left, count_left = sum(map(work, ordered)), len(ordered)
     for subject in progress(ordered, len(ordered), "tuning"):
         seconds_left = budget - (time.monotonic() - start)

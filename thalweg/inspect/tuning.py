@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from thalweg.codegen.kernels import key_of
 from thalweg.device.tuning import BUDGET, Tuned, tune_all
 from thalweg.graph.likes import FetchLike
 from thalweg.inspect.plan_text import clipped, table
@@ -53,8 +54,9 @@ def tune(
     ```
     """
     start, plan = time.monotonic(), session.plan(fetches, feed_dict)
-    subjects = [k.subject for k in plan.kernels if isinstance(k.kernel, Contraction)]
-    results = tune_all(subjects, budget_seconds - (time.monotonic() - start))
+    contractions = [k for k in plan.kernels if isinstance(k.kernel, Contraction)]
+    subjects = {(type(k), key_of(k.kernel)): k.subject for k in contractions}
+    results = tune_all(subjects.values(), budget_seconds - (time.monotonic() - start))
     session.forget_plans()  # the next run compiles with the new schedules
     return TuneReport(results, time.monotonic() - start)
 

@@ -19,7 +19,7 @@ from thalweg.codegen.cache import load_all
 from thalweg.codegen.contraction.form import NotContraction
 from thalweg.codegen.contraction.plan import neighbours, schedule, schedules
 from thalweg.codegen.contraction.schedule import Schedule
-from thalweg.codegen.kernels import keep_schedule, request, tuned_schedule
+from thalweg.codegen.kernels import keep_schedule, key_of, request, tuned_schedule
 from thalweg.device.cpu.pool import Entry, Pool, StepTable
 from thalweg.device.tuning import BUDGET, Subject, Tuned, tune_all
 from thalweg.ir.kernel import Argument, Contraction
@@ -75,14 +75,14 @@ class CpuSubject(Subject):
 def tune_new(kernels: Sequence[SpecializedKernel], pool: Pool, threads: int) -> None:
     """Tune the contractions among the kernels that were never measured."""
     target = pool.target
-    subjects = [
-        CpuSubject(f"contraction {number}", each, pool, threads)
+    subjects = {
+        key_of(each.kernel): CpuSubject(f"contraction {number}", each, pool, threads)
         for number, each in enumerate(kernels)
         if isinstance(each.kernel, Contraction) and tuned_schedule(each.kernel, target) is None
-    ]
+    }
     if subjects:
         tf_logging.info("Measuring schedules of %d contractions (THALWEG_TUNE=1).", len(subjects))
-        tune_all(subjects, BUDGET)
+        tune_all(subjects.values(), BUDGET)
 
 
 class _Bench:
