@@ -7,7 +7,6 @@ program with more.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
@@ -61,6 +60,7 @@ class ControlStep(NativeProgram[InvocationT]):
     ) -> None:
         """`views`: the memory that its parts share; `references`: the variables among it."""
         super().__init__(references)
+        self.registers_use = True  # its iterations may read a variable again and again
         self.interface, self._list_capacity = interface, list_capacity
         outputs = [view for view in interface.outputs if isinstance(view, BufferView)]
         self.views = list(dict.fromkeys([*views, *outputs]))
@@ -70,9 +70,9 @@ class ControlStep(NativeProgram[InvocationT]):
         # Iteration counters start at zero, and so do the starts of lists that are never written.
         self.zeroed = {view for view in self.results if not view.shape} | self.list_starts()
 
-    @abstractmethod
     def run(self, context: Any, values: Sequence[Any]) -> list[Any] | None:
         """The unit's outputs; None if the executor must run it. Raises `CapacityExceeded`."""
+        return self(context, values, [values[view.source] for view in self.variables])
 
     # Views
 

@@ -35,18 +35,24 @@ FirstValues = dict[VariableCell, Buffer]
 Times = NDArray[np.int64]
 
 
-class Borrower(Protocol):
-    """The state of one call in flight that borrowing variables needs."""
+class AnyInvocation(Protocol):
+    """The state of one call in flight."""
 
     use: Use[VariableCell]
     addresses: list[int]  # the address of each variable that its argument words hold now
+    early: Any  # the early outputs that the program signals
+    deliver: Any  # takes the early outputs of the next call
 
     def bind(self, targets: Any, address: int) -> None:
         """Let what is bound to the targets be at an address."""
         ...
 
+    def close(self) -> None:
+        """Free its memory, after a call that did not end."""
+        ...
 
-InvocationT = TypeVar("InvocationT", bound=Borrower)
+
+InvocationT = TypeVar("InvocationT", bound=AnyInvocation)
 CallT = TypeVar("CallT")
 
 
@@ -72,6 +78,45 @@ class NativeProgram(ABC, Generic[InvocationT]):
         self.references = references
         self.written = [n for n, reference in enumerate(references) if reference.written]
         self.exclusive = frozenset(n for n in self.written if references[n].exclusive)
+        # Reads of a single element are atomic: a call that makes no others need not register.
+        sizes = [math.prod(reference.shape) for reference in references]
+        self.registers_use = bool(self.written) or any(size > 1 for size in sizes)
+        self._idle = deque()
+
+    def __call__(
+        self,
+        context: Any,
+        values: Sequence[Any],
+        cells: Sequence[VariableCell],
+        deliver: Callable[[int, Any], None] | None = None,
+    ) -> list[Any] | None:
+        """Run it: the outputs, or None if a check failed and the reference kernels must run
+        instead.
+
+        `deliver` is called with (number, value) for early outputs while the program runs.
+        """
+        try:
+            invocation = self._idle.pop()
+        except IndexError:
+            invocation = self._invocation()
+        if deliver is not None and invocation.early:
+            invocation.deliver = deliver
+        try:
+            if not cells:
+                results = self._run(invocation, context, values, cells)
+            elif self.registers_use:
+                results = self._run_registered(invocation, context, values, cells)
+            else:
+                results = self._run_borrowing(invocation, context, values, cells)
+        except BaseException:
+            invocation.close()  # a signal or a cancellation may have stopped the call
+            raise
+        self._idle.append(invocation)
+        return results
+
+    @abstractmethod
+    def _invocation(self) -> InvocationT:
+        """A new invocation."""
 
     @abstractmethod
     def _run(
@@ -209,9 +254,6 @@ class DeviceProgram(NativeProgram[InvocationT], Generic[InvocationT, CallT]):
         self.inputs, self.outputs = template.inputs, template.outputs
         self.output_shapes = [output.shape for output in template.outputs]
         self.streams = [(region.nodes[stream.node], stream.values) for stream in template.streams]
-        # Reads of a single element are atomic: a call that makes no others need not register.
-        sizes = [math.prod(reference.shape) for reference in self.references]
-        self.registers_use = bool(self.written) or any(size > 1 for size in sizes)
 
     @cached_property
     def listing(self) -> Listing[CallT]:
@@ -222,20 +264,6 @@ class DeviceProgram(NativeProgram[InvocationT], Generic[InvocationT, CallT]):
     def has_run(self) -> bool:
         """Whether a call has ended since memory was last released."""
         return bool(self._idle)
-
-    @abstractmethod
-    def __call__(
-        self,
-        context: Any,
-        values: Sequence[Any],
-        cells: Sequence[VariableCell],
-        deliver: Callable[[int, Any], None] | None = None,
-    ) -> list[Any] | None:
-        """Run it: the region's outputs, or None if a check failed and the reference kernels must
-        run instead.
-
-        `deliver` is called with (number, value) for early outputs while the program runs.
-        """
 
     @abstractmethod
     def run_rows(

@@ -6,7 +6,6 @@ becomes the result.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, cast
@@ -38,21 +37,11 @@ class CpuControlStep(ControlStep[Invocation]):
         references, capacity = template.references, template.list_capacity
         super().__init__(template.interface, capacity, template.views, references)
         self.template, self.loaded, self.pool = template, loaded, pool
-        self._idle = deque()
 
     # Calls
 
-    def run(self, context: Any, values: Sequence[Any]) -> list[Any] | None:
-        """The unit's outputs; None if the executor must run it. Raises `CapacityExceeded`."""
-        try:
-            invocation = self._idle.pop()
-        except IndexError:
-            invocation = Invocation(self.template, self.loaded, self.pool, self._new_use())
-        cells = [values[view.source] for view in self.variables]
-        run = self._run_registered if cells else self._run
-        results = run(invocation, context, values, cells)
-        self._idle.append(invocation)  # not reached if a signal or a cancellation stopped the call
-        return results
+    def _invocation(self) -> Invocation:
+        return Invocation(self.template, self.loaded, self.pool, self._new_use())
 
     def _run(
         self,

@@ -87,6 +87,9 @@ class Invocation:
         for word, shift in targets:
             self.words[word] = address + shift
 
+    def close(self) -> None:
+        """Does nothing: its memory is free when nobody refers to it."""
+
     def select_packing(self) -> bool:
         """Choose whether the next run packs: only if the packed factors are not up to date."""
         packs = self.packed_versions != self.versions

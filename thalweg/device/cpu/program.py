@@ -53,30 +53,6 @@ class Program(DeviceProgram[Invocation, "Call"]):
         self.threads, self.holds_gil = template.threads, template.holds_gil
         self.work, self.packed_references = template.work, template.packed_references
         self._prepacked = sum(isinstance(item, Jump) for item in template.calls)
-        self._idle = deque()
-
-    def __call__(
-        self,
-        context: Any,
-        values: Sequence[Any],
-        cells: Sequence[VariableCell],
-        deliver: Deliver | None = None,
-    ) -> list[Any] | None:
-        """The region's outputs, or None if the reference kernels must run instead."""
-        try:
-            invocation = self._idle.pop()
-        except IndexError:
-            invocation = self._invocation()
-        if deliver is not None and invocation.early:
-            invocation.deliver = deliver
-        if not cells:
-            results = self._run(invocation, context, values, cells)
-        elif self.registers_use:
-            results = self._run_registered(invocation, context, values, cells)
-        else:
-            results = self._run_borrowing(invocation, context, values, cells)
-        self._idle.append(invocation)  # not reached if a signal or a cancellation stopped the call
-        return results
 
     def release_memory(self) -> None:
         """Free the memory of idle invocations; the next call allocates again."""

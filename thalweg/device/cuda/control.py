@@ -9,7 +9,6 @@ that is to stop, ends all loops.
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -68,7 +67,6 @@ class CudaControlStep(ControlStep["_Invocation"]):
             if view.where is Storage.CONSTANT
         }
         self.checks = any(part.lowered.checked for part in self.parts)
-        self._idle: deque[_Invocation] = deque()
 
     def _sort_results(self) -> None:
         """Which results come with the counters."""
@@ -106,22 +104,8 @@ class CudaControlStep(ControlStep["_Invocation"]):
 
     # Calls
 
-    def run(self, context: Any, values: Sequence[Any]) -> list[Any] | None:
-        """The unit's outputs; None where the executor must decide. Raises `CapacityExceeded`."""
-        try:
-            invocation = self._idle.pop()
-        except IndexError:
-            invocation = _Invocation(self, self._new_use())
-        cells = [values[view.source] for view in self.variables]
-        run = self._run_registered if cells else self._run
-        try:
-            result = run(invocation, context, values, cells)
-        except BaseException:
-            invocation.close()  # what it was given is not known to be whole
-            raise
-        invocation.keep_alive.clear()
-        self._idle.append(invocation)
-        return result
+    def _invocation(self) -> _Invocation:
+        return _Invocation(self, self._new_use())
 
     def _run(
         self,
@@ -131,10 +115,12 @@ class CudaControlStep(ControlStep["_Invocation"]):
         cells: Sequence[VariableCell],
     ) -> list[Any] | None:
         if not self._bind_inputs(invocation, values):
+            invocation.keep_alive.clear()
             return None
         large = self._large_results(invocation, values, context)
         before = self._saved(invocation)
         invocation.run(context)
+        invocation.keep_alive.clear()
         results: dict[BufferView, Any] = {**large, **invocation.small_results()}
         if not invocation.fault[0] and self.accessed_once(results):
             return self.finish(context, values, results)
@@ -241,6 +227,8 @@ class CudaControlStep(ControlStep["_Invocation"]):
 
 class _Invocation:
     """A program with memory of its own: what one call in flight needs."""
+
+    early, deliver = (), None
 
     def __init__(self, step: CudaControlStep, use: Use[VariableCell]) -> None:
         self._step, memory = step, step.memory

@@ -84,7 +84,6 @@ class CudaProgram(DeviceProgram[Invocation, CudaCall]):
         references = [output.reference for output in template.outputs]
         self._returned_cells = [(n, one) for n, one in enumerate(references) if one >= 0]
         self.gives_host_values = all(map(is_small, template.outputs))
-        self._idle = deque()
         self._is_repeated = False  # it ran, and may be taken to run again and again
         shared.programs.add(self)
 
@@ -96,29 +95,14 @@ class CudaProgram(DeviceProgram[Invocation, CudaCall]):
         deliver: Any = None,
     ) -> list[Any] | None:
         """The region's outputs, or None where its reference kernels must decide."""
-        try:
-            invocation = self._idle.pop()
-        except IndexError:
-            invocation = self.invocation()
-        try:
-            if not cells:
-                results = self._run(invocation, context, values, cells)
-            elif self.registers_use:
-                results = self._run_registered(invocation, context, values, cells)
-            else:
-                results = self._run_borrowing(invocation, context, values, cells)
-        except BaseException:
-            invocation.close()  # what it was given is not known to be whole
-            raise
+        results = super().__call__(context, values, cells)
         if not self._is_repeated:
             self._is_repeated = True
-            if invocation.memory_size > _MAX_KEPT_AT_ONCE:
-                invocation.close()
-                return results
-        self._idle.append(invocation)
+            if any(invocation.memory_size > _MAX_KEPT_AT_ONCE for invocation in self._idle):
+                self.release_memory()
         return results
 
-    def invocation(self, is_timed: bool = False) -> Invocation:
+    def _invocation(self, is_timed: bool = False) -> Invocation:
         """Memory and graphs for a call; one that is timed has events around its kernels."""
         memory = self._shared.memory
         try:
@@ -315,9 +299,9 @@ class TimedCudaProgram(CudaProgram):
         self._idle = deque()
         self._events: list[Timed] = []
 
-    def invocation(self, is_timed: bool = True) -> Invocation:
+    def _invocation(self, is_timed: bool = True) -> Invocation:
         """Memory and graphs for a call, with events around kernels, which run one by one."""
-        return super().invocation(is_timed=True)
+        return super()._invocation(is_timed=True)
 
     def _run(
         self,
