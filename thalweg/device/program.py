@@ -40,6 +40,7 @@ class AnyInvocation(Protocol):
 
     use: Use[VariableCell]
     addresses: list[int]  # the address of each variable that its argument words hold now
+    versions: Any  # those of the `packed_references` that the next call reads
     early: Any  # the early outputs that the program signals
     deliver: Any  # takes the early outputs of the next call
 
@@ -128,9 +129,6 @@ class NativeProgram(ABC, Generic[InvocationT]):
     ) -> list[Any] | None:
         """Run a call whose variables are bound."""
 
-    def _set_versions(self, invocation: InvocationT, versions: Sequence[int]) -> None:
-        """Set the versions of the `packed_references` that the next call reads."""
-
     def _new_use(self) -> Use[VariableCell]:
         """What an invocation registers its use of variables with."""
         return Use[VariableCell]((), self.written, self.exclusive)
@@ -175,8 +173,8 @@ class NativeProgram(ABC, Generic[InvocationT]):
         if not is_bound:
             return None
         if self.packed_references:
-            versions = [cast("Buffer", borrowed[n]).version for n in self.packed_references]
-            self._set_versions(invocation, versions)
+            packed = [cast("Buffer", borrowed[n]) for n in self.packed_references]
+            invocation.versions = [buffer.version for buffer in packed]
         try:
             results = self._run(invocation, context, values, cells)
         finally:

@@ -7,9 +7,9 @@ to another device while the kernels of the next one run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, NamedTuple
+from typing import Any
 
 from thalweg.device.cpu.pool import Event
 from thalweg.device.workers import WORKERS
@@ -18,18 +18,12 @@ from thalweg.device.workers import WORKERS
 Deliver = Callable[[int, Any], None]
 
 
-class EarlyOutput(NamedTuple):
-    """The number of an output, and the event that is signalled when it is computed."""
-
-    number: int
-    event: Event
-
-
 class Delivery:
-    """Delivers the early outputs of one call on a worker thread, from its construction to `end`."""
+    """Delivers the early outputs of one call on a worker thread, from its construction to `end`.
+    `early`: the event that is signalled when an output is computed, by the output's number."""
 
     def __init__(
-        self, early: Sequence[EarlyOutput], results: Sequence[Any], deliver: Deliver
+        self, early: Mapping[int, Event], results: Sequence[Any], deliver: Deliver
     ) -> None:
         self._early, self._results, self._deliver = early, results, deliver
         self._stopped = False
@@ -38,7 +32,7 @@ class Delivery:
 
     def _run(self) -> None:
         try:
-            for number, event in self._early:
+            for number, event in self._early.items():
                 event.wait()  # `end` signals the events of a program that stopped
                 if self._stopped:
                     break
@@ -55,10 +49,10 @@ class Delivery:
         """
         if not is_complete:
             self._stopped = True
-            for _, event in self._early:
+            for event in self._early.values():
                 event.signal()
         error = self._done.exception()
-        for _, event in self._early:
+        for event in self._early.values():
             event.reset()
         if error is not None:
             raise error

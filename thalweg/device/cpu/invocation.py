@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.codegen.cache import Loaded
-from thalweg.device.cpu.early_outputs import Deliver, EarlyOutput
+from thalweg.device.cpu.early_outputs import Deliver
 from thalweg.device.cpu.pool import Event, Pool, StepTable
 from thalweg.device.cpu.table_template import Entry, Jump, Signal, TableTemplate
 from thalweg.device.program_template import STREAM_BYTES
@@ -73,7 +73,7 @@ class Invocation:
         self.addresses = [0] * len(template.references)  # of variables, as bound to the words
         self.scalars = self._bind_scalars(template)
         self.deliver: Deliver | None = None  # takes the early outputs of the next call
-        self.early: list[EarlyOutput] = []
+        self.early: dict[int, Event] = {}  # by the numbers of early outputs, in order
         #: of the variables that packed factors depend on: in this call, and when last packed
         self.versions: Sequence[int] = ()
         self.packed_versions: Sequence[int] | None = None
@@ -103,8 +103,8 @@ class Invocation:
     ) -> Entry | Jump:
         """The entry of the step table for one of the template."""
         if isinstance(item, Signal):
-            self.early.append(EarlyOutput(item.output, Event(pool)))
-            return self.early[-1].event.entry
+            event = self.early[item.output] = Event(pool)
+            return event.entry
         if isinstance(item, Jump):
             return item._replace(decides=int(self.bases[item.base]) + item.decides)
         arguments = self.first_word + 8 * item.arguments

@@ -32,14 +32,11 @@ def prepacked_launches(
         if len(code.functions) != _PHASES or code.scratch > bytes_left:
             continue
         sources = _factor_buffers(launch, kernel)
-        if sources is not None and all(b in variables or _is_constant(b) for b in sources):
+        fixed = [b in variables or b.kind is BufferKind.CONSTANT for b in sources or ()]
+        if sources is not None and all(fixed):
             prepacked[number] = frozenset(variables[b] for b in sources if b in variables)
             bytes_left -= code.scratch
     return prepacked
-
-
-def _is_constant(buffer: Buffer) -> bool:
-    return buffer.kind is BufferKind.CONSTANT
 
 
 def _unwritten_variables(lowered: Lowered) -> dict[Buffer, int]:

@@ -137,10 +137,6 @@ class Program(DeviceProgram[Invocation, "Call"]):
         for row, (node, known) in enumerate(self.streams):
             invocation.streams[row] = node.op.stream(context.at(node), *known)
 
-    def _set_versions(self, invocation: Invocation, versions: Sequence[int]) -> None:
-        """Set the versions of the variables that packed factors depend on."""
-        invocation.versions = versions
-
     # Arrays
 
     def _bind_inputs(self, words: Any, values: Sequence[Any]) -> list[Array]:

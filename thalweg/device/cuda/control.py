@@ -228,7 +228,7 @@ class CudaControlStep(ControlStep["_Invocation"]):
 class _Invocation:
     """A program with memory of its own: what one call in flight needs."""
 
-    early, deliver = (), None
+    versions, early, deliver = (), (), None
 
     def __init__(self, step: CudaControlStep, use: Use[VariableCell]) -> None:
         self._step, memory = step, step.memory

@@ -59,7 +59,7 @@ class Timed(NamedTuple):
 class Invocation:
     """A program with memory of its own."""
 
-    early, deliver = (), None
+    versions, early, deliver = (), (), None
 
     def __init__(
         self,
