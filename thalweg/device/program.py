@@ -104,11 +104,12 @@ class NativeProgram(ABC, Generic[InvocationT]):
             invocation.deliver = deliver
         try:
             if not cells:
-                results = self._run(invocation, context, values, cells)
-            elif self.registers_use:
-                results = self._run_registered(invocation, context, values, cells)
+                results = self._run(invocation, context, values)
             else:
-                results = self._run_borrowing(invocation, context, values, cells)
+                invocation.use.cells = cells
+                run = self._run_registered if self.registers_use else self._run_borrowing
+                results = run(invocation, context, values)
+                invocation.use.cells = ()
         except BaseException:
             invocation.close()  # a signal or a cancellation may have stopped the call
             raise
@@ -121,11 +122,7 @@ class NativeProgram(ABC, Generic[InvocationT]):
 
     @abstractmethod
     def _run(
-        self,
-        invocation: InvocationT,
-        context: Any,
-        values: Sequence[Any],
-        cells: Sequence[VariableCell],
+        self, invocation: InvocationT, context: Any, values: Sequence[Any]
     ) -> list[Any] | None:
         """Run a call whose variables are bound."""
 
@@ -134,49 +131,40 @@ class NativeProgram(ABC, Generic[InvocationT]):
         return Use[VariableCell]((), self.written, self.exclusive)
 
     def _run_registered(
-        self,
-        invocation: InvocationT,
-        context: Any,
-        values: Sequence[Any],
-        cells: Sequence[VariableCell],
+        self, invocation: InvocationT, context: Any, values: Sequence[Any]
     ) -> list[Any] | None:
         """Run, registered with `USES`: other steps may use the same variables."""
         use, uses = invocation.use, USES.uses
-        use.cells = cells
         try:
             uses.append(use)
             if uses[0] is not use:
                 USES.wait(use, context.cancellation)
-            return self._run_borrowing(invocation, context, values, cells)
+            return self._run_borrowing(invocation, context, values)
         finally:
             uses.remove(use)
-            use.cells = use.buffers = ()
+            use.buffers = ()
             if USES.waiting:
                 USES.wake()
 
     def _run_borrowing(
-        self,
-        invocation: InvocationT,
-        context: Any,
-        values: Sequence[Any],
-        cells: Sequence[VariableCell],
+        self, invocation: InvocationT, context: Any, values: Sequence[Any]
     ) -> list[Any] | None:
-        first: FirstValues = {}
+        cells = invocation.use.cells
         if self.written:
             with USES.mutex:
                 borrowed = [cell.buffer for cell in cells]
-                is_bound = self._borrow(invocation, cells, borrowed, first)
+                first = self._borrow(invocation, borrowed)
                 invocation.use.buffers = borrowed
         else:  # the list keeps the buffers alive
             borrowed = [cells[0].buffer] if len(cells) == 1 else [cell.buffer for cell in cells]
-            is_bound = self._borrow(invocation, cells, borrowed, first)
-        if not is_bound:
+            first = self._borrow(invocation, borrowed)
+        if first is None:
             return None
         if self.packed_references:
             packed = [cast("Buffer", borrowed[n]) for n in self.packed_references]
             invocation.versions = [buffer.version for buffer in packed]
         try:
-            results = self._run(invocation, context, values, cells)
+            results = self._run(invocation, context, values)
         finally:
             if self.written:
                 buffers = cast("list[Buffer]", borrowed)
@@ -186,42 +174,32 @@ class NativeProgram(ABC, Generic[InvocationT]):
                 cell.buffer = buffer
         return results
 
-    def _borrow(
-        self,
-        invocation: InvocationT,
-        cells: Sequence[VariableCell],
-        borrowed: list[Buffer | None],
-        first: FirstValues,
-    ) -> bool:
-        """Bind the variables' buffers; False if one has no value or another shape.
-
-        Replaces in `borrowed` the buffers that are allocated (also noted in `first`) or copied.
-        """
+    def _borrow(self, invocation: InvocationT, borrowed: list[Buffer | None]) -> FirstValues | None:
+        """Bind the variables' buffers; those allocated, or None if a variable has no value or
+        another shape. Replaces in `borrowed` the buffers that are allocated or copied."""
+        first: FirstValues = {}
         addresses = invocation.addresses
         for number, (_, shape, written, may_initialize, _) in enumerate(self.references):
             buffer = borrowed[number]
             if buffer is None or buffer.shape != shape:
                 if not may_initialize:
-                    return False
-                cell = cells[number]
+                    return None
+                cell = invocation.use.cells[number]
                 if cell not in first:  # two references may be of one variable
                     first[cell] = cell.allocate(shape)
                 buffer = borrowed[number] = first[cell]
             elif written and buffer.leases:
-                buffer = self._copy_on_write(invocation, cells, borrowed, number)
+                buffer = self._copy_on_write(invocation, borrowed, number)
             if buffer.address != addresses[number]:
                 addresses[number] = buffer.address
                 self._bind_variable(invocation, number, buffer.address)
-        return True
+        return first
 
     def _copy_on_write(
-        self,
-        invocation: InvocationT,
-        cells: Sequence[VariableCell],
-        borrowed: list[Buffer | None],
-        number: int,
+        self, invocation: InvocationT, borrowed: list[Buffer | None], number: int
     ) -> Buffer:
         """Copy a leased buffer, and bind the copy to all references of its variable."""
+        cells = invocation.use.cells
         buffer = cells[number].copy_on_write()
         for other, cell in enumerate(cells):
             if cell is cells[number]:

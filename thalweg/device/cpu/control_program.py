@@ -24,7 +24,6 @@ from thalweg.device.program import FirstValues
 from thalweg.lower.control.program import BufferView
 from thalweg.ops.core.buffer import Buffer as OwnedBuffer
 from thalweg.ops.core.buffer import HostBuffer
-from thalweg.ops.core.context import VariableCell
 from thalweg.ops.state.variable_uses import USES
 
 Array = NDArray[Any]
@@ -43,18 +42,12 @@ class CpuControlStep(ControlStep[Invocation]):
     def _invocation(self) -> Invocation:
         return Invocation(self.template, self.loaded, self.pool, self._new_use())
 
-    def _run(
-        self,
-        invocation: Invocation,
-        context: Any,
-        values: Sequence[Any],
-        cells: Sequence[VariableCell],
-    ) -> list[Any] | None:
+    def _run(self, invocation: Invocation, context: Any, values: Sequence[Any]) -> list[Any] | None:
         arrays = self._bind_inputs(invocation, values)
         if arrays is None:
             return None
         results = self._bind_results(invocation, values, context)
-        written = [cells[number].borrow() for number in self.written]
+        written = [invocation.use.cells[number].borrow() for number in self.written]
         snapshots = [(b, b.snapshot()) for b in written] if self.template.checks else []
         invocation.fault[0] = 0
         fault = invocation.table.run()
@@ -80,21 +73,17 @@ class CpuControlStep(ControlStep[Invocation]):
         USES.requeue(use, context.cancellation)
         with USES.mutex:
             borrowed = [cell.buffer for cell in use.cells]
-            if not self._borrow(invocation, use.cells, borrowed, {}):
+            if self._borrow(invocation, borrowed) is None:
                 message = "A variable of a running loop lost its value."
                 raise errors.AbortedError(None, None, message)
             buffers[:] = borrowed
             use.buffers = buffers
 
     def _borrow(
-        self,
-        invocation: Invocation,
-        cells: Sequence[VariableCell],
-        borrowed: list[OwnedBuffer | None],
-        first: FirstValues,
-    ) -> bool:
+        self, invocation: Invocation, borrowed: list[OwnedBuffer | None]
+    ) -> FirstValues | None:
         on_host = all(isinstance(buffer, HostBuffer) for buffer in borrowed)
-        return on_host and super()._borrow(invocation, cells, borrowed, first)
+        return super()._borrow(invocation, borrowed) if on_host else None
 
     def _bind_inputs(self, invocation: Invocation, values: Sequence[Any]) -> list[Any] | None:
         """Bind the inputs; the arrays, which must live until the call ends. None if one does not

@@ -89,16 +89,10 @@ class Program(DeviceProgram[Invocation, "Call"]):
     def _invocation(self) -> Invocation:
         return Invocation(self.template, self.loaded, self.pool, self._new_use())
 
-    def _run(
-        self,
-        invocation: Invocation,
-        context: Any,
-        values: Sequence[Any],
-        cells: Sequence[VariableCell],
-    ) -> list[Any] | None:
+    def _run(self, invocation: Invocation, context: Any, values: Sequence[Any]) -> list[Any] | None:
         words = invocation.words
         converted = self._bind_inputs(words, values) if self.inputs else None
-        results = self._bind_outputs(words, cells)
+        results = self._bind_outputs(words, invocation.use.cells)
         if self.streams:
             self._reserve_streams(invocation, context)
         if self._prepacked:

@@ -108,11 +108,7 @@ class CudaControlStep(ControlStep["_Invocation"]):
         return _Invocation(self, self._new_use())
 
     def _run(
-        self,
-        invocation: _Invocation,
-        context: Any,
-        values: Sequence[Any],
-        cells: Sequence[VariableCell],
+        self, invocation: _Invocation, context: Any, values: Sequence[Any]
     ) -> list[Any] | None:
         if not self._bind_inputs(invocation, values):
             invocation.keep_alive.clear()
@@ -170,15 +166,9 @@ class CudaControlStep(ControlStep["_Invocation"]):
     def _is_on_device(self, value: Any) -> bool:
         return isinstance(value, DeviceBuffer) and value.device == self._shared.name
 
-    def _borrow(
-        self,
-        invocation: _Invocation,
-        cells: Sequence[VariableCell],
-        borrowed: list[Buffer | None],
-        first: FirstValues,
-    ) -> bool:
+    def _borrow(self, invocation: _Invocation, borrowed: list[Buffer | None]) -> FirstValues | None:
         on_device = all(map(self._is_on_device, borrowed))
-        return on_device and super()._borrow(invocation, cells, borrowed, first)
+        return super()._borrow(invocation, borrowed) if on_device else None
 
     def _bind_variable(self, invocation: _Invocation, number: int, address: int) -> None:
         invocation.bind(self.variables[number], address)

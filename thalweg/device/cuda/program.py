@@ -160,18 +160,12 @@ class CudaProgram(DeviceProgram[Invocation, CudaCall]):
 
     # A call
 
-    def _run(
-        self,
-        invocation: Invocation,
-        context: Any,
-        values: Sequence[Any],
-        cells: Sequence[VariableCell],
-    ) -> list[Any] | None:
+    def _run(self, invocation: Invocation, context: Any, values: Sequence[Any]) -> list[Any] | None:
         if self.inputs:
             self._bind_inputs(invocation, values)
         results: list[Any] = [None] * len(self.outputs)
         for number, reference in self._returned_cells:
-            results[number] = cells[reference]
+            results[number] = invocation.use.cells[reference]
         if invocation.large_results:
             self._bind_outputs(invocation, results)
         if self.streams:
@@ -245,23 +239,19 @@ class CudaProgram(DeviceProgram[Invocation, CudaCall]):
 
     # Variables
 
-    def _borrow(
-        self,
-        invocation: Invocation,
-        cells: Sequence[VariableCell],
-        borrowed: list[Buffer | None],
-        first: FirstValues,
-    ) -> bool:
+    def _borrow(self, invocation: Invocation, borrowed: list[Buffer | None]) -> FirstValues | None:
         if borrowed == invocation.borrowed:  # the very buffers of the call before
-            return True
+            return {}
         if any(buffer is not None and not self._is_on_device(buffer) for buffer in borrowed):
-            return False  # a variable of the host: the reference kernels read and write it
-        if not super()._borrow(invocation, cells, borrowed, first):
-            return False
+            return None  # a variable of the host: the reference kernels read and write it
+        first = super()._borrow(invocation, borrowed)
+        if first is None:
+            return None
+        cells = invocation.use.cells
         invocation.borrowed = () if first else list(borrowed)
         if len(set(map(id, cells))) < len(cells):  # one has two names
             invocation.serialize()
-        return True
+        return first
 
     def _is_on_device(self, buffer: Buffer) -> bool:
         return isinstance(buffer, DeviceBuffer) and buffer.device == self._shared.name
@@ -303,14 +293,8 @@ class TimedCudaProgram(CudaProgram):
         """Memory and graphs for a call, with events around kernels, which run one by one."""
         return super()._invocation(is_timed=True)
 
-    def _run(
-        self,
-        invocation: Invocation,
-        context: Any,
-        values: Sequence[Any],
-        cells: Sequence[VariableCell],
-    ) -> list[Any] | None:
-        results = super()._run(invocation, context, values, cells)
+    def _run(self, invocation: Invocation, context: Any, values: Sequence[Any]) -> list[Any] | None:
+        results = super()._run(invocation, context, values)
         self._events = invocation.timed
         return results
 
