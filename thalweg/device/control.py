@@ -18,7 +18,6 @@ from thalweg.control.lists import ListValue
 from thalweg.device.control_inputs import list_levels
 from thalweg.device.program import InvocationT, NativeProgram
 from thalweg.device.program_template import Reference, Words
-from thalweg.graph.analysis.node_effects import locks_updates
 from thalweg.lower.control.program import (
     LISTS,
     Binding,
@@ -29,7 +28,6 @@ from thalweg.lower.control.program import (
     ListBuffer,
     Storage,
 )
-from thalweg.lower.specialise import ControlRegion
 from thalweg.ops.core.buffer import Buffer
 from thalweg.ops.random.philox import Philox
 from thalweg.ops.random.random import Random
@@ -54,14 +52,13 @@ class ControlStep(NativeProgram[InvocationT]):
     def __init__(
         self,
         interface: ControlInterface,
-        list_capacity: int,
         views: Iterable[BufferView],
         references: Sequence[Reference],
     ) -> None:
         """`views`: the memory that its parts share; `references`: the variables among it."""
         super().__init__(references)
         self.registers_use = True  # its iterations may read a variable again and again
-        self.interface, self._list_capacity = interface, list_capacity
+        self.interface = interface
         outputs = [view for view in interface.outputs if isinstance(view, BufferView)]
         self.views = list(dict.fromkeys([*views, *outputs]))
         self.inputs = [view for view in self.views if view.where is Storage.INPUT]
@@ -136,7 +133,7 @@ class ControlStep(NativeProgram[InvocationT]):
         """Raise `CapacityExceeded` if a stopped program has used up that of traces or lists."""
         growing = [rows.writes for rows in self.interface.lists.values() if rows.grows]
         is_full = [results[v][-1] > 0 for v in growing if v is not None and v in results]
-        exceeded = {LISTS: self._list_capacity} if any(is_full) else {}
+        exceeded = {LISTS: self.interface.list_capacity} if any(is_full) else {}
         for number, count in enumerate(self.interface.counts):
             if results[count.view] >= count.capacity:
                 exceeded[number] = count.capacity
@@ -192,13 +189,11 @@ class ControlStep(NativeProgram[InvocationT]):
         return ListValue.of_stacked(rows, dtype=output.dtype)
 
 
-def references_of(
-    unit: ControlRegion, program: ControlProgram, words: Mapping[BufferView, Words]
-) -> list[Reference]:
+def references_of(program: ControlProgram, words: Mapping[BufferView, Words]) -> list[Reference]:
     """The variables among the views that words point to."""
-    written, locks = program.written_views(), locks_updates(unit.node)
+    written = program.written_views()
     variables = [view for view in words if view.where is Storage.VARIABLE]
-    return [Reference(words[v], v.shape, v in written, False, locks) for v in variables]
+    return [Reference(words[v], v.shape, v in written, False, program.locks) for v in variables]
 
 
 def input_rows(value: ListValue, view: BufferView, is_host: bool) -> Any:

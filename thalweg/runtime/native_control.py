@@ -22,7 +22,7 @@ from thalweg.device.control_inputs import (
     value_key,
 )
 from thalweg.device.device import Device
-from thalweg.lower.control.program import LISTS, Binding, Capacity
+from thalweg.lower.control.program import Binding, Capacity
 from thalweg.lower.specialise import ControlRegion, NotCompiled
 from thalweg.platform.caches import Bounded
 from thalweg.platform.collector import gc_paused
@@ -101,7 +101,7 @@ class NativeControl:
         target = self._device.target
         program = builder.lower_control(self._unit, inputs, capacity, target, cached_lower)
         kernels = self._cache.specialized(program.launches)
-        step = self._device.load_control(self._unit, program, kernels, capacity.of(LISTS))
+        step = self._device.load_control(program, kernels)
         if step.template is not None:
             self._cache.store(step.template)
         return step

@@ -36,7 +36,6 @@ from thalweg.lower.dynamic_shapes import SpecializedKernel
 from thalweg.lower.memory.arena import rounded
 from thalweg.lower.memory.barriers import work_of
 from thalweg.lower.memory.buffers import Buffer, BufferKind
-from thalweg.lower.specialise import ControlRegion
 
 if TYPE_CHECKING:
     from thalweg.device.cpu.device import CpuDevice
@@ -49,11 +48,7 @@ _NO_CODE = Loaded((), 0)
 
 
 def make_control_step(
-    unit: ControlRegion,
-    program: ControlProgram,
-    kernels: Sequence[SpecializedKernel],
-    list_capacity: int,
-    device: CpuDevice,
+    program: ControlProgram, kernels: Sequence[SpecializedKernel], device: CpuDevice
 ) -> CpuControlStep:
     """The program of a control node, lowered for the target of a device."""
     target = device.target
@@ -65,7 +60,7 @@ def make_control_step(
     template = ControlTemplate(
         **layout.fields(loaded),
         arena=frame,
-        references=references_of(unit, program, layout.views),
+        references=references_of(program, layout.views),
         streams=(),
         inputs=(),
         outputs=(),
@@ -76,7 +71,6 @@ def make_control_step(
         interface=program.interface,
         views=layout.views,
         checks=any(part.lowered.checked for part in program.parts),
-        list_capacity=list_capacity,
     )
     return CpuControlStep(template, list(loaded.values()), device.pool)
 

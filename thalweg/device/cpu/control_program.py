@@ -33,8 +33,7 @@ class CpuControlStep(ControlStep[Invocation]):
     """A control node, compiled for one set of shapes, that the threads of a pool run."""
 
     def __init__(self, template: ControlTemplate, loaded: Sequence[Loaded], pool: Pool) -> None:
-        references, capacity = template.references, template.list_capacity
-        super().__init__(template.interface, capacity, template.views, references)
+        super().__init__(template.interface, template.views, template.references)
         self.template, self.loaded, self.pool = template, loaded, pool
 
     # Calls

@@ -22,7 +22,7 @@ from thalweg.device.cpu.program import Program
 from thalweg.device.cpu.table_template import ControlTemplate, TableTemplate
 from thalweg.device.device import Device
 from thalweg.device.program import Listing
-from thalweg.lower.specialise import ControlRegion, Region
+from thalweg.lower.specialise import Region
 from thalweg.ops.core.buffer import HostBuffer
 from thalweg.platform.caches import memoized
 
@@ -96,15 +96,11 @@ class CpuDevice(Device):
         return Program(template, kernels, region, listing, self.pool)
 
     def load_control(
-        self,
-        unit: ControlRegion,
-        program: ControlProgram,
-        kernels: Sequence[SpecializedKernel],
-        list_capacity: int,
+        self, program: ControlProgram, kernels: Sequence[SpecializedKernel]
     ) -> CpuControlStep:
         """The native program of a conditional or a loop on this device's threads."""
         compiler = importlib.import_module("thalweg.device.cpu.control_loading")  # likewise
-        return compiler.make_control_step(unit, program, kernels, list_capacity, self)
+        return compiler.make_control_step(program, kernels, self)
 
     def restore_control(
         self, template: ControlTemplate, kernels: Sequence[Loaded]

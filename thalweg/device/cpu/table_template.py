@@ -77,4 +77,3 @@ class ControlTemplate(TableTemplate):
     interface: ControlInterface
     views: Mapping[BufferView, Words]  # with the words that point to them
     checks: bool  # whether native code may give up
-    list_capacity: int

@@ -27,7 +27,6 @@ from thalweg.device.program import FirstValues
 from thalweg.lower.control.program import BufferView, ControlProgram, Storage
 from thalweg.lower.dynamic_shapes import SpecializedKernel
 from thalweg.lower.memory.arena import rounded
-from thalweg.lower.specialise import ControlRegion
 from thalweg.ops.core.buffer import Buffer
 from thalweg.ops.core.context import VariableCell
 from thalweg.ops.state.variable_uses import Use
@@ -47,14 +46,12 @@ class CudaControlStep(ControlStep["_Invocation"]):
         self,
         shared: DeviceMemory,
         cache: Kernels,
-        unit: ControlRegion,
         program: ControlProgram,
         kernels: Sequence[SpecializedKernel],
-        list_capacity: int,
     ) -> None:
         views = program.views()
-        references = references_of(unit, program, dict.fromkeys(views, ()))
-        super().__init__(program.interface, list_capacity, views, references)
+        references = references_of(program, dict.fromkeys(views, ()))
+        super().__init__(program.interface, views, references)
         self._shared = shared
         self.memory: Memory = self._shared.memory
         self.items = program.items
