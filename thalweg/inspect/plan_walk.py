@@ -116,16 +116,12 @@ class _ShapeWalk:
             elif is_variable(node):
                 context = Context(node, self.resources, Cancellation())
                 self.cells[node.outputs[0]] = node.op.kernel(context)
-            elif isinstance(node.op, Const):
-                self.shapes.update(_inferred(node, self.shapes))
             else:
-                units.append(self._host_op(instruction))
+                self.shapes.update(_inferred(node, self.shapes))
+                if not isinstance(node.op, Const):
+                    reason = self.reasons.get(node) or host_reason(node)
+                    units.append(HostOp(node, reason, instruction.nodes[1:]))
         return units
-
-    def _host_op(self, instruction: Instruction) -> HostOp:
-        node, *joined = instruction.nodes
-        self.shapes.update(_inferred(node, self.shapes))
-        return HostOp(node, self.reasons.get(node) or host_reason(node), tuple(joined))
 
     def _region(self, compiled: Executable) -> list[PlannedUnit]:
         region, compilation = compiled.region, None
