@@ -102,34 +102,28 @@ class Layout:
         self.arena = arena  # of the calls that are added next
         self._streams = {buffer: number for number, buffer in enumerate(streams)}
         self._constants: dict[Any, int] = {}
-        self.words: list[int] = []
-        self.bases: list[int] = []
+        self.words: list[tuple[int, int]] = []  # the base of each, and the offset from it
         self.words_of: dict[Buffer, list[tuple[int, int]]] = {}  # the words that point to a buffer
 
     def fields(self, kernels: Mapping[str, Any]) -> dict[str, Any]:
         """Of a template: its loaded kernels by name, and the words of all calls that were added."""
+        bases, words = np.array(self.words or [(ABSOLUTE, 0)], np.int64).T.copy()
         return {
             "kernels": tuple(KernelLayout.of(name, kernel) for name, kernel in kernels.items()),
-            "words": np.array(self.words or [0], np.int64),
-            "bases": np.array(self.bases or [0], np.int64),
+            "words": words,
+            "bases": bases,
             "constants": [np.require(b.source, requirements=["C", "A"]) for b in self._constants],
         }
 
     def add(self, launch: Launch, scratch: int, sizes: Sequence[int]) -> None:
         """Append the words of a call: the fault word, its buffers, its scratch, its run-time
         sizes."""
-        self._put(FAULT, 0)
+        self.words.append((FAULT, 0))
         for buffer, start in zip(launch.buffers, launch.starts, strict=True):
             shift = start * np.dtype(buffer.dtype).itemsize
             self.words_of.setdefault(buffer, []).append((len(self.words), shift))
-            self._put(*self.address(buffer, shift))
-        self._put(ARENA, scratch)
-        for size in sizes:
-            self._put(ABSOLUTE, size)
-
-    def _put(self, base: int, word: int) -> None:
-        self.bases.append(base)
-        self.words.append(word)
+            self.words.append(self.address(buffer, shift))
+        self.words += [(ARENA, scratch), *((ABSOLUTE, size) for size in sizes)]
 
     def constant(self, source: Any) -> int:
         """The base of a constant, a buffer or view with an array as its `source`."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from math import inf
 from typing import TYPE_CHECKING, Any, cast
 
@@ -124,17 +125,14 @@ def _work(part: Part, target: CpuTarget) -> float:
 
 def _loop_conditions(program: ControlProgram) -> dict[Part, BufferView]:
     """The small parts that are the whole iteration of a loop, and the loop's condition."""
-    conditions: dict[Part, BufferView] = {}
-    for item in program.walk():
-        match item:
-            case Loop(truth=truth, body=[Part() as part]):
-                launches = part.lowered.launches
-                is_small = len(launches) <= _MAX_ITERATION_KERNELS
-                if is_small and all(isinstance(launch.kernel, Loops) for launch in launches):
-                    conditions[part] = truth
-            case _:
-                pass
-    return conditions
+    loops = [item for item in program.walk() if isinstance(item, Loop) and len(item.body) == 1]
+    bodies = [(loop.body[0], loop.truth) for loop in loops]
+    return {part: truth for part, truth in bodies if isinstance(part, Part) and _is_small(part)}
+
+
+def _is_small(part: Part) -> bool:
+    kernels = [launch.kernel for launch in part.lowered.launches]
+    return len(kernels) <= _MAX_ITERATION_KERNELS and all(isinstance(k, Loops) for k in kernels)
 
 
 def _iteration(
@@ -178,13 +176,10 @@ def _frame(
     """The offsets of the views in the frame, and its size. The temporaries, whose memory the parts
     share, come first."""
     temporary = max((listing.arena.size for listing in listings.values()), default=0)
-    end = rounded(temporary, alignment)
-    offsets: dict[BufferView, int] = {}
-    for view in program.views():
-        if view.where is Storage.OWN:
-            offsets[view] = end
-            end += rounded(view.bytes, alignment)
-    return offsets, end
+    own = [view for view in program.views() if view.where is Storage.OWN]
+    sizes = [rounded(view.bytes, alignment) for view in own]
+    *offsets, end = accumulate(sizes, initial=rounded(temporary, alignment))
+    return dict(zip(own, offsets, strict=True)), end
 
 
 def _table(
