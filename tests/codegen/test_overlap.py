@@ -15,7 +15,7 @@ from thalweg.codegen import cache
 from thalweg.codegen.cache import Kernels, Loaded
 from thalweg.codegen.llvm.emitted import Request
 from thalweg.codegen.machine import CpuTarget
-from thalweg.device.cpu.pool import Entry, Pool, StepTable, default_pool
+from thalweg.device.cpu.pool import Entry, StepTable, default_pool
 from thalweg.ir.dynamic import Dynamic
 from thalweg.ir.kernel import Argument, Kernel
 from thalweg.platform.disk_cache import disk_of_environment
@@ -65,17 +65,17 @@ def test_what_a_kernel_writes_is_in_no_other_buffer_of_it(
     monkeypatch.setitem(cache._process, "kernels", known := Known())
     # A program that is found names its kernels only.
     monkeypatch.setattr(program_cache, "shared_disk", lambda: None)
-    run = Pool.run
+    run = StepTable.run
 
-    def watched(self: Pool, program: StepTable) -> int:
-        for entry in program.entries:
+    def watched(self: StepTable) -> int:
+        for entry in self.entries:
             kernel = known.at.get(entry.function) if isinstance(entry, Entry) else None
             if kernel is not None and hasattr(kernel, "arguments"):
                 assert overlaps(entry, kernel) == []
                 seen.append(entry)
-        return run(self, program)
+        return run(self)
 
-    monkeypatch.setattr(Pool, "run", watched)
+    monkeypatch.setattr(StepTable, "run", watched)
     with tf.Graph().as_default(), tf.Session() as session:
         fetches, feeds = STEPS[name]()
         session.run(tf.global_variables_initializer())

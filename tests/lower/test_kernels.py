@@ -204,7 +204,9 @@ def test_adam_is_part_of_the_gradients_product() -> None:
         loss = tf.reduce_mean(tf.matmul(given(64, 100), w) * given(64, 50))
         step = native(tf.train.AdamOptimizer(0.1).minimize(loss))
         updates = [
-            call.launch for call in step.calls if isinstance(call.launch.kernel, Contraction)
+            call.launch
+            for call in step.listing.calls
+            if isinstance(call.launch.kernel, Contraction)
         ]
         (update,) = [u for u in updates if any(b.kind is BufferKind.VARIABLE for b in u.written)]
         assert (
@@ -245,7 +247,7 @@ def test_long_reductions_are_cut_into_parts_that_do_not_depend_on_threads() -> N
 
 
 def parts_of(step: Any) -> Any:
-    kernel = step.calls[0].launch.kernel
+    kernel = step.listing.calls[0].launch.kernel
     return kernel.variables
 
 

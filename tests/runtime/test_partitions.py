@@ -322,9 +322,9 @@ def test_a_value_leaves_as_soon_as_it_is_made():
     with session() as opened:
         explained = opened.plan([late, there], {x: given})
         assert "sends    early:0 after kernel 2 of 4" in str(explained)
-        (program,) = [p for p in programs_of(explained.plan) if len(p.template.calls) == 4]
+        (program,) = [p for p in programs_of(explained.plan) if len(p.listing.calls) == 4]
         invocation = program._invocation()
-        ((_, event),), entries = invocation.early, invocation.table.entries
+        (event,), entries = invocation.early.values(), invocation.table.entries
         assert event.entry in entries[:-1]
         for _ in range(20):
             values = opened.run([late, there], {x: given})

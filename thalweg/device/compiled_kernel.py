@@ -7,21 +7,20 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
-from typing import Self
 
 from thalweg.device.program import AnyProgram
-from thalweg.device.tuning import Tuned, iterations_of
-from thalweg.graph.node import Node
+from thalweg.device.tuning import Subject, iterations_of
+from thalweg.graph.node import Node, reached
 from thalweg.ir.expr import Reduce, Variable
 from thalweg.ir.kernel import Contraction, Kernel, Loops
 from thalweg.ir.rewrite import walk
 from thalweg.ir.text.printer import kernel_text
 from thalweg.lower.dynamic_shapes import SpecializedKernel
 from thalweg.lower.flops_bytes import flops_bytes
-from thalweg.lower.lowered import Launch, Lowered
+from thalweg.lower.lowered import Launch
 
 #: Ops that compute nothing: the name of a kernel leaves them out.
 _UNNAMED = {"Const", "ExpandDims", "Identity", "NoOp", "Reshape", "Squeeze", "StopGradient"}
@@ -132,39 +131,31 @@ class CompiledKernel(ABC):
     def arithmetic_limit(self) -> float:
         """The peak rate of its arithmetic, in operations per second; 0 if unknown."""
 
-    @classmethod
+    @property
     @abstractmethod
-    def tune(cls, named: Sequence[tuple[str, Self]], budget: float) -> list[Tuned]:
-        """Measure schedules for contractions of this device for `budget` seconds and store the
-        best."""
+    def subject(self) -> Subject:
+        """The kernel, a contraction, as one to tune."""
 
     def __repr__(self) -> str:
         return f"<{self.name}: {self.kind} {self.space}>"
 
 
 def kernels_of(program: AnyProgram) -> list[CompiledKernel]:
-    """The kernels of a program, in order, with the nodes that were inlined into them."""
-    lowered, kernels = program.lowered, program.compiled_kernels()
+    """The kernels of a program, in order, with the nodes that were inlined into them: those have no
+    buffer, value or launch."""
+    lowered, kernels = program.listing.lowered, program.compiled_kernels()
     launched = {node for kernel in kernels for node in kernel.launch.nodes}
+    inlinable = set(lowered.spec.region.nodes) - launched
+    stored = lowered.buffers.keys() | lowered.spec.values.keys()
+
+    def inlined(node: Node) -> list[Node]:
+        return [t.op for t in node.inputs if t.op in inlinable and t not in stored]
+
     for kernel in kernels:
         if kernel.kind != "check":
-            kernel.nodes = _with_inlined(kernel.launch, lowered, launched)
+            nodes = reached(kernel.launch.nodes, inlined)
+            kernel.nodes = tuple(sorted(nodes, key=lambda node: node.index))
     return kernels
-
-
-def _with_inlined(launch: Launch, lowered: Lowered, launched: Collection[Node]) -> tuple[Node, ...]:
-    """The nodes of a launch, and those inlined into it: they have no buffer, value or launch."""
-    nodes = set(launch.nodes)
-    inlinable = set(lowered.spec.region.nodes).difference(launched)
-    pending = list(launch.nodes)
-    while pending:
-        for tensor in pending.pop().inputs:
-            node = tensor.op
-            is_stored = tensor in lowered.buffers or tensor in lowered.spec.values
-            if not is_stored and node in inlinable and node not in nodes:
-                nodes.add(node)
-                pending.append(node)
-    return tuple(sorted(nodes, key=lambda node: node.index))
 
 
 def short_name(types: Iterable[str]) -> str:

@@ -7,63 +7,58 @@ program with more.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.control.lists import ListValue
 from thalweg.device.control_inputs import list_levels
+from thalweg.device.program import InvocationT, NativeProgram
+from thalweg.device.program_template import Reference, Words
 from thalweg.lower.control.program import (
     LISTS,
     Binding,
     BufferView,
     ControlInterface,
+    ControlProgram,
     Drawing,
     ListBuffer,
     Storage,
 )
 from thalweg.ops.core.buffer import Buffer
-from thalweg.ops.core.context import VariableCell
 from thalweg.ops.random.philox import Philox
 from thalweg.ops.random.random import Random
-from thalweg.ops.state.variable_uses import USES, Use
 
 Array = NDArray[Any]
 Results = Mapping[BufferView, Any]  # arrays, or buffers of the device
 
 
-class CapacityExceeded(NamedTuple):
+class CapacityExceeded(Exception):
     """Loops needed more iterations than their traces have capacity for."""
 
-    capacities: dict[int, int]  # the capacity that was too small, by the number of the loop
+    def __init__(self, capacities: Mapping[int, int]) -> None:
+        super().__init__(capacities)
+        self.capacities = capacities  # those that were too small, by the number of the loop
 
 
-class Invocation(Protocol):
-    """The state of one call in flight."""
-
-    use: Use[VariableCell]
-
-
-InvocationT = TypeVar("InvocationT", bound=Invocation)
-
-
-class ControlStep(ABC, Generic[InvocationT]):
+class ControlStep(NativeProgram[InvocationT]):
     """A control node, compiled for one set of shapes. Converts between values and its memory."""
 
-    changed: Sequence[int]  # the indices of the variables that it writes
-
-    #: What the program cache stores of it; None if it cannot be stored.
-    template: Any = None
+    template = None  # unless it can be stored
 
     def __init__(
-        self, interface: ControlInterface, list_capacity: int, views: Iterable[BufferView]
+        self,
+        interface: ControlInterface,
+        views: Iterable[BufferView],
+        references: Sequence[Reference],
     ) -> None:
-        """`views`: the memory that its parts share."""
-        self.interface, self._list_capacity = interface, list_capacity
+        """`views`: the memory that its parts share; `references`: the variables among it."""
+        super().__init__(references)
+        self.registers_use = True  # its iterations may read a variable again and again
+        self.interface = interface
         outputs = [view for view in interface.outputs if isinstance(view, BufferView)]
         self.views = list(dict.fromkeys([*views, *outputs]))
         self.inputs = [view for view in self.views if view.where is Storage.INPUT]
@@ -72,47 +67,9 @@ class ControlStep(ABC, Generic[InvocationT]):
         # Iteration counters start at zero, and so do the starts of lists that are never written.
         self.zeroed = {view for view in self.results if not view.shape} | self.list_starts()
 
-    # Calls
-
-    def run_with_variables(
-        self, invocation: InvocationT, values: Sequence[Any], context: Any
-    ) -> Any:
-        """Run an invocation, registered as a use of the variables among its inputs."""
-        invocation.use.cells = [values[view.source] for view in self.variables]
-        try:
-            USES.begin(invocation.use, context.cancellation)
-            return self.run_bound(invocation, values, context) if self.borrow(invocation) else None
-        finally:
-            buffers = invocation.use.buffers
-            for written in [buffers[number] for number in self.changed if buffers]:
-                if written is not None:
-                    written.touch()
-            USES.end(invocation.use)
-
-    def borrow(self, invocation: InvocationT) -> bool:
-        """Bind the buffers of the variables; False if one does not fit the program."""
-        use = invocation.use
-        with USES.mutex:
-            for number in self.changed:
-                if use.cells[number].is_initialized:
-                    use.cells[number].copy_on_write()
-            buffers = use.buffers = [cell.buffer for cell in use.cells]
-            pairs = zip(self.variables, buffers, strict=True)
-            return all(self.bind_variable(invocation, view, buffer) for view, buffer in pairs)
-
-    @abstractmethod
-    def bind_variable(
-        self, invocation: InvocationT, view: BufferView, buffer: Buffer | None
-    ) -> bool:
-        """Bind the buffer of a variable; False if it is of another device or shape."""
-
-    @abstractmethod
-    def run_bound(self, invocation: InvocationT, values: Sequence[Any], context: Any) -> Any:
-        """Do what `run` does with an invocation whose inputs and variables are bound."""
-
-    @abstractmethod
-    def run(self, context: Any, values: Sequence[Any]) -> Any:
-        """The unit's outputs; None if the executor must run it; or `CapacityExceeded`."""
+    def run(self, context: Any, values: Sequence[Any]) -> list[Any] | None:
+        """The unit's outputs; None if the executor must run it. Raises `CapacityExceeded`."""
+        return self(context, values, [values[view.source] for view in self.variables])
 
     # Views
 
@@ -172,15 +129,16 @@ class ControlStep(ABC, Generic[InvocationT]):
 
     # The end of a call
 
-    def exceeded_capacities(self, results: Results) -> dict[int, int]:
-        """The capacities that a stopped program has used up: of traces, or of growing lists."""
+    def check_capacities(self, results: Results) -> None:
+        """Raise `CapacityExceeded` if a stopped program has used up that of traces or lists."""
         growing = [rows.writes for rows in self.interface.lists.values() if rows.grows]
         is_full = [results[v][-1] > 0 for v in growing if v is not None and v in results]
-        exceeded = {LISTS: self._list_capacity} if any(is_full) else {}
+        exceeded = {LISTS: self.interface.list_capacity} if any(is_full) else {}
         for number, count in enumerate(self.interface.counts):
             if results[count.view] >= count.capacity:
                 exceeded[number] = count.capacity
-        return exceeded
+        if exceeded:
+            raise CapacityExceeded(exceeded)
 
     def accessed_once(self, results: Results) -> bool:
         """Whether no row was written or read twice, of lists that allow one access only."""
@@ -229,6 +187,13 @@ class ControlStep(ABC, Generic[InvocationT]):
         else:
             rows = results[output.view]
         return ListValue.of_stacked(rows, dtype=output.dtype)
+
+
+def references_of(program: ControlProgram, words: Mapping[BufferView, Words]) -> list[Reference]:
+    """The variables among the views that words point to."""
+    written = program.written_views()
+    variables = [view for view in words if view.where is Storage.VARIABLE]
+    return [Reference(words[v], v.shape, v in written, False, program.locks) for v in variables]
 
 
 def input_rows(value: ListValue, view: BufferView, is_host: bool) -> Any:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from thalweg.device.program_template import KernelLayout
 from thalweg.ir.target import Target
-from thalweg.lower.specialise import ControlRegion, Region
+from thalweg.lower.specialise import Region
 from thalweg.ops.core.buffer import Buffer
 
 if TYPE_CHECKING:
@@ -99,14 +99,10 @@ class Device(ABC):
 
     @abstractmethod
     def load_control(
-        self,
-        unit: ControlRegion,
-        program: ControlProgram,
-        kernels: Sequence[SpecializedKernel],
-        list_capacity: int,
+        self, program: ControlProgram, kernels: Sequence[SpecializedKernel]
     ) -> AnyControlStep:
         """The native program of a conditional or a loop. `kernels`: those of the launches of all
-        its parts, in order; `list_capacity`: of lists that grow."""
+        its parts, in order."""
 
     def restore_control(self, template: Any, kernels: Any) -> AnyControlStep:
         """The native program of a template from the program cache, with its loaded kernels."""

@@ -1,7 +1,7 @@
-"""The base class of programs, which borrows the buffers of variables for each call.
+"""The base classes of programs, which borrow the buffers of variables for each call.
 
 A call registers its use of variables, borrows their buffers, writes the addresses into the argument
-words of its invocation and runs it. A variable that the region initialises gets its buffer only
+words of its invocation and runs it. A variable that a region initialises gets its buffer only
 after the call has succeeded.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from thalweg.device.program_template import ProgramTemplate
+from thalweg.device.program_template import ProgramTemplate, Reference
 from thalweg.lower.specialise import Region
 from thalweg.ops.core.buffer import Buffer
 from thalweg.ops.core.context import VariableCell
@@ -35,18 +35,25 @@ FirstValues = dict[VariableCell, Buffer]
 Times = NDArray[np.int64]
 
 
-class Borrower(Protocol):
-    """The state of one call in flight that borrowing variables needs."""
+class AnyInvocation(Protocol):
+    """The state of one call in flight."""
 
     use: Use[VariableCell]
     addresses: list[int]  # the address of each variable that its argument words hold now
+    versions: Any  # those of the `packed_references` that the next call reads
+    early: Any  # the early outputs that the program signals
+    deliver: Any  # takes the early outputs of the next call
 
-    def bind(self, targets: Collection[tuple[int, int]], address: int) -> None:
-        """Store `address + shift` in the argument word of each target (word, shift)."""
+    def bind(self, targets: Any, address: int) -> None:
+        """Let what is bound to the targets be at an address."""
+        ...
+
+    def close(self) -> None:
+        """Free its memory, after a call that did not end."""
         ...
 
 
-InvocationT = TypeVar("InvocationT", bound=Borrower)
+InvocationT = TypeVar("InvocationT", bound=AnyInvocation)
 CallT = TypeVar("CallT")
 
 
@@ -60,33 +67,169 @@ class Listing(Generic[CallT]):
     arena: Arena
 
 
-class DeviceProgram(ABC, Generic[InvocationT, CallT]):
-    """A region, loaded for one set of shapes. Any number of threads may call it at once.
+class NativeProgram(ABC, Generic[InvocationT]):
+    """A region or a control node, loaded for one set of shapes. Any number of threads may call it
+    at once."""
 
-    Calls need nothing but the template, which the program cache stores; `listing` is called for
-    printing, profiling and tuning.
+    template: Any  # what the program cache stores of it
+    packed_references: Sequence[int] = ()  # variables whose packed values invocations cache
+    _idle: deque[InvocationT]  # invocations of calls that have ended
+
+    def __init__(self, references: Sequence[Reference]) -> None:
+        self.references = references
+        self.written = [n for n, reference in enumerate(references) if reference.written]
+        self.exclusive = frozenset(n for n in self.written if references[n].exclusive)
+        # Reads of a single element are atomic: a call that makes no others need not register.
+        sizes = [math.prod(reference.shape) for reference in references]
+        self.registers_use = bool(self.written) or any(size > 1 for size in sizes)
+        self._idle = deque()
+
+    def __call__(
+        self,
+        context: Any,
+        values: Sequence[Any],
+        cells: Sequence[VariableCell],
+        deliver: Callable[[int, Any], None] | None = None,
+    ) -> list[Any] | None:
+        """Run it: the outputs, or None if a check failed and the reference kernels must run
+        instead.
+
+        `deliver` is called with (number, value) for early outputs while the program runs.
+        """
+        try:
+            invocation = self._idle.pop()
+        except IndexError:
+            invocation = self._invocation()
+        if deliver is not None and invocation.early:
+            invocation.deliver = deliver
+        try:
+            if not cells:
+                results = self._run(invocation, context, values)
+            else:
+                invocation.use.cells = cells
+                run = self._run_registered if self.registers_use else self._run_borrowing
+                results = run(invocation, context, values)
+                invocation.use.cells = ()
+        except BaseException:
+            invocation.close()  # a signal or a cancellation may have stopped the call
+            raise
+        self._idle.append(invocation)
+        return results
+
+    @abstractmethod
+    def _invocation(self) -> InvocationT:
+        """A new invocation."""
+
+    @abstractmethod
+    def _run(
+        self, invocation: InvocationT, context: Any, values: Sequence[Any]
+    ) -> list[Any] | None:
+        """Run a call whose variables are bound."""
+
+    def _new_use(self) -> Use[VariableCell]:
+        """What an invocation registers its use of variables with."""
+        return Use[VariableCell]((), self.written, self.exclusive)
+
+    def _run_registered(
+        self, invocation: InvocationT, context: Any, values: Sequence[Any]
+    ) -> list[Any] | None:
+        """Run, registered with `USES`: other steps may use the same variables."""
+        use, uses = invocation.use, USES.uses
+        try:
+            uses.append(use)
+            if uses[0] is not use:
+                USES.wait(use, context.cancellation)
+            return self._run_borrowing(invocation, context, values)
+        finally:
+            uses.remove(use)
+            use.buffers = ()
+            if USES.waiting:
+                USES.wake()
+
+    def _run_borrowing(
+        self, invocation: InvocationT, context: Any, values: Sequence[Any]
+    ) -> list[Any] | None:
+        cells = invocation.use.cells
+        if self.written:
+            with USES.mutex:
+                borrowed = [cell.buffer for cell in cells]
+                first = self._borrow(invocation, borrowed)
+                invocation.use.buffers = borrowed
+        else:  # the list keeps the buffers alive
+            borrowed = [cells[0].buffer] if len(cells) == 1 else [cell.buffer for cell in cells]
+            first = self._borrow(invocation, borrowed)
+        if first is None:
+            return None
+        if self.packed_references:
+            packed = [cast("Buffer", borrowed[n]) for n in self.packed_references]
+            invocation.versions = [buffer.version for buffer in packed]
+        try:
+            results = self._run(invocation, context, values)
+        finally:
+            if self.written:
+                buffers = cast("list[Buffer]", borrowed)
+                Buffer.touch_all([buffers[n] for n in self.written])
+        if first and results is not None:
+            for cell, buffer in first.items():
+                cell.buffer = buffer
+        return results
+
+    def _borrow(self, invocation: InvocationT, borrowed: list[Buffer | None]) -> FirstValues | None:
+        """Bind the variables' buffers; those allocated, or None if a variable has no value or
+        another shape. Replaces in `borrowed` the buffers that are allocated or copied."""
+        first: FirstValues = {}
+        addresses = invocation.addresses
+        for number, (_, shape, written, may_initialize, _) in enumerate(self.references):
+            buffer = borrowed[number]
+            if buffer is None or buffer.shape != shape:
+                if not may_initialize:
+                    return None
+                cell = invocation.use.cells[number]
+                if cell not in first:  # two references may be of one variable
+                    first[cell] = cell.allocate(shape)
+                buffer = borrowed[number] = first[cell]
+            elif written and buffer.leases:
+                buffer = self._copy_on_write(invocation, borrowed, number)
+            if buffer.address != addresses[number]:
+                addresses[number] = buffer.address
+                self._bind_variable(invocation, number, buffer.address)
+        return first
+
+    def _copy_on_write(
+        self, invocation: InvocationT, borrowed: list[Buffer | None], number: int
+    ) -> Buffer:
+        """Copy a leased buffer, and bind the copy to all references of its variable."""
+        cells = invocation.use.cells
+        buffer = cells[number].copy_on_write()
+        for other, cell in enumerate(cells):
+            if cell is cells[number]:
+                borrowed[other], invocation.addresses[other] = buffer, buffer.address
+                self._bind_variable(invocation, other, buffer.address)
+        return buffer
+
+    def _bind_variable(self, invocation: InvocationT, number: int, address: int) -> None:
+        """Bind the address of a variable's buffer."""
+        invocation.bind(self.references[number].words, address)
+
+
+class DeviceProgram(NativeProgram[InvocationT], Generic[InvocationT, CallT]):
+    """A region, loaded for one set of shapes.
+
+    Calls need nothing but the template; `listing` is called for printing, profiling and tuning.
     """
 
-    template: Any
     holds_gil: bool  # a call is shorter than the interpreter's switch interval
     work: float  # the estimated number of vector instructions of a call
     gives_host_values: bool = False  # all results are host arrays, none a buffer of the device
-    packed_references: Sequence[int] = ()  # variables whose packed values invocations cache
-    _idle: deque[InvocationT]  # invocations of calls that have ended
 
     def __init__(
         self, template: ProgramTemplate, region: Region, listing: Callable[[], Listing[CallT]]
     ) -> None:
+        super().__init__(template.references)
         self._make_listing = listing
         self.inputs, self.outputs = template.inputs, template.outputs
-        self.references = template.references
         self.output_shapes = [output.shape for output in template.outputs]
         self.streams = [(region.nodes[stream.node], stream.values) for stream in template.streams]
-        self.written = [n for n, reference in enumerate(self.references) if reference.written]
-        self.exclusive = frozenset(template.exclusive)
-        # Reads of a single element are atomic: a call that makes no others need not register.
-        sizes = [math.prod(reference.shape) for reference in self.references]
-        self.registers_use = bool(self.written) or any(size > 1 for size in sizes)
 
     @cached_property
     def listing(self) -> Listing[CallT]:
@@ -97,35 +240,6 @@ class DeviceProgram(ABC, Generic[InvocationT, CallT]):
     def has_run(self) -> bool:
         """Whether a call has ended since memory was last released."""
         return bool(self._idle)
-
-    @property
-    def lowered(self) -> Lowered:
-        """The lowered region."""
-        return self.listing.lowered
-
-    @property
-    def calls(self) -> Sequence[CallT]:
-        """The launches with their code."""
-        return self.listing.calls
-
-    @property
-    def arena(self) -> Arena:
-        """The memory plan of the temporaries."""
-        return self.listing.arena
-
-    @abstractmethod
-    def __call__(
-        self,
-        context: Any,
-        values: Sequence[Any],
-        cells: Sequence[VariableCell],
-        deliver: Callable[[int, Any], None] | None = None,
-    ) -> list[Any] | None:
-        """Run it: the region's outputs, or None if a check failed and the reference kernels must
-        run instead.
-
-        `deliver` is called with (number, value) for early outputs while the program runs.
-        """
 
     @abstractmethod
     def run_rows(
@@ -152,119 +266,6 @@ class DeviceProgram(ABC, Generic[InvocationT, CallT]):
         self, context: Any, values: Sequence[Any], cells: Sequence[VariableCell]
     ) -> tuple[list[Any] | None, Times]:
         """A call, and the begin and end of each entry of its kernels."""
-
-    @abstractmethod
-    def _run(
-        self,
-        invocation: InvocationT,
-        context: Any,
-        values: Sequence[Any],
-        cells: Sequence[VariableCell],
-    ) -> list[Any] | None:
-        """Run a call whose variables are bound."""
-
-    def _set_versions(self, invocation: InvocationT, versions: Sequence[int]) -> None:
-        """Set the versions of the `packed_references` that the next call reads."""
-
-    def _new_use(self) -> Use[VariableCell]:
-        """What an invocation registers its use of variables with."""
-        return Use[VariableCell]((), self.written, self.exclusive)
-
-    def _run_registered(
-        self,
-        invocation: InvocationT,
-        context: Any,
-        values: Sequence[Any],
-        cells: Sequence[VariableCell],
-    ) -> list[Any] | None:
-        """Run, registered with `USES`: other steps may use the same variables."""
-        use, uses = invocation.use, USES.uses
-        use.cells = cells
-        try:
-            uses.append(use)
-            if uses[0] is not use:
-                USES.wait(use, context.cancellation)
-            return self._run_borrowing(invocation, context, values, cells)
-        finally:
-            uses.remove(use)
-            use.cells = use.buffers = ()
-            if USES.waiting:
-                USES.wake()
-
-    def _run_borrowing(
-        self,
-        invocation: InvocationT,
-        context: Any,
-        values: Sequence[Any],
-        cells: Sequence[VariableCell],
-    ) -> list[Any] | None:
-        first: FirstValues = {}
-        if self.written:
-            with USES.mutex:
-                borrowed = [cell.buffer for cell in cells]
-                is_bound = self._borrow(invocation, cells, borrowed, first)
-                invocation.use.buffers = borrowed
-        else:  # the list keeps the buffers alive
-            borrowed = [cells[0].buffer] if len(cells) == 1 else [cell.buffer for cell in cells]
-            is_bound = self._borrow(invocation, cells, borrowed, first)
-        if not is_bound:
-            return None
-        if self.packed_references:
-            versions = [cast("Buffer", borrowed[n]).version for n in self.packed_references]
-            self._set_versions(invocation, versions)
-        try:
-            results = self._run(invocation, context, values, cells)
-        finally:
-            if self.written:
-                buffers = cast("list[Buffer]", borrowed)
-                Buffer.touch_all([buffers[n] for n in self.written])
-        if first and results is not None:
-            for cell, buffer in first.items():
-                cell.buffer = buffer
-        return results
-
-    def _borrow(
-        self,
-        invocation: InvocationT,
-        cells: Sequence[VariableCell],
-        borrowed: list[Buffer | None],
-        first: FirstValues,
-    ) -> bool:
-        """Bind the variables' buffers; False if one has no value or another shape.
-
-        Replaces in `borrowed` the buffers that are allocated (also noted in `first`) or copied.
-        """
-        addresses = invocation.addresses
-        for number, (words, written, may_initialize, shape) in enumerate(self.references):
-            buffer = borrowed[number]
-            if buffer is None or buffer.shape != shape:
-                if not may_initialize:
-                    return False
-                cell = cells[number]
-                if cell not in first:  # two references may be of one variable
-                    first[cell] = cell.allocate(shape)
-                buffer = borrowed[number] = first[cell]
-            elif written and buffer.leases:
-                buffer = self._copy_on_write(invocation, cells, borrowed, number)
-            if buffer.address != addresses[number]:
-                addresses[number] = buffer.address
-                invocation.bind(words, buffer.address)
-        return True
-
-    def _copy_on_write(
-        self,
-        invocation: InvocationT,
-        cells: Sequence[VariableCell],
-        borrowed: list[Buffer | None],
-        number: int,
-    ) -> Buffer:
-        """Copy a leased buffer, and bind the copy to all references of its variable."""
-        buffer = cells[number].copy_on_write()
-        for other, cell in enumerate(cells):
-            if cell is cells[number]:
-                borrowed[other], invocation.addresses[other] = buffer, buffer.address
-                invocation.bind(self.references[other].words, buffer.address)
-        return buffer
 
 
 AnyProgram = DeviceProgram[Any, Any]

@@ -56,9 +56,10 @@ class Reference(NamedTuple):
     """A variable of the region."""
 
     words: Words
+    shape: tuple[int, ...]
     written: bool
     may_initialize: bool  # the program writes all of it before reading: it needs no value before
-    shape: tuple[int, ...]
+    exclusive: bool  # an update with locking writes it
 
 
 class Output(NamedTuple):
@@ -79,24 +80,18 @@ class Stream(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Template:
-    """What the programs of regions and of control nodes have in common."""
+class ProgramTemplate:
+    """The program of a region or a control node for one set of shapes; subclasses add how a device
+    runs its calls."""
 
     kernels: tuple[KernelLayout, ...]  # of distinct names
     words: NDArray[np.int64]
     bases: NDArray[np.int64]  # the base of each word
     constants: Sequence[Array]
-    exclusive: Sequence[int]  # the variables that updates with locking write
     arena: int  # its size in bytes
-
-
-@dataclass(frozen=True, eq=False)
-class ProgramTemplate(Template):
-    """The program of a region for one set of shapes; subclasses add how a device runs its calls."""
-
+    references: Sequence[Reference]
     streams: Sequence[Stream]
     inputs: Sequence[tuple[int, Words]]
-    references: Sequence[Reference]
     outputs: Sequence[Output]
 
 
@@ -107,38 +102,28 @@ class Layout:
         self.arena = arena  # of the calls that are added next
         self._streams = {buffer: number for number, buffer in enumerate(streams)}
         self._constants: dict[Any, int] = {}
-        self.words: list[int] = []
-        self.bases: list[int] = []
+        self.words: list[tuple[int, int]] = []  # the base of each, and the offset from it
         self.words_of: dict[Buffer, list[tuple[int, int]]] = {}  # the words that point to a buffer
 
-    def template(
-        self, kernels: Mapping[str, Any], exclusive: Sequence[int], arena: int
-    ) -> Template:
-        """The words of all calls that were added, and their loaded kernels by name."""
-        return Template(
-            tuple(KernelLayout.of(name, kernel) for name, kernel in kernels.items()),
-            np.array(self.words or [0], np.int64),
-            np.array(self.bases or [0], np.int64),
-            [np.require(buffer.source, requirements=["C", "A"]) for buffer in self._constants],
-            exclusive,
-            arena,
-        )
+    def fields(self, kernels: Mapping[str, Any]) -> dict[str, Any]:
+        """Of a template: its loaded kernels by name, and the words of all calls that were added."""
+        bases, words = np.array(self.words or [(ABSOLUTE, 0)], np.int64).T.copy()
+        return {
+            "kernels": tuple(KernelLayout.of(name, kernel) for name, kernel in kernels.items()),
+            "words": words,
+            "bases": bases,
+            "constants": [np.require(b.source, requirements=["C", "A"]) for b in self._constants],
+        }
 
     def add(self, launch: Launch, scratch: int, sizes: Sequence[int]) -> None:
         """Append the words of a call: the fault word, its buffers, its scratch, its run-time
         sizes."""
-        self._put(FAULT, 0)
+        self.words.append((FAULT, 0))
         for buffer, start in zip(launch.buffers, launch.starts, strict=True):
             shift = start * np.dtype(buffer.dtype).itemsize
             self.words_of.setdefault(buffer, []).append((len(self.words), shift))
-            self._put(*self.address(buffer, shift))
-        self._put(ARENA, scratch)
-        for size in sizes:
-            self._put(ABSOLUTE, size)
-
-    def _put(self, base: int, word: int) -> None:
-        self.bases.append(base)
-        self.words.append(word)
+            self.words.append(self.address(buffer, shift))
+        self.words += [(ARENA, scratch), *((ABSOLUTE, size) for size in sizes)]
 
     def constant(self, source: Any) -> int:
         """The base of a constant, a buffer or view with an array as its `source`."""
@@ -166,10 +151,11 @@ def template_of(
         layout.add(call.launch, call.scratch, call.specialized.words)
     interface, region = _Interface(lowered, layout.words_of), lowered.spec.region
     return ProgramTemplate(
-        **vars(layout.template(kernels, interface.exclusive(), listing.arena.size)),
+        **layout.fields(kernels),
+        arena=listing.arena.size,
+        references=[interface.reference(tensor) for tensor in region.references],
         streams=interface.streams(),
         inputs=interface.inputs(),
-        references=[interface.reference(tensor) for tensor in region.references],
         outputs=[interface.output(tensor) for tensor in region.outputs],
     )
 
@@ -191,6 +177,10 @@ class _Interface:
         self._lowered, self._words_of = lowered, words_of
         self._written = {buffer for launch in lowered.launches for buffer in launch.written}
         self._first_use = {b: each for each in reversed(lowered.launches) for b in each.buffers}
+        region = lowered.spec.region
+        updates = [node for node in region.nodes if locks_updates(node)]
+        locked = [node.inputs[n] for node in updates for n in node.op.parsed.references]
+        self._locked = {region.roots[tensor] for tensor in locked if tensor in region.roots}
 
     def _words(self, tensor: Tensor) -> Words:
         buffer = self._lowered.buffers.get(tensor)
@@ -210,14 +200,6 @@ class _Interface:
             Stream(positions[node], tuple(spec.values.get(tensor) for tensor in node.inputs))
             for node in self._lowered.streams
         ]
-
-    def exclusive(self) -> list[int]:
-        """The numbers of the variables that updates with locking write."""
-        region = self._lowered.spec.region
-        updates = [node for node in region.nodes if locks_updates(node)]
-        written = [node.inputs[n] for node in updates for n in node.op.parsed.references]
-        roots = {region.roots[tensor] for tensor in written if tensor in region.roots}
-        return [number for number, tensor in enumerate(region.references) if tensor in roots]
 
     def output(self, tensor: Tensor) -> Output:
         """An output of the region."""
@@ -239,8 +221,9 @@ class _Interface:
         buffer = self._lowered.buffers[tensor]
         first_use = self._first_use.get(buffer)
         may_initialize = first_use is not None and only_writes(first_use, buffer)
-        shape = self._lowered.spec.shapes[tensor]
-        return Reference(self._words(tensor), buffer in self._written, may_initialize, shape)
+        shape, written = self._lowered.spec.shapes[tensor], buffer in self._written
+        locked = tensor in self._locked
+        return Reference(self._words(tensor), shape, written, may_initialize, locked)
 
 
 def only_writes(launch: Launch, buffer: Buffer) -> bool:

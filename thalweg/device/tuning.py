@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Protocol, TypeVar
@@ -20,20 +21,6 @@ BUDGET = 60.0
 _CLEARLY_FASTER = 0.97  # of the likely schedule's time: above it, a difference may be noise
 
 
-@dataclass(frozen=True)
-class Subject:
-    """A contraction to tune."""
-
-    name: str
-    specialized: SpecializedKernel
-
-    @property
-    def kernel(self) -> Contraction:
-        """The contraction itself."""
-        assert isinstance(self.specialized.kernel, Contraction)
-        return self.specialized.kernel
-
-
 class AnySchedule(Protocol):
     """A schedule of any device."""
 
@@ -41,6 +28,9 @@ class AnySchedule(Protocol):
     def summary(self) -> str:
         """Its main parameters, as text."""
         ...
+
+
+ScheduleT = TypeVar("ScheduleT", bound=AnySchedule)
 
 
 @dataclass(frozen=True)
@@ -55,19 +45,32 @@ class Tuned:
     tried: int
 
 
-SubjectT = TypeVar("SubjectT", bound=Subject)
-ScheduleT = TypeVar("ScheduleT", bound=AnySchedule)
+@dataclass(frozen=True)
+class Subject(ABC):
+    """A contraction to tune."""
 
+    name: str
+    specialized: SpecializedKernel
 
-def winner(
-    subject: Subject, seconds: Mapping[ScheduleT, float], likely: ScheduleT
-) -> tuple[ScheduleT, Tuned]:
-    """The fastest schedule if it is clearly faster than the likely one, else the likely one."""
-    fastest = min(seconds, key=seconds.__getitem__)
-    best = fastest if seconds[fastest] < _CLEARLY_FASTER * seconds[likely] else likely
-    iterations = iterations_of(subject.kernel)
-    tuned = Tuned(subject.name, iterations, seconds[likely], seconds[best], best, len(seconds))
-    return best, tuned
+    @property
+    def kernel(self) -> Contraction:
+        """The contraction itself."""
+        assert isinstance(self.specialized.kernel, Contraction)
+        return self.specialized.kernel
+
+    @abstractmethod
+    def tune(self, deadline: float) -> Tuned | None:
+        """Measure schedules until the deadline on the monotonic clock, and store the best; None if
+        there are none."""
+
+    def winner(
+        self, seconds: Mapping[ScheduleT, float], likely: ScheduleT
+    ) -> tuple[ScheduleT, Tuned]:
+        """The fastest schedule if it is clearly faster than the likely one, else the likely one."""
+        fastest = min(seconds, key=seconds.__getitem__)
+        best = fastest if seconds[fastest] < _CLEARLY_FASTER * seconds[likely] else likely
+        iterations, found = iterations_of(self.kernel), (seconds[likely], seconds[best])
+        return best, Tuned(self.name, iterations, *found, best, len(seconds))
 
 
 def extents_of(kernel: Contraction) -> list[int]:
@@ -82,17 +85,11 @@ def iterations_of(kernel: Contraction) -> str:
     return (f"{batch} of " if batch != 1 else "") + "×".join(map(str, others))
 
 
-def within_budget(
-    subjects: Iterable[SubjectT],
-    tune: Callable[[SubjectT, float], Iterable[Tuned]],
-    budget: float,
-) -> list[Tuned]:
-    """Tune the largest subjects first, each with its share of the budget in seconds.
+def tune_all(subjects: Iterable[Subject], budget: float) -> list[Tuned]:
+    """Tune distinct contractions, the largest first, each with its share of the budget in
+    seconds."""
 
-    `tune` is called with a subject and its deadline on the monotonic clock.
-    """
-
-    def work(subject: SubjectT) -> float:
+    def work(subject: Subject) -> float:
         return float(prod(extents_of(subject.kernel))) + 1.0
 
     start, results = time.monotonic(), list[Tuned]()
@@ -103,6 +100,7 @@ def within_budget(
         if seconds_left <= 0:
             break
         share = max(work(subject) / work_left, 0.5 / count_left)
-        results += tune(subject, time.monotonic() + seconds_left * min(share, 1.0))
+        tuned = subject.tune(time.monotonic() + seconds_left * min(share, 1.0))
+        results += [] if tuned is None else [tuned]
         work_left, count_left = work_left - work(subject), count_left - 1
     return results

@@ -18,12 +18,12 @@ from thalweg.inspect.plan_html import page
 from thalweg.inspect.plan_text import region_lines, step_facts
 from thalweg.inspect.plan_walk import (
     HostOp,
-    PlannedControl,
     PlannedRegion,
     PlannedUnit,
     planned_units,
 )
 from thalweg.inspect.profile import Profile, profile
+from thalweg.runtime.dataflow.control_region import ControlCall
 from thalweg.runtime.plan import Plan, Step
 from thalweg.runtime.resources import Resources
 
@@ -58,9 +58,9 @@ class StepPlan:
         return [unit for unit in self.units if isinstance(unit, HostOp)]
 
     @property
-    def controls(self) -> list[PlannedControl]:
+    def controls(self) -> list[ControlCall]:
         """The conditionals and loops, and how they last ran."""
-        return [unit for unit in self.units if isinstance(unit, PlannedControl)]
+        return [unit for unit in self.units if isinstance(unit, ControlCall)]
 
     @cached_property
     def kernels(self) -> list[CompiledKernel]:

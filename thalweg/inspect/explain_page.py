@@ -154,7 +154,7 @@ def _live_bytes(program: AnyProgram | None) -> Sequence[int]:
     """The bytes of live temporaries at each kernel of a region."""
     if program is None:
         return []
-    lowered = program.lowered
+    lowered = program.listing.lowered
     live = [0] * len(lowered.launches)
     for buffer, (first, last) in lifetimes(lowered.launches, lowered.pieces).items():
         for number in range(first, last + 1):

@@ -15,12 +15,14 @@ from thalweg.device.compiled_kernel import CompiledKernel, short_name
 from thalweg.device.program import AnyProgram
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.subgraph import Argument, Body
-from thalweg.inspect.plan_walk import HostOp, PlannedControl, PlannedRegion, is_variable
+from thalweg.inspect.plan_walk import HostOp, PlannedRegion, is_variable
+from thalweg.lower.memory.arena import Arena
 from thalweg.lower.memory.buffers import Buffer, BufferKind
 from thalweg.lower.regions import with_traces
 from thalweg.lower.specialise import ControlRegion
 from thalweg.ops.core.basic import Const
 from thalweg.platform.amounts import amount, plural, size
+from thalweg.runtime.dataflow.control_region import ControlCall
 
 if TYPE_CHECKING:
     from thalweg.inspect.explain import StepPlan
@@ -89,12 +91,12 @@ def region_facts(region: PlannedRegion, number: int) -> list[str]:
         *_lowered_lines(region, step, number),
         *_shape_lines(region),
         *_early_lines(region, step),
-        *memory_lines(step, region.kernels),
+        *memory_lines(step.listing.arena, region.kernels),
     ]
 
 
 def _lowered_lines(region: PlannedRegion, step: AnyProgram, number: int) -> list[str]:
-    lowered, kernels = step.lowered, region.kernels
+    lowered, kernels = step.listing.lowered, region.kernels
     nodes = region.region.nodes
     known = sum(all(t in lowered.spec.values for t in n.outputs) and bool(n.outputs) for n in nodes)
     checks = sum(kernel.kind == "check" for kernel in kernels)
@@ -144,7 +146,7 @@ def _early_lines(region: PlannedRegion, step: AnyProgram) -> list[str]:
     return [f"sends    {t.name} after kernel {number[t]} of {count}" for t in region.region.early]
 
 
-def memory_lines(step: AnyProgram, kernels: Sequence[CompiledKernel]) -> list[str]:
+def memory_lines(arena: Arena, kernels: Sequence[CompiledKernel]) -> list[str]:
     """The buffers that the kernels read and write, and the size of the arena."""
     buffers = dict.fromkeys(b for kernel in kernels for b in kernel.launch.buffers)
     written = Counter(b for kernel in kernels for b in kernel.launch.written)
@@ -154,18 +156,18 @@ def memory_lines(step: AnyProgram, kernels: Sequence[CompiledKernel]) -> list[st
     if updated:
         parts.append(f"{plural(updated, 'variable')} updated in place")
     lines = ["memory   " + ", ".join(part for part in parts if part)]
-    return [*lines, _arena_line(step, kernels, written)] if step.arena.size else lines
+    return [*lines, _arena_line(arena, kernels, written)] if arena.size else lines
 
 
 def _arena_line(
-    step: AnyProgram, kernels: Sequence[CompiledKernel], written: Mapping[Buffer, int]
+    arena: Arena, kernels: Sequence[CompiledKernel], written: Mapping[Buffer, int]
 ) -> str:
     temporaries = [buffer for buffer in written if buffer.kind is BufferKind.TEMPORARY]
     total = size(sum(buffer.bytes for buffer in temporaries))
     in_place = sum(written[buffer] > 1 for buffer in temporaries)
     scratch = size(max(kernel.scratch for kernel in kernels))
     return (
-        f"arena    {size(step.arena.size)} at its peak: {len(temporaries)} temporaries of {total} "
+        f"arena    {size(arena.size)} at its peak: {len(temporaries)} temporaries of {total} "
         f"in all ({in_place} written in place), scratch of up to {scratch}"
     )
 
@@ -246,7 +248,7 @@ def _listed(parts: Sequence[str]) -> str:
 # Control nodes, their bodies indented
 
 
-def _control_lines(control: PlannedControl) -> list[str]:
+def _control_lines(control: ControlCall) -> list[str]:
     """A control node: how it last ran, the tensors it saves for gradients, and its bodies."""
     first, *rest = _unit_lines(control.unit)
     if control.was_native is not None:

@@ -21,7 +21,7 @@ from thalweg.device.device import Device
 from thalweg.device.program import AnyProgram
 from thalweg.graph.node import Node, Tensor
 from thalweg.lower.regions import compilable
-from thalweg.lower.specialise import ControlRegion, NotCompiled, Region, specialise
+from thalweg.lower.specialise import NotCompiled, Region, specialise
 from thalweg.ops.core.basic import Const
 from thalweg.ops.core.context import VariableCell
 from thalweg.partition.transfers import Transfer
@@ -81,16 +81,8 @@ class PlannedRegion:
         ]
 
 
-@dataclass(frozen=True)
-class PlannedControl:
-    """A conditional or loop, and how it last ran."""
-
-    unit: ControlRegion
-    was_native: bool | None = None  # None if it never ran
-    reason: str = ""  # why it ran on the executor, if it did
-
-
-PlannedUnit = HostOp | PlannedRegion | PlannedControl
+#: Of a conditional or a loop its call, which knows how it last ran.
+PlannedUnit = HostOp | PlannedRegion | ControlCall
 
 
 def planned_units(
@@ -117,27 +109,19 @@ class _ShapeWalk:
             if isinstance(instruction.call, Executable):
                 units += self._region(instruction.call)
             elif isinstance(instruction.call, ControlCall):
-                units.append(self._control(instruction.call))
+                units.append(instruction.call)
+                self.shapes.update(_static_shapes(instruction.call.unit.outputs))
             elif isinstance(instruction.call, Dataflow):
                 units += [HostOp(n, _PRIMITIVES) for n in instruction.nodes if n.inputs]
             elif is_variable(node):
                 context = Context(node, self.resources, Cancellation())
                 self.cells[node.outputs[0]] = node.op.kernel(context)
-            elif isinstance(node.op, Const):
-                self.shapes.update(_inferred(node, self.shapes))
             else:
-                units.append(self._host_op(instruction))
+                self.shapes.update(_inferred(node, self.shapes))
+                if not isinstance(node.op, Const):
+                    reason = self.reasons.get(node) or host_reason(node)
+                    units.append(HostOp(node, reason, instruction.nodes[1:]))
         return units
-
-    def _control(self, call: ControlCall) -> PlannedControl:
-        self.shapes.update(_static_shapes(call.unit.outputs))
-        reason = call.reason if call.was_native is False else ""
-        return PlannedControl(call.unit, call.was_native, reason)
-
-    def _host_op(self, instruction: Instruction) -> HostOp:
-        node, *joined = instruction.nodes
-        self.shapes.update(_inferred(node, self.shapes))
-        return HostOp(node, self.reasons.get(node) or host_reason(node), tuple(joined))
 
     def _region(self, compiled: Executable) -> list[PlannedUnit]:
         region, compilation = compiled.region, None

@@ -87,14 +87,10 @@ class ProgramRun:
 
     def waits(self) -> Times:
         """For each entry and thread, the time since the thread's previous entry ended."""
+        begin, end = self.times[..., 0], self.times[..., 1]
         start = int(self.ran.min()) if self.ran.size else 0
-        last_end = np.full(self.times.shape[1], start)
-        waits = np.zeros(self.times.shape[:2], np.int64)
-        for entry, (begin, end) in enumerate(self.times.transpose(0, 2, 1)):
-            ran = end > 0
-            waits[entry, ran] = begin[ran] - last_end[ran]
-            last_end[ran] = end[ran]
-        return waits
+        ends_before = np.vstack([np.full_like(end[:1], start), end[:-1]])
+        return np.where(end > 0, begin - np.maximum.accumulate(ends_before), 0)
 
 
 @dataclass(frozen=True)
@@ -132,23 +128,17 @@ class Group:
     """The rows of kernels with the same ops."""
 
     name: str
-    rows: tuple[Row, ...]
+    rows: Sequence[Row]
+    seconds: float  # the sum of their medians
+    share: float  # of the threads' time
+    peak: float  # the mean of their fractions of the peak rate, weighted by time
 
-    @property
-    def seconds(self) -> float:
-        """The sum of their medians."""
-        return sum(row.median for row in self.rows)
-
-    @property
-    def share(self) -> float:
-        """Their share of the threads' time."""
-        return sum(row.share for row in self.rows)
-
-    @property
-    def peak(self) -> float:
-        """The mean of their fractions of the peak rate, weighted by time."""
-        weighted = sum(row.peak * row.median for row in self.rows)
-        return weighted / self.seconds if self.seconds else 0.0
+    @classmethod
+    def of(cls, name: str, rows: Sequence[Row]) -> Group:
+        """The group of some rows."""
+        seconds = sum(row.median for row in rows)
+        peak = sum(row.peak * row.median for row in rows) / (seconds or 1.0)
+        return cls(name, rows, seconds, sum(row.share for row in rows), peak)
 
 
 @dataclass(frozen=True)
@@ -229,7 +219,7 @@ class Profile:
         by_name: dict[str, list[Row]] = {}
         for row in self.rows:
             by_name.setdefault(row.name, []).append(row)
-        groups = [Group(name, tuple(rows)) for name, rows in by_name.items()]
+        groups = [Group.of(name, rows) for name, rows in by_name.items()]
         return sorted(groups, key=lambda group: group.seconds, reverse=True)
 
     def _summary(self) -> list[str]:

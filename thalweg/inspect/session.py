@@ -93,11 +93,7 @@ class Session(InspectedSession):
         [array([2., 3.], dtype=float32), np.float32(3.0)]
     """
 
-    def __init__(
-        self, target: str = "", graph: Graph | None = None, config: protos.ConfigProto | None = None
-    ) -> None:
-        super().__init__(target, graph, config)
-        self._entered = False
+    _entered = False
 
     def __enter__(self) -> Session:
         if self._entered:

@@ -43,6 +43,7 @@ class Timed(NamedTuple):
     end: int
     device: str
     outputs: list[Description]
+    fused: Sequence[Node] = ()  # the others whose time this one's includes
 
 
 class Trace(list[Timed]):
@@ -51,7 +52,6 @@ class Trace(list[Timed]):
     def __init__(self, plan: Plan) -> None:
         super().__init__()
         self._placement: Placement = {}
-        self.fused: dict[Node, Sequence[Node]] = {}  # the others whose time a node's includes
         parts = [replace(part, plan=self._traced_plan(part.plan)) for part in plan.partitions]
         self.plan = replace(self._traced_plan(plan), partitions=tuple(parts))
         self._seen: set[Node] = set()
@@ -81,11 +81,9 @@ class Trace(list[Timed]):
         end, node = time.perf_counter_ns(), instruction.node
         values = outputs_of(result, instruction.output_count, node)
         outputs = [_value_description(value) for value in values]
-        self.append(Timed(node, start, end, self._placement[node], outputs))
         others = [other for other in instruction.nodes if other is not node]
-        if others:
-            self.fused[node] = others
-            self._mark(others, start, {})
+        self.append(Timed(node, start, end, self._placement[node], outputs, others))
+        self._mark(others, start, {})
 
     def _run_part(self, instruction: Instruction, slots: list[Any], context: Context) -> None:
         """Run an instruction of a partly compiled region."""
@@ -96,33 +94,34 @@ class Trace(list[Timed]):
 
     def _on_run(self, program: AnyProgram, times: Times) -> None:
         """Add the kernels of a program, and before them its nodes that no kernel computes."""
-        shapes = program.lowered.spec.shapes
+        spec = program.listing.lowered.spec
         ran = times[times > 0]
         start = int(ran.min()) if ran.size else time.perf_counter_ns()
         entry = 0
         for kernel in kernels_of(program):
             phases = times[entry : entry + kernel.phases]
             entry += kernel.phases
-            self._add_kernel(kernel, phases[phases > 0], shapes)
-        others = [node for node in program.lowered.spec.region.nodes if node not in self._seen]
-        self._mark(others, start - _MARK * len(others), shapes)
+            self._add_kernel(kernel, phases[phases > 0], spec.shapes)
+        others = [node for node in spec.region.nodes if node not in self._seen]
+        self._mark(others, start - _MARK * len(others), spec.shapes)
 
     def _add_kernel(self, kernel: CompiledKernel, times: Any, shapes: Any) -> None:
         start, end = int(times.min()), int(times.max())
         others = [node for node in kernel.nodes if node is not kernel.main]
         self._mark([node for node in others if node not in self._seen], start, shapes)
-        self._add(kernel.main, start, end, shapes)
-        self.fused[kernel.main] = others
+        self._add(kernel.main, start, end, shapes, others)
 
     def _mark(self, nodes: Iterable[Node], start: int, shapes: Any) -> None:
         """Add nodes without a time of their own, one microsecond after another."""
         for begin, node in zip(count(start, _MARK), nodes, strict=False):
             self._add(node, begin, begin + _MARK, shapes)
 
-    def _add(self, node: Node, start: int, end: int, shapes: Any) -> None:
+    def _add(
+        self, node: Node, start: int, end: int, shapes: Any, fused: Sequence[Node] = ()
+    ) -> None:
         self._seen.add(node)
         outputs = [_tensor_description(tensor, shapes) for tensor in node.outputs]
-        self.append(Timed(node, start, end, self._placement[node], outputs))
+        self.append(Timed(node, start, end, self._placement[node], outputs, fused))
 
 
 def _value_description(value: Any) -> Description:
@@ -150,11 +149,7 @@ def step_stats(trace: Trace, recorder: Recorder, offset: int) -> Any:
     runs = sorted(trace, key=lambda run: run.start)
     for device in sorted({run.device for run in runs}):
         nodes = stats.dev_stats.add(device=device).node_stats
-        nodes.extend(
-            _node_stats(run, offset, trace.fused.get(run.node, ()))
-            for run in runs
-            if run.device == device
-        )
+        nodes.extend(_node_stats(run, offset) for run in runs if run.device == device)
     if recorder.spans:
         _add_threads(stats, recorder, offset)
     return stats
@@ -182,10 +177,10 @@ def _run_fields(subject: Any, call: str, start: int, end: int) -> dict[str, Any]
     }
 
 
-def _node_stats(run: Timed, offset: int, fused: Sequence[Node]) -> Any:
+def _node_stats(run: Timed, offset: int) -> Any:
     node = run.node
     inputs = ", ".join(tensor.name for tensor in node.original.inputs)
-    others = f" with {', '.join(other.name for other in fused)}" if fused else ""
+    others = f" with {', '.join(other.name for other in run.fused)}" if run.fused else ""
     fields = _run_fields(
         node, f"{node.type}({inputs}){others}", run.start + offset, run.end + offset
     )

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from thalweg.device.compiled_kernel import CompiledKernel
-from thalweg.device.tuning import BUDGET, Tuned
+from thalweg.codegen.kernels import key_of
+from thalweg.device.tuning import BUDGET, Tuned, tune_all
 from thalweg.graph.likes import FetchLike
 from thalweg.inspect.plan_text import clipped, table
 from thalweg.inspect.session import InspectedSession
@@ -55,12 +55,8 @@ def tune(
     """
     start, plan = time.monotonic(), session.plan(fetches, feed_dict)
     contractions = [k for k in plan.kernels if isinstance(k.kernel, Contraction)]
-    by_device: dict[type[CompiledKernel], list[tuple[str, CompiledKernel]]] = {}
-    for kernel in contractions:
-        by_device.setdefault(type(kernel), []).append((kernel.name, kernel))
-    results: list[Tuned] = []
-    for kernel_class, named in by_device.items():
-        results += kernel_class.tune(named, budget_seconds - (time.monotonic() - start))
+    subjects = {(type(k), key_of(k.kernel)): k.subject for k in contractions}
+    results = tune_all(subjects.values(), budget_seconds - (time.monotonic() - start))
     session.forget_plans()  # the next run compiles with the new schedules
     return TuneReport(results, time.monotonic() - start)
 

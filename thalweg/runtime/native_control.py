@@ -22,7 +22,7 @@ from thalweg.device.control_inputs import (
     value_key,
 )
 from thalweg.device.device import Device
-from thalweg.lower.control.program import LISTS, Binding, Capacity
+from thalweg.lower.control.program import Binding, Capacity
 from thalweg.lower.specialise import ControlRegion, NotCompiled
 from thalweg.platform.caches import Bounded
 from thalweg.platform.collector import gc_paused
@@ -56,12 +56,13 @@ class NativeControl:
             step = self._step(values)
             if step is None:
                 return None
-            results = step.run(context, values)
-            if not isinstance(results, CapacityExceeded):
-                return results
+            try:
+                return step.run(context, values)
+            except CapacityExceeded as exceeded:
+                capacities = exceeded.capacities
             with self._lock:
                 grown = dict(self._capacity.grown)
-                for number, capacity in results.capacities.items():
+                for number, capacity in capacities.items():
                     grown[number] = max(grown.get(number, 0), 4 * capacity)
                 self._capacity = self._capacity._replace(grown=tuple(sorted(grown.items())))
 
@@ -100,7 +101,7 @@ class NativeControl:
         target = self._device.target
         program = builder.lower_control(self._unit, inputs, capacity, target, cached_lower)
         kernels = self._cache.specialized(program.launches)
-        step = self._device.load_control(self._unit, program, kernels, capacity.of(LISTS))
+        step = self._device.load_control(program, kernels)
         if step.template is not None:
             self._cache.store(step.template)
         return step

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from thalweg.device.cpu.early_outputs import Delivery, EarlyOutput
+from thalweg.device.cpu.early_outputs import Delivery
 from thalweg.device.cpu.pool import Event, Pool
 
 
@@ -19,19 +19,19 @@ def pool() -> Iterator[Pool]:
 
 
 def test_outputs_are_delivered_in_the_order_of_their_signals(pool: Pool) -> None:
-    early = [EarlyOutput(number, Event(pool)) for number in (2, 0, 1)]
+    early = {number: Event(pool) for number in (2, 0, 1)}
     results = [np.array(number) for number in range(3)]
     actual: list[tuple[int, int]] = []
     delivery = Delivery(early, results, lambda number, value: actual.append((number, value)))
-    for _, event in early:
+    for event in early.values():
         event.signal()
     delivery.end(is_complete=True)
     assert actual == [(2, 2), (0, 0), (1, 1)]
-    assert not any(event.is_set for _, event in early)
+    assert not any(event.is_set for event in early.values())
 
 
 def test_a_program_that_stops_delivers_nothing_more(pool: Pool) -> None:
-    early = [EarlyOutput(number, Event(pool)) for number in range(3)]
+    early = {number: Event(pool) for number in range(3)}
     actual: list[int] = []
     for _ in range(20):
         made, first = Event(pool), Event(pool)
@@ -41,23 +41,23 @@ def test_a_program_that_stops_delivers_nothing_more(pool: Pool) -> None:
             actual.append(number)
             first.signal()
 
-        delivery = Delivery([EarlyOutput(3, made), *early], values, deliver)
+        delivery = Delivery({3: made} | early, values, deliver)
         made.signal()
         first.wait()
         delivery.end(is_complete=False)
     assert actual == [3] * 20
-    assert not any(event.is_set for _, event in early)
+    assert not any(event.is_set for event in early.values())
 
 
 def test_an_error_of_a_delivery_is_the_caller_s(pool: Pool) -> None:
-    early = [EarlyOutput(0, Event(pool)), EarlyOutput(1, Event(pool))]
+    early = {0: Event(pool), 1: Event(pool)}
 
     def refuse(number: int, value: object) -> None:
         raise ValueError("refused")
 
     for _ in range(3):
         delivery = Delivery(early, [np.zeros(1)] * 2, refuse)
-        for _, event in early:
+        for event in early.values():
             event.signal()
         with pytest.raises(ValueError, match="refused"):
             delivery.end(is_complete=True)

@@ -30,7 +30,7 @@ class Events(Step):
 
 
 def run(pool: Pool, table: StepTable, check: Callable[[], None] | None = None) -> int:
-    return pool.resume(table, pool.run(table), check)
+    return table.resume(table.run(), check)
 
 
 @threads_1_to_4

@@ -175,20 +175,20 @@ def test_barriers_order_entries(pool: Pool, threads: int, holds_gil: bool) -> No
     step = reversing(50)
     program = step.program(pool, threads, holds_gil)
     for _ in range(20):
-        assert pool.run(program) == 0
+        assert program.run() == 0
     step.check(runs=20)
 
 
 @threads_1_to_4
 def test_an_empty_program_does_nothing(pool: Pool, threads: int) -> None:
-    assert pool.run(Step().program(pool, threads)) == 0
+    assert Step().program(pool, threads).run() == 0
 
 
 @threads_1_to_4
 def test_all_threads_take_part(pool: Pool, threads: int) -> None:
     step = Step()
     notes = step.note()
-    pool.run(step.program(pool, threads))
+    step.program(pool, threads).run()
     assert notes[0] == notes[2] == threads
 
 
@@ -196,7 +196,7 @@ def test_the_pool_decides_on_threads_where_the_program_does_not(pool: Pool) -> N
     step = Step()
     notes = step.note()
     program = step.program(pool, 0)
-    pool.run(program)
+    program.run()
     assert program.threads == notes[0] == 4
 
 
@@ -210,7 +210,7 @@ def test_an_assigned_thread_calls_alone(pool: Pool, threads: int) -> None:
     notes = [step.note(barrier=False, thread=thread) for thread in range(7)]
     step.reverse(thread=5)
     step.reverse(thread=2)
-    pool.run(step.program(pool, threads))
+    step.program(pool, threads).run()
     assert [list(note) for note in notes] == [[1, 0, 1]] * 7
     step.check()
 
@@ -225,7 +225,7 @@ def test_a_fault_ends_the_step_at_the_next_barrier(pool: Pool, threads: int) -> 
     program = step.program(pool, threads)
     for run in range(1, 50):
         step.fault[0] = 0
-        assert pool.run(program) == 7
+        assert program.run() == 7
         assert (before[0], beside[0], after[0]) == (run * threads, run * threads, 0)
 
 
@@ -234,9 +234,9 @@ def test_a_fault_in_the_last_entry_is_told(pool: Pool, threads: int) -> None:
     step = Step()
     step.fail()
     program = step.program(pool, threads)
-    assert pool.run(program) == 7
+    assert program.run() == 7
     after = reversing(2)
-    assert pool.run(after.program(pool, threads)) == 0
+    assert after.program(pool, threads).run() == 0
     after.check()
 
 
@@ -249,10 +249,10 @@ def test_a_step_within_a_step_runs_alone(pool: Pool) -> None:
     inner, outer = reversing(4), reversing(4)
     notes = inner.note()
     program = inner.program(pool, 3)
-    outer.python(lambda *_: pool.run(program))
+    outer.python(lambda *_: program.run())
     outer.reverse()
     outer.reverse()
-    assert pool.run(outer.program(pool, 3)) == 0
+    assert outer.program(pool, 3).run() == 0
     inner.check()
     outer.check()
     assert list(notes) == [1, 0, 1]
@@ -262,11 +262,11 @@ def test_a_busy_pool_does_not_hold_up_other_steps(pool: Pool) -> None:
     entered, leave = threading.Event(), threading.Event()
     slow, quick = reversing(2), reversing(2)
     slow.python(lambda *_: (entered.set(), leave.wait()))
-    thread = threading.Thread(target=pool.run, args=[slow.program(pool, 2)])
+    thread = threading.Thread(target=slow.program(pool, 2).run)
     thread.start()
     entered.wait()
     notes = quick.note()
-    assert pool.run(quick.program(pool, 2)) == 0
+    assert quick.program(pool, 2).run() == 0
     leave.set()
     thread.join()
     assert list(notes) == [1, 0, 1]
@@ -277,11 +277,11 @@ def test_a_busy_pool_does_not_hold_up_other_steps(pool: Pool) -> None:
 def test_sleeping_workers_wake(pool: Pool) -> None:
     step = reversing(4)
     program = step.program(pool, 3)
-    pool.run(program)
+    program.run()
     for run in range(2, 12):
         until_asleep(pool, layout.MAILBOXES)
         until_asleep(pool, layout.MAILBOXES + layout.SPACING)
-        pool.run(program)
+        program.run()
         step.check(runs=run)
 
 
@@ -292,7 +292,7 @@ def test_those_asleep_at_a_barrier_wake(pool: Pool) -> None:
     step.reverse()
     program = step.program(pool, 3)
     for run in range(1, 11):
-        assert pool.run(program) == 0
+        assert program.run() == 0
         step.check(runs=run)
 
 
@@ -300,9 +300,9 @@ def test_barriers_outlast_their_number(pool: Pool) -> None:
     """The gate's number wraps around after 2**30 barriers."""
     step = reversing(10)
     program = step.program(pool, 2)
-    pool.run(program)
+    program.run()
     ctypes.c_int32.from_address(pool.address + layout.GATE).value = -16
-    pool.run(program)
+    program.run()
     step.check(runs=2)
     assert word(pool, layout.GATE) > 0
 
@@ -312,7 +312,7 @@ def test_times_of_entries(pool: Pool, threads: int) -> None:
     step = reversing(6)
     alone = step.note(thread=1)
     before = time.monotonic_ns()
-    times = pool.timed(step.program(pool, threads))
+    times = step.program(pool, threads).measure()
     after = time.monotonic_ns()
     step.check()
     assert alone[0] == 1
@@ -330,7 +330,7 @@ def test_times_of_what_a_fault_left_out(pool: Pool) -> None:
     step = Step()
     step.fail()
     step.note()
-    times = pool.timed(step.program(pool, 2))
+    times = step.program(pool, 2).measure()
     assert times[0].all()
     assert not times[1].any()
 
@@ -351,7 +351,7 @@ def run_paused(
             check()
 
     with impatient(pool):
-        assert pool.resume(program, pool.run(program), note) == 0
+        assert program.resume(program.run(), note) == 0
     return places
 
 
@@ -363,7 +363,7 @@ def test_a_program_goes_on_where_it_paused(pool: Pool, threads: int) -> None:
         places = run_paused(pool, program)
         assert places == [*range(1, 50)]
         step.check(runs=run)
-    assert pool.run(program) == 0
+    assert program.run() == 0
     step.check(runs=5)
 
 
@@ -400,7 +400,7 @@ def test_a_program_that_is_stopped_leaves_the_pool_in_order(pool: Pool, threads:
             run_paused(pool, step.program(pool, threads), check)
         assert step.buffers[pause % 2, 0] in (pause, pause + SIZE - 1)
         after = reversing(4)
-        assert pool.run(after.program(pool, threads)) == 0
+        assert after.program(pool, threads).run() == 0
         after.check()
 
 
@@ -411,11 +411,11 @@ def test_a_fault_in_a_program_that_pauses_is_told(pool: Pool, threads: int) -> N
     after = step.note()
     program = step.program(pool, threads)
     with impatient(pool):
-        assert pool.resume(program, pool.run(program)) == 7
+        assert program.resume(program.run()) == 7
     assert after[0] == 0
     step.fault[0] = 0
     with impatient(pool):
-        assert pool.resume(program, pool.run(program)) == 7  # it began at the first entry
+        assert program.resume(program.run()) == 7  # it began at the first entry
     step.check(runs=2)
 
 
@@ -425,7 +425,7 @@ def test_a_pause_after_the_last_barrier_is_the_end(pool: Pool) -> None:
     program = step.program(pool, 2)
     with impatient(pool):
         for run in range(1, 5):
-            assert pool.run(program) == 0
+            assert program.run() == 0
             assert all(note[0] == 2 * run for note in notes)
 
 
@@ -436,11 +436,11 @@ def test_others_run_steps_while_one_pauses(pool: Pool) -> None:
     busy = reversing(2)
     busy.python(lambda *_: (entered.set(), leave.wait()))
     occupied = busy.program(pool, 2)
-    thread = threading.Thread(target=lambda: pool.resume(occupied, pool.run(occupied)))
+    thread = threading.Thread(target=lambda: occupied.resume(occupied.run()))
     program = other.program(pool, 2)
 
     def look() -> None:
-        assert pool.resume(program, pool.run(program)) == 0
+        assert program.resume(program.run()) == 0
         if not entered.is_set():
             thread.start()
             entered.wait()
@@ -454,7 +454,7 @@ def test_others_run_steps_while_one_pauses(pool: Pool) -> None:
 def test_times_of_a_program_that_pauses(pool: Pool) -> None:
     step = reversing(10)
     with impatient(pool):
-        times = pool.timed(step.program(pool, 2))
+        times = step.program(pool, 2).measure()
     step.check()
     assert times.all()
 
@@ -469,7 +469,7 @@ def test_steps_of_many_threads_at_once(pool: Pool) -> None:
                 step = reversing(2 * int(random.integers(0, 8)))
                 program = step.program(pool, int(random.integers(1, 5)), bool(random.integers(2)))
                 runs = int(random.integers(1, 30))
-                assert not any(pool.run(program) for _ in range(runs))
+                assert not any(program.run() for _ in range(runs))
                 step.check(runs)
         except BaseException as error:
             failures.append(error)
@@ -487,19 +487,19 @@ def test_many_short_steps(pool: Pool) -> None:
     programs = [step.program(pool, threads) for threads in (2, 3, 2, 1, 4)]
     for _ in range(1000):
         for program in programs:
-            pool.run(program)
+            program.run()
     step.check(runs=5000)
 
 
 def test_a_closed_pool_runs_on_its_callers(pool: Pool) -> None:
     step = reversing(2)
     program = step.program(pool, 3)
-    pool.run(program)
+    program.run()
     pool.close()
     pool.close()
     notes = step.note()
-    pool.run(program)
-    assert pool.run(step.program(pool, 3)) == 0
+    program.run()
+    assert step.program(pool, 3).run() == 0
     step.check(runs=3)
     assert list(notes) == [1, 0, 1]
 
@@ -511,7 +511,7 @@ def test_a_system_without_more_threads(pool: Pool, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(pools, "c_function", refusing)
     step = reversing(2)
     notes = step.note()
-    assert pool.run(step.program(pool, 3)) == 0
+    assert step.program(pool, 3).run() == 0
     step.check()
     assert list(notes) == [1, 0, 1]
 
@@ -534,7 +534,7 @@ def run_in_child(pool: Pool) -> None:
     notes = step.note()
     program = step.program(pool, 3)
     for _ in range(100):
-        assert pool.run(program) == 0
+        assert program.run() == 0
     step.check(runs=100)
     assert list(notes[[0, 2]]) == [300, 3]
 
@@ -560,7 +560,7 @@ def test_a_fork_in_the_middle_of_a_step(pool: Pool) -> None:
     def work() -> None:
         nonlocal runs
         while not ended.is_set():
-            pool.run(program)
+            program.run()
             runs += 1
 
     thread = threading.Thread(target=work)
@@ -579,12 +579,12 @@ from thalweg.device.cpu.pool import default_pool
 pool = default_pool()
 step = reversing(40)
 program = step.program(pool, 3)
-pool.run(program)
+program.run()
 step.check()
 begun = threading.Event()
 def work():
     while True:
-        pool.run(program)
+        program.run()
         begun.set()
 threading.Thread(target=work, daemon=True).start()
 begun.wait()
@@ -645,7 +645,7 @@ def test_without_a_futex_sleepers_nap(monkeypatch: pytest.MonkeyPatch) -> None:
     step.reverse()
     program = step.program(pool, 3)
     for _ in range(5):
-        assert pool.run(program) == 0
+        assert program.run() == 0
         until_asleep(pool, layout.MAILBOXES)
     step.check(runs=5)
     pool.close()

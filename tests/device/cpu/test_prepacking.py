@@ -12,6 +12,7 @@ import pytest
 
 import thalweg as tf
 from thalweg.device.cpu.invocation import Invocation
+from thalweg.device.cpu.loading import function_numbers, table_of
 from thalweg.device.cpu.pool import Entry, Jump
 from thalweg.device.cpu.program import Program
 from thalweg.ops.state import state
@@ -115,9 +116,10 @@ def test_nothing_pauses_amid_an_update(monkeypatch: pytest.MonkeyPatch) -> None:
         session.run(product(x, tf.constant(W)), {x: X})
     (program,) = programs
     for no_pause in (False, True):
-        (call,) = program.template.calls
-        amid = call._replace(dispatch=call.dispatch._replace(no_pause=no_pause))
-        program.template = replace(program.template, calls=[amid])
+        (call,) = program.listing.calls
+        amid = replace(call, entry=call.entry._replace(no_pause=no_pause))
+        table = table_of([amid], function_numbers({"": call.code}), ())
+        program.template = replace(program.template, calls=table)
         entries = program._invocation().table.entries
         assert [type(entry) for entry in entries] == [Jump, Entry, Entry]
         assert [entry.no_pause for entry in entries] == [no_pause] * 3

@@ -193,7 +193,7 @@ def test_the_arena_is_as_large_as_what_lives_at_once(graph: Any) -> None:
     step = native(y)
     product = math.prod((64, 64)) * 4
     widest = max(loaded.scratch for loaded in step.loaded)
-    assert 2 * product <= step.arena.size <= 2 * product + 2 * (widest + host().alignment)
+    assert 2 * product <= step.listing.arena.size <= 2 * product + 2 * (widest + host().alignment)
 
 
 def test_a_result_takes_the_place_of_what_dies_with_it(graph: Any) -> None:
@@ -218,7 +218,7 @@ def test_what_is_read_elsewhere_keeps_its_place(graph: Any) -> None:
 def test_results_and_feeds_are_no_part_of_the_arena(graph: Any) -> None:
     x = tf.placeholder(tf.float32, [100])
     step = native(tf.exp(x), x * 2)
-    assert step.arena.size == 0 and not step.arena.offsets
+    assert step.listing.arena.size == 0 and not step.listing.arena.offsets
 
 
 def rows_written(rows: tuple[int, ...], length: int) -> tuple[list[LoopNest], Buffer, Buffer]:

@@ -15,7 +15,7 @@ _TARGET = Target(name="test", l2=2 << 20)
 
 
 def threads_of(*fetches: Any) -> int:
-    return threads_for(native(*fetches).lowered.launches, 2, _TARGET)
+    return threads_for(native(*fetches).listing.lowered.launches, 2, _TARGET)
 
 
 def training(batch: int, inputs: int) -> Any:
@@ -67,7 +67,7 @@ def test_threads_meet_every_few_milliseconds() -> None:
             x = tf.placeholder(tf.float32, [size, size])
             factors = [tf.placeholder(tf.float32, [size, size]) for _ in range(4)]
             step = native(*[tf.matmul(x, factor) for factor in factors], threads=2)
-            return [call.dispatch.barrier for call in step.calls]
+            return [call.entry.barrier for call in step.listing.calls]
 
     assert waits(64) == [False] * 4
     assert waits(768) == [False, True, True, True]
@@ -79,7 +79,7 @@ def test_between_updates_a_step_can_be_stopped() -> None:
         first = v.assign_add(tf.ones([100_000]))
         with tf.control_dependencies([first]):
             second = v.assign(tf.reverse(v.read_value(), [0]) * 2)
-        launches = native(second).lowered.launches
+        launches = native(second).listing.lowered.launches
     assert len(launches) > 1
     assert not any(amid_updates(launches))
 
@@ -87,7 +87,7 @@ def test_between_updates_a_step_can_be_stopped() -> None:
 def test_within_an_update_it_cannot() -> None:
     with tf.Graph().as_default():
         v, w = (tf.Variable(np.zeros(100_000, np.float32)) for _ in range(2))
-        (update,) = native(v.assign_add(tf.ones([100_000]))).lowered.launches
-        (other,) = native(w.assign_add(tf.ones([100_000]))).lowered.launches
+        (update,) = native(v.assign_add(tf.ones([100_000]))).listing.lowered.launches
+        (other,) = native(w.assign_add(tf.ones([100_000]))).listing.lowered.launches
     assert amid_updates([update, other, update, other]) == [False, True, True, True]
     assert amid_updates([other, update, update]) == [False, False, True]

@@ -97,9 +97,9 @@ def test_parts_of_a_stack_are_made_inside_it() -> None:
         x = tf.placeholder(tf.float32, [6, 24])
         whole = tf.reshape(tf.stack(products(x, 4)), [24, 24])
         step = native(tf.matmul(whole, tf.ones([24, 8])))
-        assert len(step.lowered.pieces) == 4
-        assert len(step.calls) == 5  # four parts and the product of the whole
-        assert all(isinstance(call.launch.kernel, Contraction) for call in step.calls)
+        assert len(step.listing.lowered.pieces) == 4
+        assert len(step.listing.calls) == 5  # four parts and the product of the whole
+        assert all(isinstance(call.launch.kernel, Contraction) for call in step.listing.calls)
 
 
 def backwards(x: Any, steps: int) -> list[Any]:
@@ -128,7 +128,7 @@ def test_weights_are_turned_once_for_many_products(rows: int, steps: int, is_tur
     with tf.Graph().as_default():
         slope, _ = backwards(tf.placeholder(tf.float32, [rows, 40]), steps)
         step = native(slope)
-        copies = [c for c in step.calls if not isinstance(c.launch.kernel, Contraction)]
+        copies = [c for c in step.listing.calls if not isinstance(c.launch.kernel, Contraction)]
         turned = [c for c in copies if [b.size for b in c.launch.buffers] == [1600, 1600]]
         assert len(turned) == is_turned
 

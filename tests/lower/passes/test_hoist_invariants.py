@@ -89,7 +89,10 @@ def test_a_cpu_divides_once_for_each_channel_too() -> None:
         session.run(tf.global_variables_initializer())
         programs = [region.step for region in session.plan(y, {x: np.zeros(SHAPE)}).regions]
     kernels = [
-        launch.kernel for program in programs if program for launch in program.lowered.launches
+        launch.kernel
+        for program in programs
+        if program
+        for launch in program.listing.lowered.launches
     ]
     rows = [k for k in kernels if isinstance(k, Loops) and len(k.variables) > 2]
     assert rows

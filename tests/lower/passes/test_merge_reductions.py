@@ -53,6 +53,6 @@ def test_a_weight_of_all_steps_gets_its_gradient_from_one_product() -> None:
     with tf.Graph().as_default():
         loss, _, _ = unrolled()
         step = native(tf.train.GradientDescentOptimizer(0.1).minimize(loss))
-        kernels = [call.launch.kernel for call in step.calls]
+        kernels = [call.launch.kernel for call in step.listing.calls]
         sums = [k for k in kernels if isinstance(k, Contraction) and len(k.reduced) == 2]
         assert [[v.extent for v in k.reduced] for k in sums] == [[STEPS - 1, BATCH]]

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 import thalweg as tf
+from tests.runtime.pausing import impatient
 from thalweg import errors
 from thalweg.ops.core.context import VariableCell
 from thalweg.ops.state.variable_uses import USES, HostUse, Use, Uses
+from thalweg.runtime import engine
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.kernels import Context
 
@@ -310,6 +312,37 @@ def test_a_loop_that_updates_loses_nothing_beside_steps(mode: str) -> None:
 
         at_once(4, work)
         assert session.run(v) == 4 * 1100
+
+
+@pytest.mark.skipif(not engine.COMPILES, reason="nothing is compiled")
+def test_a_loop_lets_steps_update_between_iterations(monkeypatch: pytest.MonkeyPatch) -> None:
+    requeue, count = Uses.requeue, [0]
+
+    def counted(self: Uses, use: Use[Any], cancellation: Any) -> None:
+        count[0] += 1
+        requeue(self, use, cancellation)
+
+    monkeypatch.setattr(Uses, "requeue", counted)
+    with tf.Graph().as_default(), tf.Session() as session, impatient():
+        v = tf.Variable(tf.zeros([20_000]))
+
+        def body(i: Any) -> Any:
+            with tf.control_dependencies([tf.assign_add(v, tf.ones([20_000]), use_locking=True)]):
+                return i + 1
+
+        loop = tf.while_loop(lambda i: i < 200, body, [0])
+        step = tf.assign_add(v, tf.ones([20_000]), use_locking=True).op
+        session.run(v.initializer)
+
+        def work() -> None:
+            session.run(loop)
+            for _ in range(20):
+                session.run(step)
+
+        at_once(4, work)
+        np.testing.assert_array_equal(session.run(v), np.full(20_000, 4 * 220, np.float32))
+    assert count[0]
+    assert not USES.uses
 
 
 def test_what_was_read_never_changes_beside_steps_that_write() -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cached_property
-from typing import Self
 
 import numpy as np
 
@@ -17,8 +15,7 @@ from thalweg.device.compiled_kernel import CompiledKernel
 from thalweg.device.cpu.listing import Call
 from thalweg.device.cpu.peaks import arithmetic_peak, copy_peak, matrix_peak
 from thalweg.device.cpu.pool import Pool
-from thalweg.device.cpu.tuner import CpuSubject, tune_kernels
-from thalweg.device.tuning import Tuned
+from thalweg.device.cpu.tuner import CpuSubject
 from thalweg.ir.kernel import Contraction
 
 
@@ -29,8 +26,8 @@ class CpuKernel(CompiledKernel):
         super().__init__(call.launch, call.specialized)
         self._pool, self._threads = pool, threads
         self.scratch, self.phases = call.code.scratch, len(call.code.functions)
-        self.users = 1 if call.dispatch.thread >= 0 else threads
-        self.barriers = call.dispatch.barrier + self.phases - 1 if threads > 1 else 0
+        self.users = 1 if call.entry.thread >= 0 else threads
+        self.barriers = call.entry.barrier + self.phases - 1 if threads > 1 else 0
 
     @cached_property
     def emitted(self) -> Emitted:
@@ -69,8 +66,7 @@ class CpuKernel(CompiledKernel):
             return matrix_peak(self.users)
         return arithmetic_peak(self.users, np.dtype(kernel.dtype))
 
-    @classmethod
-    def tune(cls, named: Sequence[tuple[str, Self]], budget: float) -> list[Tuned]:
-        """Measure schedules on the threads of the pool, and store the best."""
-        subjects = [CpuSubject(name, k.specialized, k._pool, k.users) for name, k in named]
-        return tune_kernels(subjects, budget)
+    @property
+    def subject(self) -> CpuSubject:
+        """The kernel, a contraction, as one to tune on the threads of the pool."""
+        return CpuSubject(self.name, self.specialized, self._pool, self.users)

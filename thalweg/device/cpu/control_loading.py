@@ -8,22 +8,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any, cast
+from itertools import accumulate
+from math import inf
+from typing import TYPE_CHECKING, Any, cast
 
 from thalweg.codegen.cache import Loaded, load_all, name_of
 from thalweg.codegen.kernels import iteration_request
 from thalweg.codegen.llvm.emitted import Request
 from thalweg.codegen.loops.iteration import Iteration
 from thalweg.codegen.machine import CpuTarget
+from thalweg.device.control import references_of
 from thalweg.device.cpu.control_program import CpuControlStep
 from thalweg.device.cpu.listing import Call, build_listing, count_words
-from thalweg.device.cpu.loading import kernel_request
-from thalweg.device.cpu.pool import Pool
-from thalweg.device.cpu.table_template import ControlTemplate, PlacedCall, PlacedJump
+from thalweg.device.cpu.loading import function_numbers, kernel_request
+from thalweg.device.cpu.table_template import ControlTemplate, Entry, Jump
 from thalweg.device.program import Listing
 from thalweg.device.program_template import ABSOLUTE, ARENA, Layout, Words
-from thalweg.graph.analysis.node_effects import locks_updates
 from thalweg.ir.kernel import Loops
 from thalweg.lower.control.program import (
     BufferView,
@@ -37,7 +37,9 @@ from thalweg.lower.dynamic_shapes import SpecializedKernel
 from thalweg.lower.memory.arena import rounded
 from thalweg.lower.memory.barriers import work_of
 from thalweg.lower.memory.buffers import Buffer, BufferKind
-from thalweg.lower.specialise import ControlRegion
+
+if TYPE_CHECKING:
+    from thalweg.device.cpu.device import CpuDevice
 
 _Listings = Mapping[Part, Listing[Call]]
 
@@ -47,35 +49,31 @@ _NO_CODE = Loaded((), 0)
 
 
 def make_control_step(
-    unit: ControlRegion,
-    program: ControlProgram,
-    kernels: Sequence[SpecializedKernel],
-    list_capacity: int,
-    pool: Pool,
-    target: CpuTarget,
-    threads: int,
+    program: ControlProgram, kernels: Sequence[SpecializedKernel], device: CpuDevice
 ) -> CpuControlStep:
-    """The program of a control node, lowered for a target, on at most `threads` threads."""
-    threads = _threads_for(program, threads, target)
+    """The program of a control node, lowered for the target of a device."""
+    target = device.target
+    threads = _threads_for(program, device.threads, target)
     listings, loaded = _compiled_parts(program, kernels, target, threads)
     offsets, frame = _frame(program, listings, target.alignment)
     layout = _ViewLayout(listings, offsets)
-    table = _table(program, listings, list(loaded.values()), layout)
-    variables = [view for view in layout.views if view.where is Storage.VARIABLE]
-    written = program.written_views()
-    changed = [number for number, view in enumerate(variables) if view in written]
-    exclusive = changed if locks_updates(unit.node) else []
+    table = _table(program, listings, function_numbers(loaded), layout)
     template = ControlTemplate(
-        **vars(layout.template(loaded, exclusive, frame)),
-        table=table,
+        **layout.fields(loaded),
+        arena=frame,
+        references=references_of(program, layout.views),
+        streams=(),
+        inputs=(),
+        outputs=(),
+        calls=table,
+        threads=threads,
+        work=inf,
+        packed_references=(),
         interface=program.interface,
         views=layout.views,
-        changed=changed,
         checks=any(part.lowered.checked for part in program.parts),
-        threads=threads,
-        list_capacity=list_capacity,
     )
-    return CpuControlStep(template, list(loaded.values()), pool)
+    return CpuControlStep(template, list(loaded.values()), device.pool)
 
 
 # Parts
@@ -114,7 +112,9 @@ def _compiled_parts(
     words = 0
     for part in parts:
         code = [next(code_of) for _ in requests[part]]
-        listings[part] = _listing(part, kernels[part], code, words, target)
+        # An iteration function is the code of the first call; the others have none.
+        code += [_NO_CODE] * (len(kernels[part]) - len(code))
+        listings[part] = build_listing(part.lowered, kernels[part], code, target, words)
         words += sum(call.word_count for call in listings[part].calls)
     return listings, dict(zip(names, loaded, strict=True))
 
@@ -125,17 +125,14 @@ def _work(part: Part, target: CpuTarget) -> float:
 
 def _loop_conditions(program: ControlProgram) -> dict[Part, BufferView]:
     """The small parts that are the whole iteration of a loop, and the loop's condition."""
-    conditions: dict[Part, BufferView] = {}
-    for item in program.walk():
-        match item:
-            case Loop(truth=truth, body=[Part() as part]):
-                launches = part.lowered.launches
-                is_small = len(launches) <= _MAX_ITERATION_KERNELS
-                if is_small and all(isinstance(launch.kernel, Loops) for launch in launches):
-                    conditions[part] = truth
-            case _:
-                pass
-    return conditions
+    loops = [item for item in program.walk() if isinstance(item, Loop) and len(item.body) == 1]
+    bodies = [(loop.body[0], loop.truth) for loop in loops]
+    return {part: truth for part, truth in bodies if isinstance(part, Part) and _is_small(part)}
+
+
+def _is_small(part: Part) -> bool:
+    kernels = [launch.kernel for launch in part.lowered.launches]
+    return len(kernels) <= _MAX_ITERATION_KERNELS and all(isinstance(k, Loops) for k in kernels)
 
 
 def _iteration(
@@ -170,27 +167,6 @@ def _alias_class(memory: BufferView | Buffer) -> Any:
     return Storage.VARIABLE if memory.where is Storage.VARIABLE else memory
 
 
-def _listing(
-    part: Part,
-    kernels: Sequence[SpecializedKernel],
-    loaded: Sequence[Loaded],
-    words: int,
-    target: CpuTarget,
-) -> Listing[Call]:
-    """The listing of a part, with a barrier before it. An iteration function is the code of the
-    first call; the others have none."""
-    missing = len(part.lowered.launches) - len(loaded)
-    code = [*loaded, *[_NO_CODE] * missing]
-    listing = build_listing(part.lowered, kernels, code, target, words)
-    calls: list[Call] = []
-    for call in listing.calls:
-        dispatch = call.dispatch if calls else call.dispatch._replace(barrier=True)
-        if missing:
-            dispatch = dispatch._replace(thread=-1, work=int(_ITERATION_WORK))
-        calls.append(replace(call, dispatch=dispatch))
-    return replace(listing, calls=calls)
-
-
 # The template
 
 
@@ -200,51 +176,50 @@ def _frame(
     """The offsets of the views in the frame, and its size. The temporaries, whose memory the parts
     share, come first."""
     temporary = max((listing.arena.size for listing in listings.values()), default=0)
-    end = rounded(temporary, alignment)
-    offsets: dict[BufferView, int] = {}
-    for view in program.views():
-        if view.where is Storage.OWN:
-            offsets[view] = end
-            end += rounded(view.bytes, alignment)
-    return offsets, end
+    own = [view for view in program.views() if view.where is Storage.OWN]
+    sizes = [rounded(view.bytes, alignment) for view in own]
+    *offsets, end = accumulate(sizes, initial=rounded(temporary, alignment))
+    return dict(zip(own, offsets, strict=True)), end
 
 
 def _table(
-    program: ControlProgram, listings: _Listings, loaded: Sequence[Loaded], layout: _ViewLayout
-) -> list[PlacedCall | PlacedJump]:
-    """The calls of the parts, and the jumps of loops and conditionals."""
-    numbers = {kernel: number for number, kernel in enumerate(loaded)}
-    placed: list[PlacedCall | PlacedJump] = []
+    program: ControlProgram, listings: _Listings, functions: Mapping[int, int], layout: _ViewLayout
+) -> list[Entry | Jump]:
+    """The calls of the parts, and the jumps of loops and conditionals. `functions`: their numbers
+    by address."""
+    table: list[Entry | Jump] = []
 
-    def jump(entry: int, truth: BufferView | None = None, if_true: bool = False) -> PlacedJump:
-        address = (ABSOLUTE, 0) if truth is None else layout.address_of(truth)
-        return PlacedJump(entry, *address, if_true)
+    def jump(target: int, truth: BufferView | None = None, if_true: bool = False) -> Jump:
+        base, offset = (ABSOLUTE, 0) if truth is None else layout.address_of(truth)
+        return Jump(target, offset, if_true, base=base)
 
-    def add(items: Sequence[Item], entry: int) -> int:
-        """Add items from an entry on; returns the entry after them."""
+    def add(items: Sequence[Item]) -> None:
         for item in items:
-            start = len(placed)
+            start = len(table)
             if isinstance(item, Part):
-                # The calls that an iteration function contains have no code of their own.
-                calls = [call for call in listings[item].calls if call.code.functions]
-                placed.extend(
-                    [PlacedCall(numbers[c.code], c.words, c.dispatch, False) for c in calls]
-                )
-                entry += sum(len(call.code.functions) for call in calls)
+                calls = listings[item].calls
+                entries = [entry for call in calls for entry in call.entries(functions)]
+                if entries:
+                    entries[0] = entries[0]._replace(barrier=True)
+                if len(entries) < len(calls):  # an iteration function in place of several kernels
+                    entries[0] = entries[0]._replace(work=int(_ITERATION_WORK))
+                table.extend(entries)
             elif isinstance(item, Loop):
-                end = add(item.body, entry + 1) + 1
-                placed.insert(start, jump(end, item.truth))
-                placed.append(jump(entry + 1, item.truth, if_true=True))
-                entry = end
+                table.append(jump(start))  # its target is not known yet
+                add(item.body)
+                table[start] = jump(len(table) + 1, item.truth)
+                table.append(jump(start + 1, item.truth, if_true=True))
             else:
-                otherwise = add(item.if_true, entry + 1) + 1
-                placed.insert(start, jump(otherwise, item.truth))
-                middle, entry = len(placed), add(item.if_false, otherwise)
-                placed.insert(middle, jump(entry))
-        return entry
+                table.append(jump(start))
+                add(item.if_true)
+                middle = len(table)
+                table.append(jump(middle))
+                table[start] = jump(len(table), item.truth)
+                add(item.if_false)
+                table[middle] = jump(len(table))
 
-    add(program.items, 0)
-    return placed
+    add(program.items)
+    return table
 
 
 class _ViewLayout(Layout):
@@ -254,22 +229,17 @@ class _ViewLayout(Layout):
     def __init__(self, parts: _Listings, offsets: Mapping[BufferView, int]) -> None:
         super().__init__()
         self._offsets = offsets
-        self._view_words: dict[BufferView, list[tuple[int, int]]] = {}
+        self.views: dict[BufferView, Words] = {}  # with the words that point to them
         for part, listing in parts.items():
             self.arena, self._views = listing.arena, part.views
             for call in listing.calls:
                 self.add(call.launch, call.scratch, call.specialized.words)
 
-    @property
-    def views(self) -> dict[BufferView, Words]:
-        """The views that words point to, with those words."""
-        return {view: tuple(words) for view, words in self._view_words.items()}
-
     def address(self, buffer: Buffer, shift: int) -> tuple[int, int]:
         view = self._views.get(buffer)
         if view is None:
             return super().address(buffer, shift)
-        self._view_words.setdefault(view, []).append((len(self.words), shift))
+        self.views[view] = (*self.views.get(view, ()), (len(self.words), shift))
         base, start = self.address_of(view)
         return base, start + shift
 

@@ -6,10 +6,9 @@ becomes the result.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,82 +16,75 @@ from numpy.typing import NDArray
 from thalweg import errors
 from thalweg.codegen.cache import Loaded
 from thalweg.control.lists import ListValue
-from thalweg.device.control import CapacityExceeded, ControlStep, input_rows
-from thalweg.device.cpu.invocation import BoundWords, address_of
-from thalweg.device.cpu.pool import Entry, Jump, Pool, StepTable
-from thalweg.device.cpu.table_template import ControlTemplate, PlacedJump
+from thalweg.device.control import ControlStep, input_rows
+from thalweg.device.cpu.invocation import Invocation, address_of
+from thalweg.device.cpu.pool import Pool
+from thalweg.device.cpu.table_template import ControlTemplate
+from thalweg.device.program import FirstValues
 from thalweg.lower.control.program import BufferView
 from thalweg.ops.core.buffer import Buffer as OwnedBuffer
 from thalweg.ops.core.buffer import HostBuffer
-from thalweg.ops.core.context import VariableCell
-from thalweg.ops.state.variable_uses import USES, Use
+from thalweg.ops.state.variable_uses import USES
 
 Array = NDArray[Any]
 
 
-class CpuControlStep(ControlStep["_Invocation"]):
+class CpuControlStep(ControlStep[Invocation]):
     """A control node, compiled for one set of shapes, that the threads of a pool run."""
 
-    template: ControlTemplate
-
     def __init__(self, template: ControlTemplate, loaded: Sequence[Loaded], pool: Pool) -> None:
-        super().__init__(template.interface, template.list_capacity, template.views)
+        super().__init__(template.interface, template.views, template.references)
         self.template, self.loaded, self.pool = template, loaded, pool
-        self.changed = template.changed
-        self._idle: deque[_Invocation] = deque()
 
     # Calls
 
-    def run(self, context: Any, values: Sequence[Any]) -> Any:
-        """The unit's outputs; None if the executor must run it; or `CapacityExceeded`."""
-        try:
-            invocation = self._idle.pop()
-        except IndexError:
-            invocation = _Invocation(self)
-        arrays, results = self._bind_inputs(invocation, values), None
-        if arrays is not None:  # kept alive until the call ends
-            run = self.run_with_variables if self.variables else self.run_bound
-            results = run(invocation, values, context)
-        self._idle.append(invocation)  # not reached if a signal or a cancellation stopped the call
-        return results
+    def _invocation(self) -> Invocation:
+        return Invocation(self.template, self.loaded, self.pool, self._new_use())
 
-    def run_bound(self, invocation: _Invocation, values: Sequence[Any], context: Any) -> Any:
-        """Do what `run` does with an invocation whose inputs and variables are bound."""
+    def _run(self, invocation: Invocation, context: Any, values: Sequence[Any]) -> list[Any] | None:
+        arrays = self._bind_inputs(invocation, values)
+        if arrays is None:
+            return None
         results = self._bind_results(invocation, values, context)
-        snapshots = self._snapshots(values)
+        written = [invocation.use.cells[number].borrow() for number in self.written]
+        snapshots = [(b, b.snapshot()) for b in written] if self.template.checks else []
         invocation.fault[0] = 0
-        fault = self.pool.run(invocation.table)
+        fault = invocation.table.run()
         pause = partial(self._pause, invocation, context)
-        fault = self.pool.resume(invocation.table, fault, pause)
+        fault = invocation.table.resume(fault, pause)
+        del arrays  # the kernels read them until here
         context.cancellation.check()
         if not fault and self.accessed_once(results):
             return self.finish(context, values, results)
-        for cell, value in snapshots:
-            cell.borrow().fill(value)
-        capacities = self.exceeded_capacities(results)
-        return CapacityExceeded(capacities) if capacities else None
+        for buffer, value in snapshots:
+            buffer.fill(value)
+        self.check_capacities(results)
+        return None
 
-    def _pause(self, invocation: _Invocation, context: Any) -> None:
+    def _pause(self, invocation: Invocation, context: Any) -> None:
         """Between two iterations: check for cancellation, and let other steps use the variables."""
         context.cancellation.check()
         if self.template.checks or not self.variables or not USES.is_contended:
             return  # with checks, updates may be undone: nobody may see them
         use = invocation.use
-        cells = use.cells
-        USES.end(use)
-        use.cells = cells
-        USES.begin(use, context.cancellation)
-        if not self.borrow(invocation):
-            raise errors.AbortedError(None, None, "A variable of a running loop lost its value.")
+        # The list that `touch_all` is given in the end, if the program writes variables.
+        buffers = cast("list[OwnedBuffer | None]", use.buffers or [])
+        USES.requeue(use, context.cancellation)
+        with USES.mutex:
+            borrowed = [cell.buffer for cell in use.cells]
+            if self._borrow(invocation, borrowed) is None:
+                message = "A variable of a running loop lost its value."
+                raise errors.AbortedError(None, None, message)
+            buffers[:] = borrowed
+            use.buffers = buffers
 
-    def _snapshots(self, values: Sequence[Any]) -> list[tuple[VariableCell, Array]]:
-        """Copies of the variables that are written, if a check may fail."""
-        if not self.template.checks:
-            return []
-        cells = [values[self.variables[number].source] for number in self.changed]
-        return [(cell, cell.borrow().snapshot()) for cell in cells]
+    def _borrow(
+        self, invocation: Invocation, borrowed: list[OwnedBuffer | None]
+    ) -> FirstValues | None:
+        on_host = all(isinstance(buffer, HostBuffer) for buffer in borrowed)
+        return super()._borrow(invocation, borrowed) if on_host else None
 
-    def _bind_inputs(self, invocation: _Invocation, values: Sequence[Any]) -> list[Any] | None:
+    def _bind_inputs(self, invocation: Invocation, values: Sequence[Any]) -> list[Any] | None:
         """Bind the inputs; the arrays, which must live until the call ends. None if one does not
         fit the program."""
         arrays: list[Any] = []
@@ -107,20 +99,11 @@ class CpuControlStep(ControlStep["_Invocation"]):
             self._bind(invocation, view, array)
         return arrays
 
-    def bind_variable(
-        self, invocation: _Invocation, view: BufferView, buffer: OwnedBuffer | None
-    ) -> bool:
-        """Bind the buffer of a variable; False if it is of another device or shape."""
-        if not isinstance(buffer, HostBuffer) or buffer.shape != view.shape:
-            return False
-        self._bind(invocation, view, buffer.array)
-        return True
-
-    def _bind(self, invocation: _Invocation, view: BufferView, array: Array) -> None:
+    def _bind(self, invocation: Invocation, view: BufferView, array: Array) -> None:
         invocation.bind(self.template.views.get(view, ()), address_of(array))
 
     def _bind_results(
-        self, invocation: _Invocation, values: Sequence[Any], context: Any
+        self, invocation: Invocation, values: Sequence[Any], context: Any
     ) -> dict[BufferView, Array]:
         """Allocate and bind the memory of loop variables, lists and traces."""
         results: dict[BufferView, Array] = {}
@@ -134,22 +117,3 @@ class CpuControlStep(ControlStep["_Invocation"]):
                 results[view] = allocate(view.shape, view.dtype)
             self._bind(invocation, view, results[view])
         return results
-
-
-class _Invocation(BoundWords):
-    """The memory and the step table of one call in flight."""
-
-    def __init__(self, step: CpuControlStep) -> None:
-        template = step.template
-        use = Use[VariableCell]((), template.changed, template.exclusive)
-        super().__init__(template, step.pool, use)
-        self.memory[...] = 0
-        table: list[Entry | Jump] = []
-        for item in template.table:
-            if isinstance(item, PlacedJump):
-                address = int(self.bases[item.base]) + item.offset
-                table.append(Jump(item.target, address, item.if_true))
-            else:
-                functions = step.loaded[item.kernel].functions
-                table += item.dispatch.entries(functions, self.first_word + 8 * item.word)
-        self.table = StepTable(step.pool, table, self.fault.ctypes.data, template.threads)

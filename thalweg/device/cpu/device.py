@@ -22,7 +22,7 @@ from thalweg.device.cpu.program import Program
 from thalweg.device.cpu.table_template import ControlTemplate, TableTemplate
 from thalweg.device.device import Device
 from thalweg.device.program import Listing
-from thalweg.lower.specialise import ControlRegion, Region
+from thalweg.lower.specialise import Region
 from thalweg.ops.core.buffer import HostBuffer
 from thalweg.platform.caches import memoized
 
@@ -79,7 +79,7 @@ class CpuDevice(Device):
     def load(self, lowered: Lowered, kernels: Sequence[SpecializedKernel]) -> Program:
         """The program of a lowered region on this device's threads."""
         compiler = importlib.import_module("thalweg.device.cpu.loading")  # imported when needed
-        return compiler.make_program(lowered, kernels, self.pool, self.target, self.threads)
+        return compiler.make_program(lowered, kernels, self)
 
     def _find_named(self, names: Sequence[str]) -> list[Loaded] | None:
         """Load kernels by their names in the kernel cache; None if any is missing."""
@@ -96,16 +96,11 @@ class CpuDevice(Device):
         return Program(template, kernels, region, listing, self.pool)
 
     def load_control(
-        self,
-        unit: ControlRegion,
-        program: ControlProgram,
-        kernels: Sequence[SpecializedKernel],
-        list_capacity: int,
+        self, program: ControlProgram, kernels: Sequence[SpecializedKernel]
     ) -> CpuControlStep:
         """The native program of a conditional or a loop on this device's threads."""
         compiler = importlib.import_module("thalweg.device.cpu.control_loading")  # likewise
-        hardware = self.pool, self.target, self.threads
-        return compiler.make_control_step(unit, program, kernels, list_capacity, *hardware)
+        return compiler.make_control_step(program, kernels, self)
 
     def restore_control(
         self, template: ControlTemplate, kernels: Sequence[Loaded]

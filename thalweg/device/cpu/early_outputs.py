@@ -7,9 +7,9 @@ to another device while the kernels of the next one run.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any
 
 from thalweg.device.cpu.pool import Event
 from thalweg.device.workers import WORKERS
@@ -18,37 +18,29 @@ from thalweg.device.workers import WORKERS
 Deliver = Callable[[int, Any], None]
 
 
-class EarlyOutput(NamedTuple):
-    """The number of an output, and the event that is signalled when it is computed."""
-
-    number: int
-    event: Event
-
-
 class Delivery:
-    """Delivers the early outputs of one call on a worker thread, from its construction to `end`."""
+    """Delivers the early outputs of one call on a worker thread, from its construction to `end`.
+    `early`: the event that is signalled when an output is computed, by the output's number."""
 
     def __init__(
-        self, early: Sequence[EarlyOutput], results: Sequence[Any], deliver: Deliver
+        self, early: Mapping[int, Event], results: Sequence[Any], deliver: Deliver
     ) -> None:
         self._early, self._results, self._deliver = early, results, deliver
         self._stopped = False
-        self._done = threading.Event()
-        self._error: BaseException | None = None
+        self._done = Future[None]()
         WORKERS.start(self._run)
 
     def _run(self) -> None:
         try:
-            for number, event in self._early:
+            for number, event in self._early.items():
                 event.wait()  # `end` signals the events of a program that stopped
                 if self._stopped:
-                    return
+                    break
                 result = self._results[number]
                 self._deliver(number, result if result.ndim else result[()])
+            self._done.set_result(None)
         except BaseException as error:  # raised again by `end`, on the caller's thread
-            self._error = error
-        finally:
-            self._done.set()
+            self._done.set_exception(error)
 
     def end(self, is_complete: bool) -> None:
         """Wait until all is delivered; if the program stopped, deliver nothing more.
@@ -57,10 +49,10 @@ class Delivery:
         """
         if not is_complete:
             self._stopped = True
-            for _, event in self._early:
+            for event in self._early.values():
                 event.signal()
-        self._done.wait()
-        for _, event in self._early:
+        error = self._done.exception()
+        for event in self._early.values():
             event.reset()
-        if self._error is not None:
-            raise self._error
+        if error is not None:
+            raise error

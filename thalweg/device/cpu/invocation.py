@@ -13,19 +13,19 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from thalweg.device.cpu.early_outputs import Deliver, EarlyOutput
-from thalweg.device.cpu.pool import Entry, Event, Jump, Pool, StepTable
-from thalweg.device.cpu.table_template import TableTemplate
-from thalweg.device.program_template import STREAM_BYTES, Template
+from thalweg.codegen.cache import Loaded
+from thalweg.device.cpu.early_outputs import Deliver
+from thalweg.device.cpu.pool import Event, Pool, StepTable
+from thalweg.device.cpu.table_template import Entry, Jump, Signal, TableTemplate
+from thalweg.device.program_template import STREAM_BYTES
 from thalweg.lower.memory.arena import rounded
 from thalweg.ops.core.context import VariableCell
 from thalweg.ops.state.variable_uses import Use
 
 Array = NDArray[Any]
 
-#: Vector instructions of a program with early outputs. A shorter program ends before the woken
-#: thread could deliver as much as its own thread does afterwards.
-_MIN_WORK_DELIVERED = 1_000_000
+#: The offset from the fault word of the byte that says whether packed factors are up to date.
+PACKED = 8
 _DATA_OFFSET = 16  # of the address of the elements in an array object
 _word_at = ctypes.c_int64.from_address
 
@@ -46,18 +46,22 @@ address_of: Callable[[Array], int] = (
 )
 
 
-class BoundWords:
-    """The argument words of a template with the memory that they point to: arena, fault word,
-    positions in random streams."""
+class Invocation:
+    """A template with memory, whose addresses are in its argument words, and a step table."""
 
     def __init__(
-        self, template: Template, pool: Pool, use: Use[VariableCell], streams: int = 0
+        self,
+        template: TableTemplate,
+        loaded: Sequence[Loaded],
+        pool: Pool,
+        use: Use[VariableCell],
     ) -> None:
         alignment = pool.target.alignment
-        self.memory = np.empty(template.arena + 2 * alignment, np.uint8)
+        self.memory = np.zeros(template.arena + 2 * alignment, np.uint8)
         arena = rounded(self.memory.ctypes.data, alignment)
         self.fault = np.zeros(8, np.int64)
-        self.streams = np.zeros((max(streams, 1), STREAM_BYTES // 4), np.uint32)
+        streams = max(len(template.streams), 1)
+        self.streams = np.zeros((streams, STREAM_BYTES // 4), np.uint32)
         bases = [0, self.fault.ctypes.data, arena, self.streams.ctypes.data]
         bases += [constant.ctypes.data for constant in template.constants]
         self.bases = np.array(bases, np.int64)  # the address of each base of the words
@@ -66,72 +70,45 @@ class BoundWords:
         self.first_word = words.ctypes.data  # its address
         self._template = template  # its constants live as long as the words
         self.use = use
+        self.addresses = [0] * len(template.references)  # of variables, as bound to the words
+        self.scalars = self._bind_scalars(template)
+        self.deliver: Deliver | None = None  # takes the early outputs of the next call
+        self.early: dict[int, Event] = {}  # by the numbers of early outputs, in order
+        #: of the variables that packed factors depend on: in this call, and when last packed
+        self.versions: Sequence[int] = ()
+        self.packed_versions: Sequence[int] | None = None
+        functions = [function for kernel in loaded for function in kernel.functions]
+        entries = [self._entry(item, functions, pool) for item in template.calls]
+        options = self.fault.ctypes.data, template.threads, template.holds_gil
+        self.table = StepTable(pool, entries, *options)
 
     def bind(self, targets: Collection[tuple[int, int]], address: int) -> None:
         """Store `address + shift` in the argument word of each target (word, shift)."""
         for word, shift in targets:
             self.words[word] = address + shift
 
-
-class Invocation(BoundWords):
-    """The template of a region with memory and step tables."""
-
-    def __init__(
-        self,
-        template: TableTemplate,
-        functions: Sequence[Sequence[int]],
-        pool: Pool,
-        use: Use[VariableCell],
-    ) -> None:
-        super().__init__(template, pool, use, len(template.streams))
-        self.addresses = [0] * len(template.references)  # of variables, as bound to the words
-        self.scalars = self._bind_scalars(template)
-        self.deliver: Deliver | None = None  # takes the early outputs of the next call
-        self.early: list[EarlyOutput] = []
-        #: of the variables that packed factors depend on: in this call, and when last packed
-        self.versions: Sequence[int] = ()
-        self.packed_versions: Sequence[int] | None = None
-        self._is_packed = ctypes.c_bool()
-        entries = self._entries(template, functions, pool)
-        options = self.fault.ctypes.data, template.threads, template.holds_gil
-        self.table = StepTable(pool, entries, *options)
+    def close(self) -> None:
+        """Does nothing: its memory is free when nobody refers to it."""
 
     def select_packing(self) -> bool:
         """Choose whether the next run packs: only if the packed factors are not up to date."""
         packs = self.packed_versions != self.versions
         if packs:
             self.packed_versions = None
-        self._is_packed.value = not packs
+        self.fault[PACKED // 8] = not packs
         return packs
 
-    def _entries(
-        self, template: TableTemplate, functions: Sequence[Sequence[int]], pool: Pool
-    ) -> list[Entry | Jump]:
-        """The calls in order. An early output is signalled after the call that computes it, but
-        not amid an update of a variable, which must not pause."""
-        entries: list[Entry | Jump] = []
-        delivers = sum(call.dispatch.work for call in template.calls) >= _MIN_WORK_DELIVERED
-        computed: list[int] = []  # early outputs that are not signalled yet
-        for number, (kernel, word, dispatch, is_prepacked) in enumerate(template.calls):
-            if computed and not dispatch.no_pause:
-                early = [EarlyOutput(output, Event(pool)) for output in computed]
-                entries += [event.entry for _, event in early]
-                self.early += early
-                computed = []
-            calls = dispatch.entries(functions[kernel], self.first_word + 8 * word)
-            if is_prepacked:
-                packing, using = calls
-                entries.append(self._jump_if_packed(len(entries) + 2, dispatch.no_pause))
-                calls = [packing, using._replace(no_pause=dispatch.no_pause)]
-            entries += calls
-            if delivers:
-                outputs = enumerate(template.outputs)
-                computed += [n for n, output in outputs if output.producer == number]
-        return entries
-
-    def _jump_if_packed(self, target: int, no_pause: bool) -> Jump:
-        address = ctypes.addressof(self._is_packed)
-        return Jump(target, address, if_true=True, barrier=False, no_pause=no_pause)
+    def _entry(
+        self, item: Entry | Jump | Signal, functions: Sequence[int], pool: Pool
+    ) -> Entry | Jump:
+        """The entry of the step table for one of the template."""
+        if isinstance(item, Signal):
+            event = self.early[item.output] = Event(pool)
+            return event.entry
+        if isinstance(item, Jump):
+            return item._replace(decides=int(self.bases[item.base]) + item.decides)
+        arguments = self.first_word + 8 * item.arguments
+        return item._replace(function=functions[item.function], arguments=arguments)
 
     def _bind_scalars(self, template: TableTemplate) -> list[tuple[int, Array]]:
         """Bind memory of the invocation for outputs without dimensions: (number, array)."""

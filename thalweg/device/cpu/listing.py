@@ -6,12 +6,12 @@ of their argument words, the barriers between them, and the threads that run the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from thalweg.codegen.cache import Loaded
 from thalweg.device.cpu.prepacking import prepacked_launches
-from thalweg.device.cpu.table_template import Dispatch
+from thalweg.device.cpu.table_template import Entry
 from thalweg.device.program import Listing
 from thalweg.ir.target import Target
 from thalweg.lower.dynamic_shapes import SpecializedKernel
@@ -27,9 +27,8 @@ class Call:
     launch: Launch
     specialized: SpecializedKernel
     code: Loaded
-    words: int  # the index of its first argument word
     scratch: int  # the offset of its scratch memory in the arena
-    dispatch: Dispatch
+    entry: Entry  # of its first function; the arguments are the index of its first argument word
     #: the references that its packed factor depends on, if calls reuse the packed factor
     packed_from: frozenset[int] | None = None
 
@@ -37,6 +36,19 @@ class Call:
     def word_count(self) -> int:
         """The number of its argument words."""
         return count_words(self.launch, self.specialized)
+
+    def entries(self, functions: Mapping[int, int]) -> list[Entry]:
+        """The entries of its functions, given their numbers by address. There is a barrier between
+        them, but no pause, unless the first one packs and may be left out."""
+        amid_call = self.packed_from is None
+        return [
+            self.entry._replace(
+                function=functions[function],
+                barrier=self.entry.barrier or phase > 0,
+                no_pause=self.entry.no_pause or (amid_call and phase > 0),
+            )
+            for phase, function in enumerate(self.code.functions)
+        ]
 
 
 def count_words(launch: Launch, specialized: SpecializedKernel) -> int:
@@ -68,9 +80,8 @@ def build_listing(
         scratch_range = scratch, scratch + code.scratch
         barrier, thread = barriers.place(launch, scratch_range, len(code.functions))
         work = int(work_of(launch.kernel, target))
-        dispatch = Dispatch(barrier, thread, no_pause[number], work)
-        packed_from = prepacked.get(number)
-        call = Call(launch, kernels[number], code, words, scratch, dispatch, packed_from)
+        entry = Entry(0, words, barrier, thread, no_pause[number], work)
+        call = Call(launch, kernels[number], code, scratch, entry, prepacked.get(number))
         calls.append(call)
         words += call.word_count
     return Listing(lowered, calls, arena)

@@ -3,62 +3,86 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING
 
-from thalweg.codegen.cache import load_all, name_of
+from thalweg.codegen.cache import Loaded, load_all, name_of
 from thalweg.codegen.kernels import request
 from thalweg.codegen.llvm.emitted import Request
 from thalweg.codegen.machine import CpuTarget
 from thalweg.device import tuning
-from thalweg.device.cpu.listing import build_listing
-from thalweg.device.cpu.pool import Pool
+from thalweg.device.cpu.invocation import PACKED
+from thalweg.device.cpu.listing import Call, build_listing
 from thalweg.device.cpu.program import Program
-from thalweg.device.cpu.table_template import PlacedCall, TableTemplate
-from thalweg.device.program_template import compile_error, template_of
+from thalweg.device.cpu.table_template import Entry, Jump, Signal, TableTemplate
+from thalweg.device.program_template import FAULT, Output, compile_error, template_of
 from thalweg.ir.kernel import Kernel
 from thalweg.lower.dynamic_shapes import SpecializedKernel
 from thalweg.lower.lowered import Launch, Lowered
 from thalweg.lower.memory.barriers import threads_for, work_of
 
-_MAX_WORK_WITH_GIL = 20_000.0  # vector instructions: a few microseconds
+if TYPE_CHECKING:
+    from thalweg.device.cpu.device import CpuDevice
+
+#: Vector instructions of a program with early outputs. A shorter program ends before the woken
+#: thread could deliver as much as its own thread does afterwards.
+_MIN_WORK_SIGNALLED = 1_000_000
 
 
 def make_program(
-    lowered: Lowered,
-    kernels: Sequence[SpecializedKernel],
-    pool: Pool,
-    target: CpuTarget,
-    threads: int,
+    lowered: Lowered, kernels: Sequence[SpecializedKernel], device: CpuDevice
 ) -> Program:
-    """The program of a region, lowered for a target, on at most `threads` threads of a pool."""
+    """The program of a region, lowered for the target of a device."""
+    pool, target, threads = device.pool, device.target, device.threads
     if tuning.TUNES:
         tuner = importlib.import_module("thalweg.device.cpu.tuner")  # few processes need it
         tuner.tune_new(kernels, pool, threads)
     launches = lowered.launches
-    # Launches may share a kernel, and different kernels may have the same name and code.
-    launch_of = {k.kernel: launch for k, launch in zip(kernels, launches, strict=True)}
-    requests = [kernel_request(launch, kernel, target) for kernel, launch in launch_of.items()]
-    names = [name_of(request, target) for request in requests]
-    loaded = dict(zip(names, load_all(requests, target), strict=True))
-    name_of_kernel = dict(zip(launch_of, names, strict=True))
-    launch_names = [name_of_kernel[k.kernel] for k in kernels]
-    code = [loaded[name] for name in launch_names]
+    pairs = zip(launches, kernels, strict=True)
+    requests = [kernel_request(launch, k.kernel, target) for launch, k in pairs]
+    code = load_all(requests, target)
+    loaded = dict(zip([name_of(request, target) for request in requests], code, strict=True))
     listing = build_listing(lowered, kernels, code, target, prepacks=True)
-    numbers = {name: number for number, name in enumerate(loaded)}
-    calls = [
-        PlacedCall(numbers[name], call.words, call.dispatch, call.packed_from is not None)
-        for call, name in zip(listing.calls, launch_names, strict=True)
-    ]
+    template = template_of(loaded, lowered, listing)
+    work = sum(work_of(launch.kernel, target) for launch in launches)
+    signalled = template.outputs if work >= _MIN_WORK_SIGNALLED else ()
     template = TableTemplate(
-        **vars(template_of(loaded, lowered, listing)),
-        calls=calls,
+        **vars(template),
+        calls=table_of(listing.calls, function_numbers(loaded), signalled),
         threads=threads_for(launches, threads, target),
-        holds_gil=sum(work_of(launch.kernel, target) for launch in launches) < _MAX_WORK_WITH_GIL,
+        work=work,
         packed_references=sorted({n for call in listing.calls for n in call.packed_from or ()}),
     )
     return Program(template, list(loaded.values()), lowered.spec.region, lambda: listing, pool)
+
+
+def function_numbers(kernels: Mapping[str, Loaded]) -> dict[int, int]:
+    """The numbers of the functions of all kernels, by their addresses."""
+    functions = chain.from_iterable(kernel.functions for kernel in kernels.values())
+    return {function: number for number, function in enumerate(functions)}
+
+
+def table_of(
+    calls: Sequence[Call], functions: Mapping[int, int], outputs: Sequence[Output]
+) -> list[Entry | Jump | Signal]:
+    """The calls in order. What packs is jumped over if the packed factors are up to date. An early
+    output is signalled after the call that computes it, but not amid an update of a variable.
+    `functions`: their numbers by address."""
+    table: list[Entry | Jump | Signal] = []
+    computed: list[Signal] = []  # what is not signalled yet
+    for number, call in enumerate(calls):
+        if not call.entry.no_pause:
+            table += computed
+            computed.clear()
+        if call.packed_from is not None:
+            after = len(table) + 2
+            table.append(Jump(after, PACKED, True, False, call.entry.no_pause, FAULT))
+        table += call.entries(functions)
+        computed += [Signal(n) for n, output in enumerate(outputs) if output.producer == number]
+    return table
 
 
 def kernel_request(launch: Launch, kernel: Kernel, target: CpuTarget) -> Request:

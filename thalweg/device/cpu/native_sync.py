@@ -32,7 +32,7 @@ _SECOND = 1_000_000_000  # nanoseconds
 
 def wait(target: CpuTarget) -> str:
     """Wait until a word is not `seen`; its new value. The ASLEEP bit is ignored."""
-    f = PoolFunction("wait", "ptr ptr i32", I32)
+    f = PoolFunction("thalweg_wait", "ptr ptr i32", I32)
     pool, word, seen = f.arguments
     pause_type, pause = _PAUSES[target.architecture]
     spins = f.field(I64, pool, layout.SPINS)
@@ -81,16 +81,6 @@ def publish(target: CpuTarget) -> str:
     return f.finish()
 
 
-def wait_event() -> str:
-    """Wait for an event and consume its signal."""
-    f = PoolFunction("thalweg_wait", "ptr")
-    (event,) = f.arguments
-    pool, unset = f.field(POINTER, event, layout.EVENT_POOL), f.number(I32, layout.UNSET)
-    f.invoke("wait", I32, pool, event, unset)
-    f.atomic_update("xchg", event, unset, "acquire")
-    return f.finish()
-
-
 def signal() -> str:
     """A kernel that signals the event that is its arguments: its current wait ends, or the next."""
     f = PoolFunction("thalweg_signal", "ptr i64 i64")
@@ -128,7 +118,7 @@ def barrier() -> str:
     with f.when(threads.equals(1)):
         f.ret(_has_fault(f, fault, mask))
     seen = f.invoke("arrive", I32, *f.arguments)
-    word = f.invoke("wait", I32, pool, f.address(pool, layout.GATE), seen)
+    word = f.invoke("thalweg_wait", I32, pool, f.address(pool, layout.GATE), seen)
     return f.finish(word.convert("trunc", "i1"))
 
 

@@ -1,6 +1,6 @@
 """Step tables and the threads that run them.
 
-A `StepTable` is a table of native kernel calls, as plain data. `Pool.run` interprets it on the
+A `StepTable` is a table of native kernel calls, as plain data. `run` interprets it on the
 caller's thread and on workers parked in native code, all at once, and returns the step's fault
 code. If the workers are busy, the caller runs the step alone, with the same results. A long step
 pauses some ten times a second: its caller returns to Python, handles signals and cancellation, and
@@ -21,9 +21,8 @@ import threading
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +32,7 @@ from thalweg.codegen.llvm.emitted import Emitted, Request
 from thalweg.codegen.machine import CpuTarget, host
 from thalweg.codegen.sources import own_digest
 from thalweg.device.cpu import pool_layout as layout
+from thalweg.device.cpu.table_template import Entry, Jump
 from thalweg.platform.c_library import c_address, c_function
 
 #: The maximum number of threads of a pool.
@@ -63,7 +63,7 @@ _RUN = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
 _RUN_WITH_GIL = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
 _STOP = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _SIGNAL = ctypes.PYFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
-_WAIT = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+_WAIT = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32)
 
 #: Signals that an instruction raises, delivered to the thread that executed it.
 _SYNCHRONOUS = {
@@ -74,35 +74,6 @@ _SYNCHRONOUS = {
     signal.SIGABRT,
     signal.SIGTRAP,
 }
-
-
-class Entry(NamedTuple):
-    """A kernel call: `function(arguments, thread, threads)` on all threads.
-
-    With a `thread`, only that thread makes the call. With a `barrier`, all threads wait before it
-    until the calls before are finished. A step may pause at a barrier unless the entry has
-    `no_pause`, because it continues an update. `work` estimates its nanoseconds on a thread.
-    """
-
-    function: int
-    arguments: int
-    barrier: bool = True
-    thread: int = -1
-    no_pause: bool = False
-    work: int = 0
-
-
-class Jump(NamedTuple):
-    """Continue at the entry `target`: always if `decides` is 0, else if the byte at this address is
-    zero (with `if_true`: is not zero). Needs a `barrier` if the calls before compute the byte. With
-    `no_pause`, a step does not pause before it.
-    """
-
-    target: int
-    decides: int = 0
-    if_true: bool = False
-    barrier: bool = True
-    no_pause: bool = False
 
 
 class Event:
@@ -141,10 +112,11 @@ class Event:
     def wait(self) -> None:
         """Wait for a signal and consume it. The thread handles no signals of the system meanwhile:
         who stops a step signals the events that others wait for."""
-        self._pool.wait(self._address)
+        self._pool.wait(self._pool.address, self._address, layout.UNSET)
+        self.reset()
 
     def reset(self) -> None:
-        """Drop a signal that was not consumed, after its step was stopped."""
+        """Drop a signal: it is consumed, or its step was stopped."""
         self._words[0] = layout.UNSET
 
 
@@ -165,12 +137,37 @@ class StepTable:
     ) -> None:
         if not fault:
             raise ValueError("A step table needs the address of a fault word.")
+        self._pool, self._run = pool, pool.run_with_gil if holds_gil else pool.run_without_gil
         self.threads = min(threads or pool.threads, MAX_THREADS)
         self.entries = tuple(entries)
         self.words = _table_words(pool, self.entries, fault, self.threads)
         self.fault = ctypes.c_int64.from_address(fault)
         self.address = self.words.ctypes.data
-        self.holds_gil = holds_gil
+
+    def run(self) -> int:
+        """Run the step until it ends or pauses; the value of its fault word."""
+        if self.threads > self._pool.started:
+            self._pool.start(self.threads)
+        return self._run(self.address)
+
+    def resume(self, code: int, check: Callable[[], None] | None = None) -> int:
+        """Run the step, for which `run` returned `code`, to its end; the value of its fault word.
+
+        `check` is called at each pause; it raises to stop the step, as signal handlers may. A
+        stopped table must not be run again.
+        """
+        while code == layout.PAUSED:
+            self.fault.value = 0
+            if check is not None:
+                check()
+            code = self.run()
+        return code
+
+    def measure(self) -> _Words:
+        """Run the step to its end; the begin and end of each entry on each thread."""
+        with self.timed() as times:
+            self.resume(self.run())
+        return times
 
     @contextmanager
     def timed(self) -> Generator[_Words]:
@@ -219,7 +216,7 @@ class Pool:
     ```
     pool = default_pool()
     table = StepTable(pool, [Entry(multiply, arguments.ctypes.data)], fault.ctypes.data)
-    code = pool.run(table)
+    code = table.run()
     ```
     """
 
@@ -228,11 +225,12 @@ class Pool:
         self.target = target or host()
         #: `signal` is a kernel that signals the event at the address of its arguments
         self._worker, run, stop, self.signal, wait = _native_code(self.target)
-        self._run: Callable[[int], int] = _RUN(run)
-        self._run_with_gil: Callable[[int], int] = _RUN_WITH_GIL(run)
+        #: run the table at an address until it ends or pauses; the threads must have been started
+        self.run_without_gil: Callable[[int], int] = _RUN(run)
+        self.run_with_gil: Callable[[int], int] = _RUN_WITH_GIL(run)
         self._stop_workers: Callable[[int], None] = _STOP(stop)
-        #: waits for the event at an address and consumes its signal
-        self.wait: Callable[[int], None] = _WAIT(wait)
+        #: waits while a word has a value: (address of the pool, of the word, value)
+        self.wait: Callable[[int, int, int], int] = _WAIT(wait)
         self._configuration = _configuration(self.target)
         self._words = _zeros(layout.MAILBOXES + layout.SPACING * MAX_THREADS)
         self._mailboxes = self._words[layout.MAILBOXES // 8 :].reshape(MAX_THREADS, -1)
@@ -241,44 +239,11 @@ class Pool:
         os.register_at_fork(after_in_child=self.reset)
         atexit.register(self.close)
 
-    def run(self, program: StepTable) -> int:
-        """Run a step until it ends or pauses; the value of its fault word."""
-        if program.threads > self._started:
-            self._start(program.threads)
-        if program.holds_gil:
-            return self._run_with_gil(program.address)
-        return self._run(program.address)
-
-    def runner(self, program: StepTable) -> Callable[[], int]:
-        """A function that runs a step as `run` does, for many runs of a short step."""
-        if program.threads > self._started:
-            self._start(program.threads)
-        return partial(self._run_with_gil if program.holds_gil else self._run, program.address)
-
-    def resume(self, program: StepTable, code: int, check: Callable[[], None] | None = None) -> int:
-        """Run a step for which `run` returned `code` to its end; the value of its fault word.
-
-        `check` is called at each pause; it raises to stop the step, as signal handlers may. A
-        stopped table must not be run again.
-        """
-        while code == layout.PAUSED:
-            program.fault.value = 0
-            if check is not None:
-                check()
-            code = self.run(program)
-        return code
-
-    def timed(self, program: StepTable) -> _Words:
-        """Run a step to its end; the begin and end of each entry on each thread."""
-        with program.timed() as times:
-            self.resume(program, self.run(program))
-        return times
-
     def reset(self) -> None:
         """Forget all workers: the child of a fork has none of them."""
         self._lock = threading.Lock()
         self._closed = False
-        self._started = 1  # the number of threads that workers were started for
+        self.started = 1  # the number of threads that workers were started for
         self._words[...] = 0
         for offset, value in self._configuration.items():
             self._words[offset // 8] = value
@@ -288,15 +253,16 @@ class Pool:
         with self._lock:
             if self._closed:
                 return
-            self._closed, self._started = True, MAX_THREADS
+            self._closed, self.started = True, MAX_THREADS
             self._stop_workers(self.address)
             join = c_function("pthread_join", ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
             for mailbox in self._mailboxes[: int(self._words[layout.WORKERS // 8])]:
                 join(int(mailbox[layout.MAIL_HANDLE // 8]), None)
 
-    def _start(self, threads: int) -> None:
+    def start(self, threads: int) -> None:
+        """Start the workers of a step on so many threads, unless they run."""
         with self._lock, _signals_blocked():
-            if threads <= self._started:
+            if threads <= self.started:
                 return
             if threads > _cores():
                 self._words[layout.SPINS // 8] = _CROWDED_SPINS
@@ -309,7 +275,7 @@ class Pool:
                 if create(address + layout.MAIL_HANDLE, None, self._worker, address) != 0:
                     break  # the system has no more threads
                 self._words[layout.WORKERS // 8] = thread
-            self._started = threads
+            self.started = threads
 
 
 @cache

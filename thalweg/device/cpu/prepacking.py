@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from thalweg.codegen.cache import Loaded
 from thalweg.codegen.contraction.form import form_of, loads_of
 from thalweg.ir.kernel import Contraction, Kernel
-from thalweg.lower.lowered import Launch, Lowered
+from thalweg.lower.lowered import Lowered
 from thalweg.lower.memory.buffers import Buffer, BufferKind
 
 _MAX_BYTES = 64 << 20  # of the panels of a region; other launches pack in every call
@@ -29,17 +29,15 @@ def prepacked_launches(
     bytes_left = _MAX_BYTES
     launches = zip(lowered.launches, kernels, loaded, strict=True)
     for number, (launch, kernel, code) in enumerate(launches):
-        if len(code.functions) != _PHASES or code.scratch > bytes_left:
+        if not isinstance(kernel, Contraction) or len(code.functions) != _PHASES:
             continue
-        sources = _factor_buffers(launch, kernel)
-        if sources is not None and all(b in variables or _is_constant(b) for b in sources):
+        loads = loads_of(form_of(kernel).kernel.b.value)
+        sources: list[Buffer] = [launch.buffers[load.buffer.position] for load in loads]
+        is_fixed = all(b in variables or b.kind is BufferKind.CONSTANT for b in sources)
+        if is_fixed and code.scratch <= bytes_left:
             prepacked[number] = frozenset(variables[b] for b in sources if b in variables)
             bytes_left -= code.scratch
     return prepacked
-
-
-def _is_constant(buffer: Buffer) -> bool:
-    return buffer.kind is BufferKind.CONSTANT
 
 
 def _unwritten_variables(lowered: Lowered) -> dict[Buffer, int]:
@@ -53,14 +51,3 @@ def _unwritten_variables(lowered: Lowered) -> dict[Buffer, int]:
         for number, buffer in enumerate(references)
         if (buffer.dtype, buffer.size) not in written_sizes
     }
-
-
-def _factor_buffers(launch: Launch, kernel: Kernel) -> list[Buffer] | None:
-    """The buffers that the packed factor is read from; None if they are unknown."""
-    if not isinstance(kernel, Contraction):
-        return None
-    arguments = [load.buffer for load in loads_of(form_of(kernel).kernel.b.value)]
-    numbers = {id(argument): number for number, argument in enumerate(kernel.arguments)}
-    if not all(id(argument) in numbers for argument in arguments):
-        return None
-    return [launch.buffers[numbers[id(argument)]] for argument in arguments]

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from thalweg.codegen.cache import Loaded
 from thalweg.device.cpu.early_outputs import Deliver, Delivery
 from thalweg.device.cpu.invocation import Invocation, address_of
-from thalweg.device.cpu.pool import Entry, Pool
-from thalweg.device.cpu.table_template import TableTemplate
+from thalweg.device.cpu.pool import Pool
+from thalweg.device.cpu.table_template import Entry, Jump, TableTemplate
 from thalweg.device.program import DeviceProgram, Listing, Times
 from thalweg.lower.specialise import Region
 from thalweg.ops.core.context import VariableCell
@@ -51,33 +51,8 @@ class Program(DeviceProgram[Invocation, "Call"]):
         super().__init__(template, region, listing)
         self.template, self.loaded, self.pool = template, loaded, pool
         self.threads, self.holds_gil = template.threads, template.holds_gil
-        self.work = float(sum(call.dispatch.work for call in template.calls))
-        self.packed_references = template.packed_references
-        self._is_prepacked = any(call.is_prepacked for call in template.calls)
-        self._idle = deque()
-
-    def __call__(
-        self,
-        context: Any,
-        values: Sequence[Any],
-        cells: Sequence[VariableCell],
-        deliver: Deliver | None = None,
-    ) -> list[Any] | None:
-        """The region's outputs, or None if the reference kernels must run instead."""
-        try:
-            invocation = self._idle.pop()
-        except IndexError:
-            invocation = self._invocation()
-        if deliver is not None and invocation.early:
-            invocation.deliver = deliver
-        if not cells:
-            results = self._run(invocation, context, values, cells)
-        elif self.registers_use:
-            results = self._run_registered(invocation, context, values, cells)
-        else:
-            results = self._run_borrowing(invocation, context, values, cells)
-        self._idle.append(invocation)  # not reached if a signal or a cancellation stopped the call
-        return results
+        self.work, self.packed_references = template.work, template.packed_references
+        self._prepacked = sum(isinstance(item, Jump) for item in template.calls)
 
     def release_memory(self) -> None:
         """Free the memory of idle invocations; the next call allocates again."""
@@ -86,14 +61,14 @@ class Program(DeviceProgram[Invocation, "Call"]):
     def compiled_kernels(self) -> list[CompiledKernel]:
         """The kernels of its launches, in order."""
         module = importlib.import_module("thalweg.device.cpu.compiled_kernel")  # rarely needed
-        return [module.CpuKernel(call, self.pool, self.threads) for call in self.calls]
+        return [module.CpuKernel(call, self.pool, self.threads) for call in self.listing.calls]
 
     @property
     def summary(self) -> str:
         """Its numbers of threads, barriers and prepacked kernels."""
         barriers = sum(kernel.barriers for kernel in self.compiled_kernels())
-        prepacked = sum(call.is_prepacked for call in self.template.calls)
-        packed = f", weights of {plural(prepacked, 'kernel')} packed once" if prepacked else ""
+        prepacked = plural(self._prepacked, "kernel")
+        packed = f", weights of {prepacked} packed once" if self._prepacked else ""
         return f"on {plural(self.threads, 'thread')}, {plural(barriers, 'barrier')}{packed}"
 
     def timed(
@@ -109,37 +84,28 @@ class Program(DeviceProgram[Invocation, "Call"]):
         with table.timed() as times:
             results = timed(context, values, cells)
         self._idle.append(invocation)
-        signal = self.pool.signal
-        kernels = [isinstance(each, Entry) and each.function != signal for each in table.entries]
-        return results, times[kernels]
+        return results, times[[isinstance(item, Entry) for item in self.template.calls]]
 
     def _invocation(self) -> Invocation:
-        functions = [kernel.functions for kernel in self.loaded]
-        return Invocation(self.template, functions, self.pool, self._new_use())
+        return Invocation(self.template, self.loaded, self.pool, self._new_use())
 
-    def _run(
-        self,
-        invocation: Invocation,
-        context: Any,
-        values: Sequence[Any],
-        cells: Sequence[VariableCell],
-    ) -> list[Any] | None:
+    def _run(self, invocation: Invocation, context: Any, values: Sequence[Any]) -> list[Any] | None:
         words = invocation.words
         converted = self._bind_inputs(words, values) if self.inputs else None
-        results = self._bind_outputs(words, cells)
+        results = self._bind_outputs(words, invocation.use.cells)
         if self.streams:
             self._reserve_streams(invocation, context)
-        if self._is_prepacked:
+        if self._prepacked:
             invocation.select_packing()
         table = invocation.table
         if invocation.deliver is None:
-            fault = self.pool.run(table)
+            fault = table.run()
         else:
             fault = self._run_delivering(invocation, context, results)
         if fault:
-            fault = self.pool.resume(table, fault, context.cancellation.check)
+            fault = table.resume(fault, context.cancellation.check)
             invocation.fault[0] = 0
-        if self._is_prepacked and not fault:
+        if self._prepacked and not fault:
             invocation.packed_versions = invocation.versions
         for number, scalar in invocation.scalars:
             results[number] = scalar[()]
@@ -155,7 +121,7 @@ class Program(DeviceProgram[Invocation, "Call"]):
         delivery = Delivery(invocation.early, arrays, deliver)
         fault, table = -1, invocation.table
         try:
-            fault = self.pool.resume(table, self.pool.run(table), context.cancellation.check)
+            fault = table.resume(table.run(), context.cancellation.check)
         finally:
             delivery.end(is_complete=not fault)
         return fault
@@ -164,10 +130,6 @@ class Program(DeviceProgram[Invocation, "Call"]):
         """Reserve what the call draws from the random streams, and bind the positions."""
         for row, (node, known) in enumerate(self.streams):
             invocation.streams[row] = node.op.stream(context.at(node), *known)
-
-    def _set_versions(self, invocation: Invocation, versions: Sequence[int]) -> None:
-        """Set the versions of the variables that packed factors depend on."""
-        invocation.versions = versions
 
     # Arrays
 
@@ -216,7 +178,7 @@ class Program(DeviceProgram[Invocation, "Call"]):
         except IndexError:
             invocation = self._invocation()
         words, table = invocation.words, invocation.table
-        run = self.pool.runner(table)
+        run = table.run
         arrays = [np.require(value, requirements=["C", "A"]) for value in values]
         results = [np.empty((count, *shape), dtype) for _, shape, dtype, *_ in self.outputs]
         bound = [(targets, arrays[number], is_row[number]) for number, targets in self.inputs]
@@ -231,11 +193,11 @@ class Program(DeviceProgram[Invocation, "Call"]):
         for row in range(count):
             for word, address, stride in row_words:
                 words[word] = address + row * stride
-            if self._is_prepacked and row < 2:  # the first row packs, all others reuse it
+            if self._prepacked and row < 2:  # the first row packs, all others reuse it
                 invocation.select_packing()
             fault = run()
             if fault:
-                fault = self.pool.resume(table, fault)
+                fault = table.resume(fault)
                 invocation.fault[0] = 0
             if fault:
                 break

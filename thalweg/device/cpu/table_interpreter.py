@@ -28,7 +28,6 @@ def emit_pool(target: CpuTarget) -> Emitted:
     functions = (
         native_sync.wait(target),
         native_sync.publish(target),
-        native_sync.wait_event(),
         native_sync.signal(),
         native_sync.arrive(),
         native_sync.barrier(),
@@ -142,7 +141,7 @@ def _worker() -> str:
     thread = f.field(I64, mailbox, layout.MAIL_THREAD)
     idle = f.number(I32, layout.IDLE)
     with f.forever() as (_, again):
-        command = f.invoke("wait", I32, pool, mailbox, idle)
+        command = f.invoke("thalweg_wait", I32, pool, mailbox, idle)
         f.return_if(command.equals(layout.EXIT), f.null)
         # The next order comes after this thread has arrived below, so it cannot be overwritten.
         f.atomic_store(idle, mailbox, "monotonic")

@@ -21,7 +21,7 @@ from thalweg.codegen.contraction.plan import neighbours, schedule, schedules
 from thalweg.codegen.contraction.schedule import Schedule
 from thalweg.codegen.kernels import keep_schedule, key_of, request, tuned_schedule
 from thalweg.device.cpu.pool import Entry, Pool, StepTable
-from thalweg.device.tuning import BUDGET, Subject, Tuned, winner, within_budget
+from thalweg.device.tuning import BUDGET, Subject, Tuned, tune_all
 from thalweg.ir.kernel import Argument, Contraction
 from thalweg.lower.dynamic_shapes import SpecializedKernel
 from thalweg.lower.memory.arena import rounded
@@ -39,57 +39,50 @@ class CpuSubject(Subject):
     pool: Pool
     threads: int
 
+    def tune(self, deadline: float) -> Tuned | None:
+        """Measure the proposed schedules, then neighbours of the best, until the deadline."""
+        kernel, target = self.kernel, self.pool.target
+        try:
+            likely = schedule(kernel, target)
+        except NotContraction:
+            return None
+        bench = _Bench(self)
+        seconds = {likely: bench.seconds(likely)}
+
+        def fastest() -> Schedule:
+            return min(seconds, key=seconds.__getitem__)
+
+        def measure(candidates: Sequence[Schedule]) -> bool:
+            """Measure candidates; whether one is the fastest now and the deadline is not over."""
+            before = fastest()
+            for candidate in candidates:
+                if time.monotonic() > deadline:
+                    return False
+                if candidate not in seconds:
+                    seconds[candidate] = bench.seconds(candidate)
+            return fastest() != before
+
+        measure(schedules(kernel, target))
+        while measure(neighbours(kernel, target, fastest())):
+            pass
+        for candidate in {likely, fastest()}:  # once more, under the same conditions
+            seconds[candidate] = min(seconds[candidate], bench.seconds(candidate))
+        best, tuned = self.winner(seconds, likely)
+        keep_schedule(kernel, target, best)
+        return tuned
+
 
 def tune_new(kernels: Sequence[SpecializedKernel], pool: Pool, threads: int) -> None:
     """Tune the contractions among the kernels that were never measured."""
     target = pool.target
-    subjects = [
-        CpuSubject(f"contraction {number}", each, pool, threads)
+    subjects = {
+        key_of(each.kernel): CpuSubject(f"contraction {number}", each, pool, threads)
         for number, each in enumerate(kernels)
         if isinstance(each.kernel, Contraction) and tuned_schedule(each.kernel, target) is None
-    ]
+    }
     if subjects:
         tf_logging.info("Measuring schedules of %d contractions (THALWEG_TUNE=1).", len(subjects))
-        tune_kernels(subjects, BUDGET)
-
-
-def tune_kernels(subjects: Sequence[CpuSubject], budget: float) -> list[Tuned]:
-    """Tune distinct contractions within `budget` seconds, the largest first."""
-    distinct = {key_of(subject.kernel): subject for subject in subjects}
-    return within_budget(distinct.values(), _tune, budget)
-
-
-def _tune(subject: CpuSubject, deadline: float) -> Iterator[Tuned]:
-    """Measure the proposed schedules, then neighbours of the best, until the deadline."""
-    kernel, target = subject.kernel, subject.pool.target
-    try:
-        likely = schedule(kernel, target)
-    except NotContraction:
-        return
-    bench = _Bench(subject)
-    seconds = {likely: bench.seconds(likely)}
-
-    def fastest() -> Schedule:
-        return min(seconds, key=seconds.__getitem__)
-
-    def measure(candidates: Sequence[Schedule]) -> bool:
-        """Measure candidates; whether one is the fastest now and the deadline is not over."""
-        before = fastest()
-        for candidate in candidates:
-            if time.monotonic() > deadline:
-                return False
-            if candidate not in seconds:
-                seconds[candidate] = bench.seconds(candidate)
-        return fastest() != before
-
-    measure(schedules(kernel, target))
-    while measure(neighbours(kernel, target, fastest())):
-        pass
-    for candidate in {likely, fastest()}:  # once more, under the same conditions
-        seconds[candidate] = min(seconds[candidate], bench.seconds(candidate))
-    best, tuned = winner(subject, seconds, likely)
-    keep_schedule(kernel, target, best)
-    yield tuned
+        tune_all(subjects.values(), BUDGET)
 
 
 class _Bench:
@@ -120,7 +113,7 @@ class _Bench:
     def _run_times(self, table: StepTable) -> Iterator[float]:
         deadline = time.monotonic() + _MAX_SECONDS
         for run in range(_MAX_RUNS):
-            times = self._pool.timed(table)
+            times = table.measure()
             if times.all():  # no other step occupied a thread
                 yield float(times[..., 1].max() - times[..., 0].min()) / 1e9
             if run >= _MIN_RUNS and time.monotonic() > deadline:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cached_property
 from math import prod
-from typing import Self
 
 from thalweg.codegen.cuda.compile import to_ptx
 from thalweg.codegen.cuda.target import CudaTarget
@@ -15,8 +13,7 @@ from thalweg.device.compiled_kernel import CompiledKernel
 from thalweg.device.cuda.listing import CudaCall
 from thalweg.device.cuda.memory import Memory
 from thalweg.device.cuda.peaks import arithmetic_peak, product_peak
-from thalweg.device.cuda.tuner import CudaSubject, tune_contractions
-from thalweg.device.tuning import Tuned
+from thalweg.device.cuda.tuner import CudaSubject
 
 
 class GpuKernel(CompiledKernel):
@@ -60,11 +57,8 @@ class GpuKernel(CompiledKernel):
         """Operations per second of its cores, or of the tensor cores where these multiply."""
         return arithmetic_peak(self.kernel, self._target)
 
-    @classmethod
-    def tune(cls, named: Sequence[tuple[str, Self]], budget: float) -> list[Tuned]:
-        """Measure schedules on scratch memory of the GPU, and keep the best."""
-        subjects = [
-            CudaSubject(name, k.specialized, k.call.aligned, k._memory, k._target)
-            for name, k in named
-        ]
-        return tune_contractions(subjects, budget)
+    @property
+    def subject(self) -> CudaSubject:
+        """The kernel, a contraction, as one to tune on scratch memory of the GPU."""
+        given = self.specialized, self.call.aligned, self._memory, self._target
+        return CudaSubject(self.name, *given)

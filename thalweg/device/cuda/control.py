@@ -9,7 +9,6 @@ that is to stop, ends all loops.
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,18 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.control.lists import ListValue
-from thalweg.device.control import CapacityExceeded, ControlStep, Results, input_rows
+from thalweg.device.control import ControlStep, Results, input_rows, references_of
 from thalweg.device.cuda.control_graph import ControlGraph
 from thalweg.device.cuda.control_parts import placed_parts
 from thalweg.device.cuda.kernels import Kernels
 from thalweg.device.cuda.memory import DeviceBuffer, Memory
 from thalweg.device.cuda.pinned import Pinned
 from thalweg.device.cuda.program import DeviceMemory
-from thalweg.graph.analysis.node_effects import locks_updates
+from thalweg.device.program import FirstValues
 from thalweg.lower.control.program import BufferView, ControlProgram, Storage
 from thalweg.lower.dynamic_shapes import SpecializedKernel
 from thalweg.lower.memory.arena import rounded
-from thalweg.lower.specialise import ControlRegion
 from thalweg.ops.core.buffer import Buffer
 from thalweg.ops.core.context import VariableCell
 from thalweg.ops.state.variable_uses import Use
@@ -48,17 +46,17 @@ class CudaControlStep(ControlStep["_Invocation"]):
         self,
         shared: DeviceMemory,
         cache: Kernels,
-        unit: ControlRegion,
         program: ControlProgram,
         kernels: Sequence[SpecializedKernel],
-        list_capacity: int,
     ) -> None:
-        super().__init__(program.interface, list_capacity, program.views())
+        views = program.views()
+        references = references_of(program, dict.fromkeys(views, ()))
+        super().__init__(program.interface, views, references)
         self._shared = shared
         self.memory: Memory = self._shared.memory
         self.items = program.items
         self.parts = placed_parts(program, kernels, cache)
-        self._sort_views(program)
+        self._sort_results()
         self._arrange()
         self.constants = {
             view: self._uploaded(view.source)
@@ -66,16 +64,12 @@ class CudaControlStep(ControlStep["_Invocation"]):
             if view.where is Storage.CONSTANT
         }
         self.checks = any(part.lowered.checked for part in self.parts)
-        self._locks = locks_updates(unit.node)
-        self._idle: deque[_Invocation] = deque()
 
-    def _sort_views(self, program: ControlProgram) -> None:
-        """Which results come with the counters, and which variables are written."""
+    def _sort_results(self) -> None:
+        """Which results come with the counters."""
         results, counters = self.results, self.counters()
         self.small = [view for view in results if view.bytes <= _MAX_SMALL or view in counters]
         self.large = [view for view in results if view not in set(self.small)]
-        written = program.written_views()
-        self.changed = [n for n, view in enumerate(self.variables) if view in written]
 
     def _arrange(self) -> None:
         """Where memory of the invocation lies: small inputs, the fault word, small results; the
@@ -107,45 +101,31 @@ class CudaControlStep(ControlStep["_Invocation"]):
 
     # Calls
 
-    def run(self, context: Any, values: Sequence[Any]) -> Any:
-        """The unit's outputs; None where the executor must decide; or what capacity it lacks."""
-        try:
-            invocation = self._idle.pop()
-        except IndexError:
-            invocation = _Invocation(self)
-        try:
-            result = None
-            if self._bind_inputs(invocation, values):
-                run = self.run_with_variables if self.variables else self.run_bound
-                result = run(invocation, values, context)
-        except BaseException:
-            invocation.close()  # what it was given is not known to be whole
-            raise
-        invocation.keep_alive.clear()
-        self._idle.append(invocation)
-        return result
+    def _invocation(self) -> _Invocation:
+        return _Invocation(self, self._new_use())
 
-    def new_use(self) -> Use[VariableCell]:
-        """How an invocation says which variables it uses."""
-        return Use[VariableCell]((), self.changed, self.changed if self._locks else [])
-
-    def run_bound(self, invocation: _Invocation, values: Sequence[Any], context: Any) -> Any:
-        """The same, of an invocation whose inputs and variables are bound."""
+    def _run(
+        self, invocation: _Invocation, context: Any, values: Sequence[Any]
+    ) -> list[Any] | None:
+        if not self._bind_inputs(invocation, values):
+            invocation.keep_alive.clear()
+            return None
         large = self._large_results(invocation, values, context)
         before = self._saved(invocation)
         invocation.run(context)
+        invocation.keep_alive.clear()
         results: dict[BufferView, Any] = {**large, **invocation.small_results()}
         if not invocation.fault[0] and self.accessed_once(results):
             return self.finish(context, values, results)
         self._restore(before)
-        capacities = self.exceeded_capacities(results)
-        return CapacityExceeded(capacities) if capacities else None
+        self.check_capacities(results)
+        return None
 
     def _saved(self, invocation: _Invocation) -> list[tuple[Buffer, Buffer]]:
         """The variables that a loop that may fail changes, and copies of them."""
-        if not self.checks or not self.changed:
+        if not self.checks or not self.written:
             return []
-        buffers = [invocation.use.buffers[number] for number in self.changed]
+        buffers = [invocation.use.buffers[number] for number in self.written]
         return [(buffer, buffer.copy()) for buffer in buffers if buffer is not None]
 
     def _restore(self, saved: Sequence[tuple[Buffer, Buffer]]) -> None:
@@ -183,14 +163,12 @@ class CudaControlStep(ControlStep["_Invocation"]):
     def _is_on_device(self, value: Any) -> bool:
         return isinstance(value, DeviceBuffer) and value.device == self._shared.name
 
-    def bind_variable(
-        self, invocation: _Invocation, view: BufferView, buffer: Buffer | None
-    ) -> bool:
-        """Bind the buffer of a variable; whether it is of this device and has the shape."""
-        if buffer is None or not self._is_on_device(buffer) or buffer.shape != view.shape:
-            return False
-        invocation.bind(view, buffer.address)
-        return True
+    def _borrow(self, invocation: _Invocation, borrowed: list[Buffer | None]) -> FirstValues | None:
+        on_device = all(map(self._is_on_device, borrowed))
+        return super()._borrow(invocation, borrowed) if on_device else None
+
+    def _bind_variable(self, invocation: _Invocation, number: int, address: int) -> None:
+        invocation.bind(self.variables[number], address)
 
     def _large_results(
         self, invocation: _Invocation, values: Sequence[Any], context: Any
@@ -237,12 +215,15 @@ class CudaControlStep(ControlStep["_Invocation"]):
 class _Invocation:
     """A program with memory of its own: what one call in flight needs."""
 
-    def __init__(self, step: CudaControlStep) -> None:
+    versions, early, deliver = (), (), None
+
+    def __init__(self, step: CudaControlStep, use: Use[VariableCell]) -> None:
         self._step, memory = step, step.memory
         self._memory, context = memory, memory.context
         self._block = memory.pool.allocate(step.size)
         self.address = self._block.address
-        self.use: Use[VariableCell] = step.new_use()
+        self.use: Use[VariableCell] = use
+        self.addresses: list[int] = [0] * len(step.variables)
         self.keep_alive: list[Any] = []  # what the graph may access
         self.stream = context.stream()
         self._upload = Pinned(context, step.end_of_small)
@@ -272,9 +253,9 @@ class _Invocation:
         content = pinned.array[start : start + view.bytes]
         return content.view(view.dtype).reshape(view.shape)
 
-    def bind(self, view: BufferView, address: int) -> None:
+    def bind(self, targets: BufferView, address: int) -> None:
         """Have memory from outside for a view."""
-        self._graph.bind(view, address)
+        self._graph.bind(targets, address)
 
     def small_results(self) -> Results:
         """What came back to the host."""

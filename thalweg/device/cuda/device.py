@@ -28,7 +28,7 @@ from thalweg.device.gpu_options import GpuOptions
 from thalweg.lower.control.program import ControlProgram
 from thalweg.lower.dynamic_shapes import SpecializedKernel
 from thalweg.lower.lowered import Lowered
-from thalweg.lower.specialise import ControlRegion, Region
+from thalweg.lower.specialise import Region
 from thalweg.ops.core.buffer import Buffer, host_buffer
 from thalweg.platform.caches import Bounded
 from thalweg.platform.forks import freed_after_fork
@@ -166,14 +166,10 @@ class CudaDevice(Device):
         return self.context.has_conditionals
 
     def load_control(
-        self,
-        unit: ControlRegion,
-        program: ControlProgram,
-        kernels: Sequence[SpecializedKernel],
-        list_capacity: int,
+        self, program: ControlProgram, kernels: Sequence[SpecializedKernel]
     ) -> CudaControlStep:
         """A conditional or a loop as one CUDA graph."""
-        return CudaControlStep(self.shared, self.kernels, unit, program, kernels, list_capacity)
+        return CudaControlStep(self.shared, self.kernels, program, kernels)
 
 
 def target_of(properties: Properties, options: GpuOptions, is_emulated: bool = False) -> CudaTarget:

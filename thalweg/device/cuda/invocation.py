@@ -59,6 +59,8 @@ class Timed(NamedTuple):
 class Invocation:
     """A program with memory of its own."""
 
+    versions, early, deliver = (), (), None
+
     def __init__(
         self,
         template: GraphTemplate,

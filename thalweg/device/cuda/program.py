@@ -84,7 +84,6 @@ class CudaProgram(DeviceProgram[Invocation, CudaCall]):
         references = [output.reference for output in template.outputs]
         self._returned_cells = [(n, one) for n, one in enumerate(references) if one >= 0]
         self.gives_host_values = all(map(is_small, template.outputs))
-        self._idle = deque()
         self._is_repeated = False  # it ran, and may be taken to run again and again
         shared.programs.add(self)
 
@@ -96,29 +95,14 @@ class CudaProgram(DeviceProgram[Invocation, CudaCall]):
         deliver: Any = None,
     ) -> list[Any] | None:
         """The region's outputs, or None where its reference kernels must decide."""
-        try:
-            invocation = self._idle.pop()
-        except IndexError:
-            invocation = self.invocation()
-        try:
-            if not cells:
-                results = self._run(invocation, context, values, cells)
-            elif self.registers_use:
-                results = self._run_registered(invocation, context, values, cells)
-            else:
-                results = self._run_borrowing(invocation, context, values, cells)
-        except BaseException:
-            invocation.close()  # what it was given is not known to be whole
-            raise
+        results = super().__call__(context, values, cells)
         if not self._is_repeated:
             self._is_repeated = True
-            if invocation.memory_size > _MAX_KEPT_AT_ONCE:
-                invocation.close()
-                return results
-        self._idle.append(invocation)
+            if any(invocation.memory_size > _MAX_KEPT_AT_ONCE for invocation in self._idle):
+                self.release_memory()
         return results
 
-    def invocation(self, is_timed: bool = False) -> Invocation:
+    def _invocation(self, is_timed: bool = False) -> Invocation:
         """Memory and graphs for a call; one that is timed has events around its kernels."""
         memory = self._shared.memory
         try:
@@ -139,12 +123,12 @@ class CudaProgram(DeviceProgram[Invocation, CudaCall]):
     def compiled_kernels(self) -> list[CompiledKernel]:
         """The kernels of its launches, in order."""
         memory = self._shared.memory
-        return [GpuKernel(call, self.target, memory) for call in self.calls]
+        return [GpuKernel(call, self.target, memory) for call in self.listing.calls]
 
     @property
     def summary(self) -> str:
         """As how many CUDA graphs it runs, of how many kernels."""
-        launches = sum(len(call.shapes) for call in self.calls)
+        launches = sum(len(call.shapes) for call in self.listing.calls)
         code = sum(kernel.size for kernel in self.kernels)
         graphs = plural(len(self.template.graphs), "CUDA graph")
         nodes = plural(launches, "kernel node")
@@ -176,18 +160,12 @@ class CudaProgram(DeviceProgram[Invocation, CudaCall]):
 
     # A call
 
-    def _run(
-        self,
-        invocation: Invocation,
-        context: Any,
-        values: Sequence[Any],
-        cells: Sequence[VariableCell],
-    ) -> list[Any] | None:
+    def _run(self, invocation: Invocation, context: Any, values: Sequence[Any]) -> list[Any] | None:
         if self.inputs:
             self._bind_inputs(invocation, values)
         results: list[Any] = [None] * len(self.outputs)
         for number, reference in self._returned_cells:
-            results[number] = cells[reference]
+            results[number] = invocation.use.cells[reference]
         if invocation.large_results:
             self._bind_outputs(invocation, results)
         if self.streams:
@@ -261,23 +239,19 @@ class CudaProgram(DeviceProgram[Invocation, CudaCall]):
 
     # Variables
 
-    def _borrow(
-        self,
-        invocation: Invocation,
-        cells: Sequence[VariableCell],
-        borrowed: list[Buffer | None],
-        first: FirstValues,
-    ) -> bool:
+    def _borrow(self, invocation: Invocation, borrowed: list[Buffer | None]) -> FirstValues | None:
         if borrowed == invocation.borrowed:  # the very buffers of the call before
-            return True
+            return {}
         if any(buffer is not None and not self._is_on_device(buffer) for buffer in borrowed):
-            return False  # a variable of the host: the reference kernels read and write it
-        if not super()._borrow(invocation, cells, borrowed, first):
-            return False
+            return None  # a variable of the host: the reference kernels read and write it
+        first = super()._borrow(invocation, borrowed)
+        if first is None:
+            return None
+        cells = invocation.use.cells
         invocation.borrowed = () if first else list(borrowed)
         if len(set(map(id, cells))) < len(cells):  # one has two names
             invocation.serialize()
-        return True
+        return first
 
     def _is_on_device(self, buffer: Buffer) -> bool:
         return isinstance(buffer, DeviceBuffer) and buffer.device == self._shared.name
@@ -292,7 +266,7 @@ class CudaProgram(DeviceProgram[Invocation, CudaCall]):
         return errors.ResourceExhaustedError(None, None, f"{message}. {hint}")
 
     def _largest(self) -> list[str]:
-        lowered = self.lowered
+        lowered = self.listing.lowered
         found = {buffer: buffer.bytes for launch in lowered.launches for buffer in launch.buffers}
         every = sorted(found, key=lambda buffer: -found[buffer])
         kept = [b for b in every if b.kind is not BufferKind.STREAM][:_MAX_NAMED]
@@ -301,7 +275,7 @@ class CudaProgram(DeviceProgram[Invocation, CudaCall]):
     def _described(self, source: Any, size: int) -> str:
         if not isinstance(source, Tensor):
             return amounts.size(size)
-        shape = self.lowered.spec.shapes.get(source)
+        shape = self.listing.lowered.spec.shapes.get(source)
         kind = source.dtype.base_dtype.name
         sizes = "" if shape is None else list(shape)
         return f"'{source.name}' {kind}{sizes}, {amounts.size(size)}, made at {source.op.origin}"
@@ -315,18 +289,12 @@ class TimedCudaProgram(CudaProgram):
         self._idle = deque()
         self._events: list[Timed] = []
 
-    def invocation(self, is_timed: bool = True) -> Invocation:
+    def _invocation(self, is_timed: bool = True) -> Invocation:
         """Memory and graphs for a call, with events around kernels, which run one by one."""
-        return super().invocation(is_timed=True)
+        return super()._invocation(is_timed=True)
 
-    def _run(
-        self,
-        invocation: Invocation,
-        context: Any,
-        values: Sequence[Any],
-        cells: Sequence[VariableCell],
-    ) -> list[Any] | None:
-        results = super()._run(invocation, context, values, cells)
+    def _run(self, invocation: Invocation, context: Any, values: Sequence[Any]) -> list[Any] | None:
+        results = super()._run(invocation, context, values)
         self._events = invocation.timed
         return results
 

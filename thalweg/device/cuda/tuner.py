@@ -7,7 +7,6 @@ that the cost model likes. Goes out: what was found; the winners are kept on dis
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,11 +20,10 @@ from thalweg.codegen.cuda.contraction.tune import keep_schedule
 from thalweg.codegen.cuda.launch import CudaKernel
 from thalweg.codegen.cuda.target import CudaTarget
 from thalweg.codegen.cuda.tensor_map import BYTES
-from thalweg.codegen.kernels import key_of
 from thalweg.device.cuda.driver import Graph, KernelNode
 from thalweg.device.cuda.kernels import code_of
 from thalweg.device.cuda.memory import Memory
-from thalweg.device.tuning import Subject, Tuned, winner, within_budget
+from thalweg.device.tuning import Subject, Tuned
 from thalweg.lower.memory.arena import rounded
 
 _RUNS = 20  # of a schedule in one graph
@@ -41,28 +39,22 @@ class CudaSubject(Subject):
     memory: Memory
     target: CudaTarget
 
-
-def tune_contractions(subjects: Sequence[CudaSubject], budget: float) -> list[Tuned]:
-    """Measure and keep; the largest contractions first, each with its share of the time."""
-    distinct = {key_of(subject.kernel): subject for subject in subjects}
-    return within_budget(distinct.values(), _tuned, budget)
-
-
-def _tuned(subject: CudaSubject, end: float) -> Iterator[Tuned]:
-    try:
-        choices = schedules(problem_of(subject.kernel, subject.is_aligned), subject.target)
-    except NotContraction:
-        return
-    bench, likely = ScheduleBench(subject), choices[0]
-    seconds = {likely: bench.seconds(likely)}
-    for schedule in choices[1:]:
-        if time.monotonic() > end:
-            break
-        seconds[schedule] = bench.seconds(schedule)
-    bench.close()
-    best, tuned = winner(subject, seconds, likely)
-    keep_schedule(subject.kernel, subject.target, best)
-    yield tuned
+    def tune(self, deadline: float) -> Tuned | None:
+        """Measure and keep."""
+        try:
+            choices = schedules(problem_of(self.kernel, self.is_aligned), self.target)
+        except NotContraction:
+            return None
+        bench, likely = ScheduleBench(self), choices[0]
+        seconds = {likely: bench.seconds(likely)}
+        for schedule in choices[1:]:
+            if time.monotonic() > deadline:
+                break
+            seconds[schedule] = bench.seconds(schedule)
+        bench.close()
+        best, tuned = self.winner(seconds, likely)
+        keep_schedule(self.kernel, self.target, best)
+        return tuned
 
 
 class ScheduleBench:

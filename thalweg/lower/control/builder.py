@@ -19,6 +19,7 @@ from thalweg.control.branches import Branching, If
 from thalweg.control.liveness import is_control, needed
 from thalweg.control.loops import While
 from thalweg.control.traces import BranchTrace, LoopCount, LoopTrace
+from thalweg.graph.analysis.node_effects import locks_updates
 from thalweg.graph.analysis.order import step_order
 from thalweg.graph.dtypes import variant
 from thalweg.graph.node import Node, Tensor
@@ -117,8 +118,9 @@ class _Lowering:
             raise NotCompiled(unit.node, "it gives a list that was made inside")
         lists = {n: bound for n, bound in enumerate(bindings) if isinstance(bound, ListBuffer)}
         counts, drawings = tuple(self._counts), tuple(self._drawings)
-        interface = ControlInterface(tuple(outputs), counts, lists, drawings)
-        return ControlProgram(tuple(self._items), interface)
+        capacity = self._capacity.of(LISTS)
+        interface = ControlInterface(tuple(outputs), counts, lists, drawings, capacity)
+        return ControlProgram(tuple(self._items), interface, locks_updates(unit.node))
 
     def _lowered(self, site: _Site) -> list[Binding]:
         """Lower a control node to items."""

@@ -160,6 +160,7 @@ class ControlInterface(NamedTuple):
     counts: tuple[Count, ...]  # of loops with traces, whose capacity may be exceeded
     lists: Mapping[int, ListBuffer]  # the inputs that are lists
     drawings: tuple[Drawing, ...]
+    list_capacity: int  # of lists that grow
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,6 +169,7 @@ class ControlProgram:
 
     items: tuple[Item, ...]
     interface: ControlInterface
+    locks: bool  # whether its updates exclude other uses of their variables
 
     def walk(self) -> Iterator[Item]:
         """Its items and those inside them, in the order of their code."""

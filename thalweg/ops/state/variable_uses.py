@@ -122,6 +122,14 @@ class Uses:
         if self.uses[0] is not use:
             self.wait(use, cancellation)
 
+    def requeue(self, use: Use[Any], cancellation: Cancellation) -> None:
+        """Let a use that runs wait behind all that have come since."""
+        use.buffers = ()
+        self.uses.append(use)  # before the earlier place goes: it is never absent
+        self.uses.remove(use)
+        self.wake()
+        self.wait(use, cancellation)
+
     def end(self, use: Use[Any]) -> None:
         """A use is over, or was given up before it began."""
         try:
