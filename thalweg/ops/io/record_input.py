@@ -73,14 +73,14 @@ class Buffer(RandomShuffleQueue):
                 return
             self._drained.clear()
             self._is_ending = True
-            self._serve()
+            self._advance_pending()
         self._drained.wait()
         self._is_ending = False
 
     def stop(self, error: errors.OpError | None = None) -> None:
         """End it for all: steps get an error, readers stop."""
         self._error = self._error or error
-        self.end()
+        self.close_now()
         self._drained.set()
 
     def exhausted(self, wanted: int) -> errors.OpError:

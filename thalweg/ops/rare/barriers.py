@@ -107,7 +107,7 @@ class BarrierTable:
             self._next_index += has_new
             self.ready.put(complete)
             if self._is_closed and not self._incomplete:
-                self.ready.end()
+                self.ready.close_now()
 
     def _check_open(self, keys: list[bytes]) -> None:
         if self._is_cancelled:
@@ -169,7 +169,7 @@ class BarrierTable:
             if cancels:
                 self._incomplete.clear()
             if not self._incomplete:
-                self.ready.end()
+                self.ready.close_now()
 
 
 # Ops
