@@ -1,9 +1,9 @@
 """Control nodes as one CUDA graph: regions, and conditional graphs for loops and branches.
 
 The device decides whether there is another iteration, so a loop costs the host one launch. Loop
-variables, traces and lists are buffers of the device, fresh for each call; what is small, and the
-counters that the host looks at, lie together and come and go in one copy each. A fault, or a call
-that is to stop, ends all loops.
+variables, traces and lists are buffers of the device, allocated for each call; small values and the
+counters that the host reads are contiguous, and transferred in one copy in each direction. A fault
+or a cancelled step ends all loops.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from thalweg.control.lists import ListValue
 from thalweg.device.control import CapacityExceeded, ControlStep, Results, input_rows
 from thalweg.device.cuda.control_graph import ControlGraph
-from thalweg.device.cuda.control_parts import placed_parts
+from thalweg.device.cuda.control_parts import place_parts
 from thalweg.device.cuda.kernels import Kernels
 from thalweg.device.cuda.memory import DeviceBuffer, Memory
 from thalweg.device.cuda.pinned import Pinned
@@ -36,13 +36,13 @@ from thalweg.ops.state.variable_uses import Use
 Array = NDArray[Any]
 
 _ALIGNMENT = 256
-_MAX_SMALL = 1 << 10  # bytes of an input or a result that comes and goes with the counters
-_SPIN = 2e-3  # seconds for which a call looks for the end without a pause
+_MAX_SMALL = 1 << 10  # bytes of an input or a result that is transferred with the counters
+_SPIN = 2e-3  # seconds for which a call polls for the end without sleeping
 _PAUSE = 5e-5
 
 
 class CudaControlStep(ControlStep["_Invocation"]):
-    """A control node, compiled for one set of shapes, that a GPU runs."""
+    """A control node, compiled for one set of shapes on a GPU."""
 
     def __init__(
         self,
@@ -57,9 +57,9 @@ class CudaControlStep(ControlStep["_Invocation"]):
         self._shared = shared
         self.memory: Memory = self._shared.memory
         self.items = program.items
-        self.parts = placed_parts(program, kernels, cache)
-        self._sort_views(program)
-        self._arrange()
+        self.parts = place_parts(program, kernels, cache)
+        self._classify_views(program)
+        self._plan_memory()
         self.constants = {
             view: self._uploaded(view.source)
             for view in self.views
@@ -69,16 +69,16 @@ class CudaControlStep(ControlStep["_Invocation"]):
         self._locks = locks_updates(unit.node)
         self._idle: deque[_Invocation] = deque()
 
-    def _sort_views(self, program: ControlProgram) -> None:
-        """Which results come with the counters, and which variables are written."""
+    def _classify_views(self, program: ControlProgram) -> None:
+        """Separate small results, transferred with the counters, and find written variables."""
         results, counters = self.results, self.counters()
         self.small = [view for view in results if view.bytes <= _MAX_SMALL or view in counters]
         self.large = [view for view in results if view not in set(self.small)]
         written = program.written_views()
         self.changed = [n for n, view in enumerate(self.variables) if view in written]
 
-    def _arrange(self) -> None:
-        """Where memory of the invocation lies: small inputs, the fault word, small results; the
+    def _plan_memory(self) -> None:
+        """Lay out the memory of an invocation: small inputs, the fault word, small results; the
         temporaries of the parts; the program's own memory."""
         self.offsets: dict[BufferView, int] = {}
         small = [view for view in self.inputs if view.bytes <= _MAX_SMALL]
@@ -100,7 +100,7 @@ class CudaControlStep(ControlStep["_Invocation"]):
         return self.upload(np.require(array, requirements=["C", "A"]))
 
     def upload(self, array: Array) -> DeviceBuffer:
-        """An array of the host as a buffer."""
+        """Copy an array of the host to a new buffer."""
         result = self.memory.buffer(array.shape, array.dtype, self._shared.name)
         self.memory.upload(result.address, array)
         return result
@@ -108,7 +108,7 @@ class CudaControlStep(ControlStep["_Invocation"]):
     # Calls
 
     def run(self, context: Any, values: Sequence[Any]) -> Any:
-        """The unit's outputs; None where the executor must decide; or what capacity it lacks."""
+        """The unit's outputs; None if the executor must run it; or the exceeded capacities."""
         try:
             invocation = self._idle.pop()
         except IndexError:
@@ -119,44 +119,44 @@ class CudaControlStep(ControlStep["_Invocation"]):
                 run = self.run_with_variables if self.variables else self.run_bound
                 result = run(invocation, values, context)
         except BaseException:
-            invocation.close()  # what it was given is not known to be whole
+            invocation.close()  # its state may be inconsistent
             raise
         invocation.keep_alive.clear()
         self._idle.append(invocation)
         return result
 
     def new_use(self) -> Use[VariableCell]:
-        """How an invocation says which variables it uses."""
+        """The use with which an invocation registers its variables."""
         return Use[VariableCell]((), self.changed, self.changed if self._locks else [])
 
     def run_bound(self, invocation: _Invocation, values: Sequence[Any], context: Any) -> Any:
-        """The same, of an invocation whose inputs and variables are bound."""
-        large = self._large_results(invocation, values, context)
-        before = self._saved(invocation)
+        """Run an invocation whose inputs and variables are bound."""
+        large = self._allocate_results(invocation, values, context)
+        saved = self._save_variables(invocation)
         invocation.run(context)
         results: dict[BufferView, Any] = {**large, **invocation.small_results()}
         if not invocation.fault[0] and self.accessed_once(results):
             return self.finish(context, values, results)
-        self._restore(before)
+        self._restore(saved)
         capacities = self.exceeded_capacities(results)
         return CapacityExceeded(capacities) if capacities else None
 
-    def _saved(self, invocation: _Invocation) -> list[tuple[Buffer, Buffer]]:
-        """The variables that a loop that may fail changes, and copies of them."""
+    def _save_variables(self, invocation: _Invocation) -> list[tuple[Buffer, Buffer]]:
+        """The written variables, with copies of their values, if a fault is possible."""
         if not self.checks or not self.changed:
             return []
         buffers = [invocation.use.buffers[number] for number in self.changed]
         return [(buffer, buffer.copy()) for buffer in buffers if buffer is not None]
 
     def _restore(self, saved: Sequence[tuple[Buffer, Buffer]]) -> None:
-        """Have variables as they were."""
+        """Restore the values of variables."""
         context, stream = self.memory.context, self.memory.stream
         for buffer, copy in saved:
             context.copy(buffer.address, copy.address, copy.nbytes, stream)
         context.wait(stream)
 
     def _bind_inputs(self, invocation: _Invocation, values: Sequence[Any]) -> bool:
-        """Bind what comes in; whether it is as expected."""
+        """Bind the inputs; False if a list does not have the expected form."""
         for view in self.inputs:
             value: Any = values[view.source]
             if isinstance(value, ListValue):
@@ -186,17 +186,17 @@ class CudaControlStep(ControlStep["_Invocation"]):
     def bind_variable(
         self, invocation: _Invocation, view: BufferView, buffer: Buffer | None
     ) -> bool:
-        """Bind the buffer of a variable; whether it is of this device and has the shape."""
+        """Bind the buffer of a variable; False if it has another device or shape."""
         if buffer is None or not self._is_on_device(buffer) or buffer.shape != view.shape:
             return False
         invocation.bind(view, buffer.address)
         return True
 
-    def _large_results(
+    def _allocate_results(
         self, invocation: _Invocation, values: Sequence[Any], context: Any
     ) -> dict[BufferView, DeviceBuffer]:
-        """Fresh memory for loop variables, lists and traces; what small ones begin with is put
-        where it is copied from."""
+        """Allocate memory for large loop variables, lists and traces, and write the initial values
+        of small ones to the pinned memory that is uploaded."""
         starts = self.initial_values(values, context)
         for view in self.small:
             start = starts.get(view)
@@ -207,21 +207,21 @@ class CudaControlStep(ControlStep["_Invocation"]):
         result: dict[BufferView, DeviceBuffer] = {}
         for view in self.large:
             start = starts.get(view)
-            buffer = self._fresh(view) if start is None else start()
+            buffer = self._allocate(view) if start is None else start()
             if not isinstance(buffer, DeviceBuffer):
                 buffer = self.upload(np.require(buffer, view.dtype, ["C", "A"]))
             result[view] = buffer
             invocation.bind(view, buffer.address)
         return result
 
-    def _fresh(self, view: BufferView) -> DeviceBuffer:
+    def _allocate(self, view: BufferView) -> DeviceBuffer:
         return self.memory.buffer(view.shape, np.dtype(view.dtype), self._shared.name)
 
     def initial_rows(self, value: ListValue, view: BufferView) -> Any:
-        """The rows of a list that is about to be changed, in memory of their own."""
+        """A copy of the rows of a list that the loop will change."""
         if view in self.offsets:
             return super().initial_rows(value, view)
-        result, rows = self._fresh(view), value.on_device
+        result, rows = self._allocate(view), value.on_device
         if rows is None and value.written.any():
             return super().initial_rows(value, view)
         context, stream = self.memory.context, self.memory.stream
@@ -235,7 +235,7 @@ class CudaControlStep(ControlStep["_Invocation"]):
 
 
 class _Invocation:
-    """A program with memory of its own: what one call in flight needs."""
+    """The memory and the graph of one running call."""
 
     def __init__(self, step: CudaControlStep) -> None:
         self._step, memory = step, step.memory
@@ -243,7 +243,7 @@ class _Invocation:
         self._block = memory.pool.allocate(step.size)
         self.address = self._block.address
         self.use: Use[VariableCell] = step.new_use()
-        self.keep_alive: list[Any] = []  # what the graph may access
+        self.keep_alive: list[Any] = []  # buffers that the graph may access
         self.stream = context.stream()
         self._upload = Pinned(context, step.end_of_small)
         self._returned = Pinned(context, step.end_of_small)
@@ -264,7 +264,7 @@ class _Invocation:
         )
 
     def upload_buffer(self, view: BufferView) -> Array:
-        """Pinned memory that is copied to where a view is, when the graph begins."""
+        """The pinned memory that the graph's upload copies to a view."""
         return self._array(self._upload, view)
 
     def _array(self, pinned: Pinned, view: BufferView) -> Array:
@@ -273,17 +273,17 @@ class _Invocation:
         return content.view(view.dtype).reshape(view.shape)
 
     def bind(self, view: BufferView, address: int) -> None:
-        """Have memory from outside for a view."""
+        """Bind a view to external memory."""
         self._graph.bind(view, address)
 
     def small_results(self) -> Results:
-        """What came back to the host."""
+        """Copies of the small results that the graph downloaded."""
         return {view: self._array(self._returned, view).copy() for view in self._step.small}
 
     def run(self, context: Any) -> None:
-        """Run the graph; a step that is to stop ends its loops."""
+        """Run the graph; if the step is cancelled, its loops end."""
         size = self._step.end_of_small
-        graph = self._graph.ready(
+        graph = self._graph.prepare(
             (self.address, self._upload.address, size), (self._returned.address, self.address, size)
         )
         driver = self._memory.context
@@ -298,7 +298,7 @@ class _Invocation:
             raise
 
     def _wait(self, context: Any) -> None:
-        """Until the graph is done, or the step is to stop."""
+        """Wait until the graph is done; raises if the step is cancelled."""
         driver, start = self._memory.context, time.perf_counter()
         while not driver.is_done(self.stream):
             if time.perf_counter() - start > _SPIN:
@@ -306,7 +306,7 @@ class _Invocation:
                 time.sleep(_PAUSE)
 
     def close(self) -> None:
-        """Free the memory; nothing of it runs any more."""
+        """Free the memory. Its graph must not be running."""
         self._graph.close()
         self._memory.pool.free(self._block)
         self.keep_alive.clear()

@@ -1,9 +1,9 @@
-"""Lowered regions as programs that a GPU runs.
+"""Lowered regions as programs of a GPU.
 
-A call takes an `Invocation`, copies small inputs into its pinned memory and large ones to the
+A call takes an idle `Invocation`, copies small inputs to its pinned memory and large ones to the
 device, binds the variables, and launches its CUDA graphs. Results stay on the device as buffers,
-for other regions there; those of some bytes come back with the fault word and are arrays of the
-host. A call returns when the GPU is done, so whatever it used is free again.
+for other regions there; small ones are downloaded with the fault word as arrays. A call returns
+when the GPU is done, so the memory that it used can be reused at once.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ from thalweg.ops.core.context import VariableCell
 from thalweg.platform import amounts
 from thalweg.platform.amounts import plural
 
-_MAX_NAMED = 5  # tensors that an error about memory names
-#: Bytes of a call that are kept for the next one from the first on. More is kept once there was a
-#: second: initializers, whose feeds may be as large as the model, run once.
+_MAX_NAMED = 5  # tensors in the message of an out-of-memory error
+#: The maximum bytes of an invocation that is kept after the first call; larger ones are kept after
+#: the second: initializers, whose feeds may be as large as the model, run only once.
 _MAX_KEPT_AT_ONCE = 1 << 20
 
 
 class DeviceMemory:
-    """What the programs of a device share: its memory, how arrays get there, its name."""
+    """The state that the programs of a device share: its memory and its name."""
 
     def __init__(self, memory: Memory, name: str, target: CudaTarget) -> None:
         self.memory, self.name, self.target = memory, name, target
         self.programs: weakref.WeakSet[CudaProgram] = weakref.WeakSet()
-        self.releases: list[Callable[[], None]] = []  # of what others keep
+        self.releases: list[Callable[[], None]] = []  # free other cached memory
         memory.pool.release_idle = self.release_idle
 
     def release_idle(self) -> None:
-        """Free what calls that are over keep for the next ones, and what others keep."""
+        """Free the memory of idle invocations and other cached memory."""
         for program in list(self.programs):
             program.release_memory()
         for release in self.releases:
@@ -85,7 +85,7 @@ class CudaProgram(DeviceProgram[Invocation, CudaCall]):
         self._returned_cells = [(n, one) for n, one in enumerate(references) if one >= 0]
         self.gives_host_values = all(map(is_small, template.outputs))
         self._idle = deque()
-        self._is_repeated = False  # it ran, and may be taken to run again and again
+        self._has_run = False
         shared.programs.add(self)
 
     def __call__(
@@ -95,7 +95,7 @@ class CudaProgram(DeviceProgram[Invocation, CudaCall]):
         cells: Sequence[VariableCell],
         deliver: Any = None,
     ) -> list[Any] | None:
-        """The region's outputs, or None where its reference kernels must decide."""
+        """The region's outputs, or None if its reference kernels must run."""
         try:
             invocation = self._idle.pop()
         except IndexError:
@@ -108,10 +108,10 @@ class CudaProgram(DeviceProgram[Invocation, CudaCall]):
             else:
                 results = self._run_borrowing(invocation, context, values, cells)
         except BaseException:
-            invocation.close()  # what it was given is not known to be whole
+            invocation.close()  # its state may be inconsistent
             raise
-        if not self._is_repeated:
-            self._is_repeated = True
+        if not self._has_run:
+            self._has_run = True
             if invocation.memory_size > _MAX_KEPT_AT_ONCE:
                 invocation.close()
                 return results
@@ -119,7 +119,7 @@ class CudaProgram(DeviceProgram[Invocation, CudaCall]):
         return results
 
     def invocation(self, is_timed: bool = False) -> Invocation:
-        """Memory and graphs for a call; one that is timed has events around its kernels."""
+        """A new invocation; a timed one has events around its kernels."""
         memory = self._shared.memory
         try:
             if self._constants is None:
@@ -143,7 +143,7 @@ class CudaProgram(DeviceProgram[Invocation, CudaCall]):
 
     @property
     def summary(self) -> str:
-        """As how many CUDA graphs it runs, of how many kernels."""
+        """The numbers of its CUDA graphs and kernels, as text."""
         launches = sum(len(call.shapes) for call in self.calls)
         code = sum(kernel.size for kernel in self.kernels)
         graphs = plural(len(self.template.graphs), "CUDA graph")
@@ -153,7 +153,7 @@ class CudaProgram(DeviceProgram[Invocation, CudaCall]):
     def timed(
         self, context: Any, values: Sequence[Any], cells: Sequence[VariableCell]
     ) -> tuple[list[Any] | None, Times]:
-        """The same as a call, and when its launches began and ended."""
+        """A call, and the begin and end of each launch."""
         timed = TimedCudaProgram(self)
         return timed(context, values, cells), timed.times
 
@@ -163,7 +163,7 @@ class CudaProgram(DeviceProgram[Invocation, CudaCall]):
         return result
 
     def release_memory(self) -> None:
-        """Free the memory of calls that are over; the next one allocates again."""
+        """Free the memory of idle invocations; the next call allocates again."""
         while self._idle:
             try:
                 self._idle.pop().close()
@@ -171,7 +171,7 @@ class CudaProgram(DeviceProgram[Invocation, CudaCall]):
                 return
 
     def run_rows(self, values: Sequence[Any], is_row: Sequence[bool], count: int) -> None:
-        """A GPU takes whole batches: rows are left to the host."""
+        """None: a GPU computes whole batches, rows are for the host."""
         return
 
     # A call
@@ -206,7 +206,7 @@ class CudaProgram(DeviceProgram[Invocation, CudaCall]):
         return results
 
     def _launch(self, invocation: Invocation, context: Any) -> None:
-        """Run the graphs one after the other; between two of them a step may be stopped."""
+        """Run the graphs in sequence; a step may be cancelled between two of them."""
         driver, stream, graphs = self._driver, invocation.stream, invocation.graphs
         try:
             graphs[0].launch(stream)
@@ -218,7 +218,7 @@ class CudaProgram(DeviceProgram[Invocation, CudaCall]):
                     driver.wait(stream)
         except BaseException:
             if driver.lost is None:
-                driver.wait(stream)  # what runs may use memory that is about to be freed
+                driver.wait(stream)  # running kernels may use memory that is about to be freed
             raise
 
     def _bind_inputs(self, invocation: Invocation, values: Sequence[Any]) -> None:
@@ -242,12 +242,12 @@ class CudaProgram(DeviceProgram[Invocation, CudaCall]):
                 invocation.bind(self.inputs[number][1], address)
 
     def _upload(self, address: int, value: Any, number: int) -> None:
-        """Put a large array of the host where the kernels read it."""
+        """Upload a large array of the host."""
         array = np.require(value, self.input_dtypes[number], ["C", "A"])
         self._shared.memory.upload(address, array)
 
     def _bind_outputs(self, invocation: Invocation, results: list[Any]) -> None:
-        """New memory for the results that the invocation has none for."""
+        """Allocate the large results, which the invocation has no memory for."""
         for number in invocation.large_results:
             targets, shape, dtype, _, _ = self.outputs[number]
             made = results[number] = self._allocated(shape, dtype)
@@ -268,14 +268,14 @@ class CudaProgram(DeviceProgram[Invocation, CudaCall]):
         borrowed: list[Buffer | None],
         first: FirstValues,
     ) -> bool:
-        if borrowed == invocation.borrowed:  # the very buffers of the call before
+        if borrowed == invocation.borrowed:  # the buffers of the previous call
             return True
         if any(buffer is not None and not self._is_on_device(buffer) for buffer in borrowed):
-            return False  # a variable of the host: the reference kernels read and write it
+            return False  # a variable on the host: run the reference kernels
         if not super()._borrow(invocation, cells, borrowed, first):
             return False
         invocation.borrowed = () if first else list(borrowed)
-        if len(set(map(id, cells))) < len(cells):  # one has two names
+        if len(set(map(id, cells))) < len(cells):  # aliased variables have unknown hazards
             invocation.serialize()
         return True
 
@@ -285,7 +285,7 @@ class CudaProgram(DeviceProgram[Invocation, CudaCall]):
     # Errors
 
     def _exhausted(self, error: errors.ResourceExhaustedError) -> errors.ResourceExhaustedError:
-        """An error about memory that says which tensors of the region take most of it."""
+        """The out-of-memory error with the largest tensors of the region."""
         named = "; ".join(self._largest())
         message = f"{error.message}. The largest tensors of this step: {named}"
         hint = "Use a smaller batch, or put parts of the model on another device"
@@ -308,7 +308,7 @@ class CudaProgram(DeviceProgram[Invocation, CudaCall]):
 
 
 class TimedCudaProgram(CudaProgram):
-    """A program that keeps the times of its last run. It shares all else with the original."""
+    """A copy of a program that records the times of its last run; it shares all other state."""
 
     def __init__(self, program: CudaProgram) -> None:
         vars(self).update(vars(program))
@@ -316,7 +316,7 @@ class TimedCudaProgram(CudaProgram):
         self._events: list[Timed] = []
 
     def invocation(self, is_timed: bool = True) -> Invocation:
-        """Memory and graphs for a call, with events around kernels, which run one by one."""
+        """A new invocation with events around its kernels, which run serially."""
         return super().invocation(is_timed=True)
 
     def _run(
@@ -332,7 +332,7 @@ class TimedCudaProgram(CudaProgram):
 
     @property
     def times(self) -> Times:
-        """When each launch of the last run began and ended, in nanoseconds: [launch, 0, end]."""
+        """The begin and end of each launch of the last run in nanoseconds, [launch, 0, 2]."""
         elapsed, now = self._shared.memory.context.elapsed, time.perf_counter_ns()
         result = np.zeros((len(self._events), 1, 2), np.int64)
         first = self._events[0].first if self._events else 0
