@@ -438,8 +438,8 @@ def parse_single_sequence_example(
         >>> twice = tf.train.FeatureList(feature=[one, one])
         >>> lists = tf.train.FeatureLists(feature_list={"ids": twice})
         >>> text = tf.train.SequenceExample(feature_lists=lists).SerializeToString()
-        >>> parse_arguments = {"ids": tf.FixedLenSequenceFeature([], tf.int64)}
-        >>> _, found = tf.parse_single_sequence_example(text, sequence_features=parse_arguments)
+        >>> wanted = {"ids": tf.FixedLenSequenceFeature([], tf.int64)}
+        >>> _, found = tf.parse_single_sequence_example(text, sequence_features=wanted)
         >>> sess.run(found["ids"])
         array([7, 7])
     """
