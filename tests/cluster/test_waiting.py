@@ -1,4 +1,4 @@
-"""Steps that wait on another task, for a queue or for gradients: no thread of that task waits."""
+"""Steps that wait for a queue or an accumulator of another task: none of its threads blocks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from thalweg.ops.state.queue_state import Queue
 pytest.importorskip("zmq")
 
 PS = "/job:ps/task:0"
-LONG = 30  # seconds: more than anything here takes
+LONG = 30  # seconds: longer than any operation here takes
 MANY = 20
 
 
@@ -51,20 +51,20 @@ def queue() -> tf.FIFOQueue:
 
 @pytest.fixture
 def waiting(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
-    """Released whenever a request to a queue has got its place in line."""
-    semaphore, line_up = threading.Semaphore(0), Queue._enqueue
+    """Released whenever a request is appended to the pending ones of a queue."""
+    semaphore, original = threading.Semaphore(0), Queue._advance_or_append
 
-    def lined_up(self: Queue, *args: Any) -> bool:
-        is_waiting = line_up(self, *args)
-        if is_waiting:
+    def advance_or_append(self: Queue, *args: Any) -> bool:
+        is_appended = original(self, *args)
+        if is_appended:
             semaphore.release()
-        return is_waiting
+        return is_appended
 
-    monkeypatch.setattr(Queue, "_enqueue", lined_up)
+    monkeypatch.setattr(Queue, "_advance_or_append", advance_or_append)
     return semaphore
 
 
-def test_many_steps_wait_without_threads_and_are_served_in_order(
+def test_many_steps_wait_without_threads_and_complete_in_order(
     session: tf.Session, queue: tf.FIFOQueue, pool: ThreadPoolExecutor, waiting: threading.Semaphore
 ) -> None:
     with tf.device(PS):
@@ -82,7 +82,7 @@ def test_many_steps_wait_without_threads_and_are_served_in_order(
     assert [each.result(LONG) for each in found] == list(range(MANY))
 
 
-def test_a_step_that_is_stopped_takes_nothing(
+def test_a_cancelled_step_takes_nothing(
     session: tf.Session, queue: tf.FIFOQueue, pool: ThreadPoolExecutor, waiting: threading.Semaphore
 ) -> None:
     with tf.device(PS):
@@ -104,7 +104,7 @@ def test_an_error_names_the_node(session: tf.Session, queue: tf.FIFOQueue) -> No
     assert caught.value.op.name == "too_late"
 
 
-def test_a_dequeue_with_a_time_limit_has_a_thread_that_watches_the_clock(
+def test_a_dequeue_with_a_timeout_runs_on_a_thread(
     session: tf.Session, queue: tf.FIFOQueue
 ) -> None:
     with tf.device(PS):
@@ -116,7 +116,7 @@ def test_a_dequeue_with_a_time_limit_has_a_thread_that_watches_the_clock(
 
 @pytest.mark.parametrize("size", [3, 1 << 19], ids=["small", "large"])
 @pytest.mark.parametrize("is_sparse", [False, True], ids=["dense", "sparse"])
-def test_gradients_are_pushed_awaited_and_taken(
+def test_gradients_are_applied_awaited_and_taken(
     session: tf.Session, pool: ThreadPoolExecutor, size: int, is_sparse: bool
 ) -> None:
     gradient, step = tf.placeholder(tf.float32, [size]), tf.placeholder(tf.int64, [])
@@ -132,7 +132,7 @@ def test_gradients_are_pushed_awaited_and_taken(
                 whole.await_grads(2),
                 whole.take_grad(2),
             )
-    for number in range(2):  # what is short is known by the second time
+    for number in range(2):  # by the second run it is known which kernels are short
         waits = pool.submit(session.run, enough)
         for value in (1.0, 3.0):
             session.run(push, {gradient: np.full(size, value, np.float32), step: number})
@@ -140,7 +140,7 @@ def test_gradients_are_pushed_awaited_and_taken(
         np.testing.assert_array_equal(session.run(taken), np.full(size, 2.0, np.float32))
 
 
-def test_what_waits_ends_with_its_session(
+def test_closing_the_session_cancels_its_waiting_steps(
     cluster: tuple[str, str],
     queue: tf.FIFOQueue,
     pool: ThreadPoolExecutor,

@@ -13,16 +13,16 @@ from thalweg.codegen.llvm.compile import optimised
 from thalweg.codegen.loops.kernel import Iteration
 from thalweg.codegen.machine import host
 from thalweg.device.cpu import control_loading
-from thalweg.device.cuda.discovery import found_driver
+from thalweg.device.cuda.discovery import find_driver
 
 
 @pytest.fixture(autouse=True)
 def _on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Use the CPU: a GPU runs loops differently."""
     monkeypatch.setenv("THALWEG_CUDA", "0")
-    found_driver.cache_clear()
+    find_driver.cache_clear()
     yield
-    found_driver.cache_clear()
+    find_driver.cache_clear()
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ def elements(make: Callable[[], Any], most: int = 1000) -> list[Any]:
 
 
 def drained(session: Any, following: Any, most: int = 1000) -> list[Any]:
-    """What is left."""
+    """The remaining elements."""
     result: list[Any] = []
     while len(result) < most:
         try:
@@ -46,7 +46,7 @@ def plain(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Step:
-    """One stage of a pipeline of whole numbers, and what it does to a list of them."""
+    """A stage of a pipeline of integers, and its model as a function of lists."""
 
     name: str
     build: Callable[[Any], Any]
@@ -72,7 +72,7 @@ def _joined(parts: list[list[int]]) -> list[int]:
 
 
 def _interleaved(values: list[int], cycle: int, block: int) -> list[int]:
-    """In rounds over `cycle` places, each place reading one dataset, `block` elements a visit."""
+    """Interleave round-robin over `cycle` slots, `block` elements of a slot's dataset per visit."""
     waiting = [list(range(value % 4)) for value in values]
     slots: list[list[int] | None] = [None] * cycle
     result: list[int] = []
@@ -186,7 +186,7 @@ STEPS = [
     ),
 ]
 
-#: Steps whose model is a run of their own.
+#: Steps without a model in Python: their expected values are computed by a run.
 RANDOM_STEPS = [
     Step("shuffle", lambda d: d.shuffle(4, seed=5), list),
     Step("shuffle again", lambda d: d.shuffle(3, seed=7).repeat(2), list),
@@ -212,7 +212,7 @@ def pipelines(steps: list[Step], most: int = 4) -> Any:
 
 
 def built(steps: list[Step], count: int) -> Any:
-    """A dataset: numbers through these stages."""
+    """A dataset of numbers with these stages."""
     dataset = Dataset.range(count)
     for step in steps:
         dataset = step.build(dataset)
@@ -220,7 +220,7 @@ def built(steps: list[Step], count: int) -> Any:
 
 
 def modelled(steps: list[Step], count: int) -> list[int]:
-    """What the dataset gives."""
+    """The expected elements of the dataset."""
     values = list(range(count))
     for step in steps:
         values = step.model(values)
@@ -228,13 +228,13 @@ def modelled(steps: list[Step], count: int) -> list[int]:
 
 
 def pairs(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of three numbers, and their places."""
+    """Rows of three numbers, and their indices."""
     numbers = np.random.default_rng(seed)
     return numbers.normal(size=(count, 3)).astype(np.float32), np.arange(count, dtype=np.int64)
 
 
 def assert_batches_hold_the_elements(function: Callable[..., Any], data: Any, size: int) -> None:
-    """A function of batches must give what it gives of the elements one by one, to the bit."""
+    """Check that mapping batches and mapping single elements give bit-identical results."""
     many = elements(lambda: Dataset.from_tensor_slices(data).map(function).batch(size))
     single = elements(lambda: Dataset.from_tensor_slices(data).map(function))
     for index in range(2):

@@ -1,4 +1,4 @@
-"""Pipelines in GraphDefs: their functions go into the library and come back elsewhere."""
+"""Pipelines in GraphDefs: their functions are exported to the library and imported again."""
 
 import subprocess
 import sys
@@ -16,7 +16,7 @@ def graph():
 
 
 def elements(dataset):
-    """What a dataset gives, and what its graph gives once it was written and read again."""
+    """The elements of a dataset, before and after its graph is exported and imported."""
     iterator = dataset.make_initializable_iterator()
     following = tf.tuple(tf.contrib.framework.nest.flatten(iterator.get_next()))
     names = [tensor.name for tensor in following]
@@ -72,7 +72,7 @@ RANGE = tf.data.Dataset.range
         "loop",
     ],
 )
-def test_written_and_read(make):
+def test_exported_and_imported(make):
     expected, again = elements(make())
     assert again == expected and expected
 
@@ -92,7 +92,7 @@ def test_sparse_tensors():
     assert expected == [[[[0, 0, 0, 0]]], [[[0, 1, 0, 0]]]] and again == expected
 
 
-def test_the_library_is_what_others_read():
+def test_the_library_has_tensorflows_format():
     RANGE(2).map(lambda x: x + 1).make_one_shot_iterator()
     definition = tf.get_default_graph().as_graph_def()
     function, factory = definition.library.function
@@ -123,7 +123,7 @@ def test_a_library_without_the_function():
 
 
 @pytest.mark.parametrize("name", ["nowhere:z:0", "nowhere:z:text", "nowhere", ""])
-def test_a_function_that_uses_what_it_lacks(name):
+def test_a_function_with_undefined_inputs(name):
     RANGE(2).map(lambda x: x + 1).make_initializable_iterator()
     definition = tf.get_default_graph().as_graph_def()
     for change in (
@@ -136,7 +136,7 @@ def test_a_function_that_uses_what_it_lacks(name):
             tf.import_graph_def(changed)
 
 
-def test_a_branch_that_is_no_function():
+def test_a_branch_that_is_not_a_function():
     RANGE(2).map(lambda x: tf.cond(x > 0, lambda: x, lambda: -x)).make_initializable_iterator()
     definition = tf.get_default_graph().as_graph_def()
     nodes = (node for function in definition.library.function for node in function.node_def)
@@ -156,7 +156,7 @@ def test_a_function_that_contains_itself():
         tf.import_graph_def(definition)
 
 
-def test_ops_say_that_they_hold_functions():
+def test_op_definitions_declare_function_attributes():
     RANGE(2).map(lambda x: x + 1).make_initializable_iterator()
     nodes = tf.get_default_graph().get_operations()
     (stage,) = (node for node in nodes if node.type == "MapDataset")

@@ -1,4 +1,4 @@
-"""Iterators: how they start, what they say, how they wait, and what ends with them."""
+"""Iterators: initialization, errors, waiting, cancellation, and the end of their threads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_an_iterator_has_to_be_initialized() -> None:
             session.run(following)
 
 
-def test_an_initializer_starts_anew() -> None:
+def test_an_initializer_restarts() -> None:
     with _graph(), tf.Session() as session:
         iterator = tf.data.make_initializable_iterator(Dataset.range(3))
         following = iterator.get_next()
@@ -34,7 +34,7 @@ def test_an_initializer_starts_anew() -> None:
                 session.run(following)
 
 
-def test_each_session_has_iterators_of_its_own() -> None:
+def test_sessions_do_not_share_iterators() -> None:
     with _graph() as graph:
         following = tf.data.make_one_shot_iterator(Dataset.range(3)).get_next()
     for _ in range(2):
@@ -42,7 +42,7 @@ def test_each_session_has_iterators_of_its_own() -> None:
             assert plain(drained(session, following)) == [0, 1, 2]
 
 
-def test_shared_names_share() -> None:
+def test_iterators_of_one_shared_name_are_one_iterator() -> None:
     with _graph(), tf.Session() as session:
         first = Dataset.range(5).make_initializable_iterator("same")
         second = Dataset.range(5).make_initializable_iterator("same")
@@ -50,13 +50,13 @@ def test_shared_names_share() -> None:
         assert [session.run(each.get_next()) for each in (first, second, first)] == [0, 1, 2]
 
 
-def test_datasets_take_turns_in_one_iterator() -> None:
+def test_one_iterator_for_several_datasets() -> None:
     with _graph(), tf.Session() as session:
         training, testing = Dataset.range(3), Dataset.range(10, 12)
         iterator = tf.data.Iterator.from_structure(training.output_types, training.output_shapes)
         following = iterator.get_next()
         with pytest.raises(ValueError, match="does not have an initializer"):
-            iterator.initializer  # the access is what fails
+            iterator.initializer  # the access raises
         for dataset, expected in ((training, [0, 1, 2]), (testing, [10, 11])):
             session.run(iterator.make_initializer(dataset))
             assert plain(drained(session, following)) == expected
@@ -64,7 +64,7 @@ def test_datasets_take_turns_in_one_iterator() -> None:
             iterator.make_initializer(Dataset.from_tensors(1.0))
 
 
-def test_a_text_says_which_iterator() -> None:
+def test_a_string_handle_selects_an_iterator() -> None:
     with _graph(), tf.Session() as session:
         handle = tf.placeholder(tf.string, [])
         kinds = Dataset.range(3)
@@ -93,7 +93,7 @@ def test_a_one_shot_iterator_captures_no_state() -> None:
             Dataset.from_tensors(tf.placeholder(tf.int32)).make_one_shot_iterator()
 
 
-def test_one_step_gives_one_element_to_all() -> None:
+def test_consumers_in_one_step_get_the_same_element() -> None:
     with _graph(), tf.Session() as session:
         following = Dataset.range(4).make_one_shot_iterator().get_next()
         assert session.run([following, following + 1]) == [0, 1]
@@ -120,7 +120,7 @@ def test_many_threads_share_the_elements() -> None:
 
 
 class Gate:
-    """A generator that yields what it is given, and waits meanwhile."""
+    """A generator that yields the items of a queue and blocks while it is empty."""
 
     def __init__(self) -> None:
         self.opened = threading.Semaphore(0)
@@ -136,7 +136,7 @@ class Gate:
 
 
 @pytest.mark.parametrize("is_ahead", [True, False])
-def test_a_cancelled_step_loses_nothing(is_ahead: bool) -> None:
+def test_a_cancelled_step_loses_no_elements(is_ahead: bool) -> None:
     gate = Gate()
     with _graph(), tf.Session() as session:
         dataset = Dataset.from_generator(gate, tf.int64, []).batch(2)
@@ -153,7 +153,7 @@ def test_a_cancelled_step_loses_nothing(is_ahead: bool) -> None:
         gate.opened.release(64)
 
 
-def test_a_closed_session_ends_what_waits() -> None:
+def test_closing_the_session_cancels_waiting_steps() -> None:
     gate = Gate()
     caught: list[Exception] = []
     with _graph() as graph:
@@ -233,7 +233,7 @@ def test_eager_loops() -> None:
             iterator.get_next()
 
 
-def test_eager_variables_are_read_when_they_are_used() -> None:
+def test_eager_variables_are_read_at_each_call() -> None:
     with tf.eager_mode():
         offset = tf.Variable(np.int64(10))
         iterator = iter(Dataset.range(5).map(lambda x: x + offset))
@@ -242,12 +242,12 @@ def test_eager_variables_are_read_when_they_are_used() -> None:
         assert int(next(iterator)) == 21
 
 
-def test_graphs_have_no_loops() -> None:
+def test_datasets_of_graphs_cannot_be_iterated() -> None:
     with _graph(), pytest.raises(RuntimeError, match="eager"):
         iter(Dataset.range(3))
 
 
-def test_a_graph_with_datasets_can_be_written_and_read_again() -> None:
+def test_a_graph_with_datasets_can_be_exported_and_imported() -> None:
     with _graph() as graph:
         dataset = Dataset.from_generator(lambda: iter([1, 2, 3]), tf.int64, []).batch(2)
         dataset.map(lambda x: x * 2).make_one_shot_iterator().get_next(name="following")

@@ -1,4 +1,4 @@
-"""Lookup tables: what they find, when they may be used, how they are saved."""
+"""Lookup tables: lookups, initialization, saving."""
 
 import threading
 
@@ -55,7 +55,7 @@ def test_sparse_keys(session):
     assert actual.values.tolist() == [2.5, 1.5] and actual.indices.tolist() == [[0, 1], [1, 0]]
 
 
-def test_a_table_that_was_not_filled_says_how(session):
+def test_the_error_of_an_uninitialized_table_names_the_initializer(session):
     found = static().lookup(tf.constant(["a"]))
     with pytest.raises(
         tf.errors.FailedPreconditionError, match=r"tables_initializer\(\)(.|\n)*test_lookup\.py"
@@ -63,7 +63,7 @@ def test_a_table_that_was_not_filled_says_how(session):
         session.run(found)
 
 
-def test_filled_twice(session):
+def test_initialized_twice(session):
     table = static()
     session.run(table.initializer)
     session.run(table.initializer)  # the same data
@@ -138,7 +138,7 @@ def test_columns(session, tmp_path):
         ((tf.string, 0, tf.int64, -1, 5), "expected 5 but got 1"),
     ],
 )
-def test_files_that_do_not_fit(session, tmp_path, arguments, message):
+def test_files_of_another_format(session, tmp_path, arguments, message):
     path = tmp_path / "columns"
     path.write_text("a\n")
     table = lookup.HashTable(lookup.TextFileInitializer(str(path), *arguments), 0)
@@ -146,7 +146,7 @@ def test_files_that_do_not_fit(session, tmp_path, arguments, message):
         session.run(table.initializer)
 
 
-def test_a_file_that_is_not_there(session, tmp_path):
+def test_a_missing_file(session, tmp_path):
     table = lookup.index_table_from_file(str(tmp_path / "none"))
     with pytest.raises(tf.errors.NotFoundError, match=r"none(.|\n)*test_lookup\.py"):
         session.run(table.initializer)
@@ -170,7 +170,7 @@ def test_arguments_of_files(arguments, message):
 # Vocabularies
 
 
-def test_words_beyond_a_vocabulary(session):
+def test_out_of_vocabulary_words(session):
     table = lookup.index_table_from_tensor(["a", "b"], num_oov_buckets=3)
     found = table.lookup(tf.constant(["b", "c", "d", "e", "a"]))
     initialised(session)
@@ -202,7 +202,7 @@ def test_a_static_vocabulary(session):
     assert session.run(table.lookup(tf.constant(["z", "a"]))).tolist() == [1, 0]
 
 
-def test_the_first_names(session):
+def test_older_names(session):
     ids = lookup.string_to_index(tf.constant(["b"]), ["a", "b"])
     words = lookup.index_to_string(int64([0, 9]), ["a", "b"])
     table = lookup.string_to_index_table_from_tensor(["a", "b"], default_value=4)
@@ -258,7 +258,7 @@ def test_insert_and_remove(session):
     assert dict(zip(keys, values, strict=True)) == {b"b": 2, b"c": 9}
 
 
-def test_values_that_are_tensors(session):
+def test_tensors_as_values(session):
     table = lookup.MutableHashTable(tf.int64, tf.float32, [0.0, -1.0])
     session.run(table.insert(int64([7]), [[1.0, 2.0]]))
     actual = table.lookup(int64([[7, 8]]))
@@ -269,7 +269,7 @@ def test_values_that_are_tensors(session):
         session.run(table.insert(int64([7]), fed), {fed: [[1.0, 2.0, 3.0]]})
 
 
-def test_keys_that_are_tensors(session):
+def test_tensors_as_keys(session):
     table = lookup.MutableDenseHashTable(
         tf.int64, tf.string, "?", empty_key=[0, 0], deleted_key=[-1, -1]
     )
@@ -285,7 +285,7 @@ def test_keys_that_are_tensors(session):
         session.run(table.lookup(int64([1, 2, 3])))
 
 
-def test_the_keys_set_apart_differ(session):
+def test_reserved_keys_must_differ(session):
     table = tf.lookup.experimental.DenseHashTable(tf.int64, tf.int64, 0, 1, 1)
     with pytest.raises(tf.errors.InvalidArgumentError, match="cannot be equal"):
         session.run(table.size())
@@ -312,7 +312,7 @@ def test_saved_and_restored(session, tmp_path):
     assert session.run(dense.lookup(int64([5, 4]))).tolist() == [6, -1]
 
 
-def test_an_import_that_does_not_fit_changes_nothing():
+def test_a_rejected_import_changes_nothing():
     table = Table("t", dtypes.int64, dtypes.int64)
     table.insert([1], [2])
     with pytest.raises(tf.errors.InvalidArgumentError, match="Expected shape"):
@@ -324,7 +324,7 @@ def test_through_a_graph_def(session):
     table = static()
     tf.identity(table.lookup(tf.constant(["b"])), name="found")
     definition = session.graph.as_graph_def()
-    for node in definition.node:  # as the graphs of older programs name them
+    for node in definition.node:  # the ops of older graphs
         node.op = node.op.replace("HashTableV2", "HashTable").replace("FindV2", "Find")
     with tf.Graph().as_default(), tf.Session() as other:
         tf.import_graph_def(definition, name="")
@@ -332,7 +332,7 @@ def test_through_a_graph_def(session):
         assert other.run("found:0") == 2.5
 
 
-def test_many_steps_at_once(session):
+def test_concurrent_steps(session):
     table = lookup.MutableHashTable(tf.int64, tf.int64, -1)
     fed = tf.placeholder(tf.int64, [None])
     insert = table.insert(fed, fed * 2)
@@ -357,7 +357,7 @@ CHANGES = st.lists(
 
 
 @given(CHANGES)
-def test_a_table_is_a_dict(changes):
+def test_a_table_matches_a_dict(changes):
     table, model = Table("t", dtypes.int64, dtypes.int64), {}
     for removes, keys, seed in changes:
         values = [(seed + index) % 1000 for index in range(len(keys))]
@@ -373,6 +373,6 @@ def test_a_table_is_a_dict(changes):
     assert dict(zip(*(column.tolist() for column in table.export()), strict=True)) == model
 
 
-def test_keys_without_values_are_refused_at_the_users_line():
+def test_errors_of_missing_values_name_the_users_line():
     with pytest.raises(ValueError, match=r"of the values of a table .*test_lookup\.py:\d+"):
         tf.contrib.lookup.KeyValueTensorInitializer(["a"], [1, 2])

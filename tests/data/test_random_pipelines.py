@@ -1,4 +1,4 @@
-"""Random pipelines give what a model in plain Python gives, and go on exactly after a restore."""
+"""Random pipelines match a model in plain Python, and continue exactly after a restore."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _settings = settings(max_examples=40, deadline=None, suppress_health_check=[Heal
 
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: step.name)
 @pytest.mark.parametrize("count", [0, 1, 7])
-def test_a_stage_is_its_model(step: Step, count: int) -> None:
-    """Each by itself, whatever random pipelines are made of."""
+def test_a_stage_matches_its_model(step: Step, count: int) -> None:
+    """Each stage alone."""
     with tf.Graph().as_default(), tf.Session() as session:
         following = built([step], count).make_one_shot_iterator().get_next()
         found = drained(session, following, 200)
@@ -24,7 +24,7 @@ def test_a_stage_is_its_model(step: Step, count: int) -> None:
 
 @_settings
 @given(pipelines(STEPS), st.integers(0, 9))
-def test_a_pipeline_is_its_model(steps: list[Step], count: int) -> None:
+def test_a_pipeline_matches_its_model(steps: list[Step], count: int) -> None:
     expected = modelled(steps, count)[:200]
     with tf.Graph().as_default(), tf.Session() as session:
         following = built(steps, count).make_one_shot_iterator().get_next()
@@ -34,7 +34,7 @@ def test_a_pipeline_is_its_model(steps: list[Step], count: int) -> None:
 
 @_settings
 @given(pipelines(STEPS), st.integers(0, 9), st.integers(1, 4))
-def test_a_batched_pipeline_is_its_model(steps: list[Step], count: int, size: int) -> None:
+def test_a_batched_pipeline_matches_its_model(steps: list[Step], count: int, size: int) -> None:
     expected = modelled(steps, count)[:200]
     with tf.Graph().as_default(), tf.Session() as session:
         following = built(steps, count).batch(size).prefetch(1).make_one_shot_iterator().get_next()
@@ -45,7 +45,7 @@ def test_a_batched_pipeline_is_its_model(steps: list[Step], count: int, size: in
 
 @_settings
 @given(pipelines(STEPS + RANDOM_STEPS, 3), st.integers(1, 7), st.booleans())
-def test_a_restored_pipeline_goes_on_exactly(
+def test_a_restored_pipeline_continues_exactly(
     steps: list[Step], count: int, is_batched: bool
 ) -> None:
     with tf.Graph().as_default() as graph:
@@ -67,7 +67,7 @@ def test_a_restored_pipeline_goes_on_exactly(
             states.append(session.run(state))
     for index, saved in enumerate(states):
         with tf.Session(graph=graph) as session:
-            if index % 2:  # a state may come before the initializer, or after it
+            if index % 2:  # a state may be restored before the initializer runs or after
                 session.run(iterator.initializer)
             session.run(restore, {given_state: saved})
             if not index % 2:

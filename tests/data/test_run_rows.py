@@ -1,4 +1,4 @@
-"""Functions that are called for one row after the other: exactly what they are one by one."""
+"""Functions called row by row give exactly the results of calls for single elements."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FUNCTIONS = {
 
 @pytest.fixture
 def counted(monkeypatch):
-    """How many rows went through `run_rows`, up to now."""
+    """The number of rows that `run_rows` has processed."""
     counts, run_rows = [], Program.run_rows
 
     def noted(self, values, is_row, count):
@@ -38,17 +38,17 @@ def counted(monkeypatch):
 @pytest.mark.parametrize("name", FUNCTIONS)
 @settings(max_examples=4, deadline=None)
 @given(count=st.integers(1, 40), size=st.integers(1, 17), seed=st.integers(0, 9))
-def test_rows_are_exactly_the_elements(name: str, count: int, size: int, seed: int) -> None:
+def test_rows_equal_the_elements(name: str, count: int, size: int, seed: int) -> None:
     assert_batches_hold_the_elements(FUNCTIONS[name], pairs(count, seed), size)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_batches_take_rows(name: str, counted: list[int]) -> None:
+def test_batches_use_run_rows(name: str, counted: list[int]) -> None:
     elements(lambda: Dataset.from_tensor_slices(pairs(10)).map(FUNCTIONS[name]).batch(4))
     assert counted == [4, 4, 2]
 
 
-def test_what_is_captured_is_the_same_for_all_rows(counted: list[int]) -> None:
+def test_captured_values_are_shared_by_all_rows(counted: list[int]) -> None:
     def made() -> Dataset:
         offset = tf.constant([1.0, 2.0, 3.0]) * 2.0
         data = Dataset.from_tensor_slices(pairs(5))
@@ -59,8 +59,8 @@ def test_what_is_captured_is_the_same_for_all_rows(counted: list[int]) -> None:
     assert actual.tolist() == (pairs(5)[0] + np.float32([2, 4, 6])).max(1).tolist()
 
 
-def test_an_error_is_of_its_element(counted: list[int]) -> None:
-    """The elements before it are given; it names the op and the line."""
+def test_an_error_is_attributed_to_its_element(counted: list[int]) -> None:
+    """The elements before it are returned first; the error names the op and the line."""
     with tf.Graph().as_default(), tf.Session() as session:
         places = np.array([0, 1, 9, 2])
         data = Dataset.from_tensor_slices(places).map(lambda i: tf.gather(tf.constant(TABLE), i))
@@ -71,7 +71,7 @@ def test_an_error_is_of_its_element(counted: list[int]) -> None:
     assert counted == [2, 2]
 
 
-def test_random_functions_are_called_one_by_one(counted: list[int]) -> None:
+def test_random_functions_are_called_for_single_elements(counted: list[int]) -> None:
     def draw(i: tf.Tensor) -> tf.Tensor:
         return tf.reduce_sum(tf.random_uniform([3], seed=1)) + tf.cast(i, tf.float32) * 0
 
@@ -93,7 +93,7 @@ def test_variables_are_read_for_each_element(counted: list[int]) -> None:
     assert not counted
 
 
-def test_parallel_maps_call_elements_on_threads(counted: list[int]) -> None:
+def test_parallel_maps_do_not_use_run_rows(counted: list[int]) -> None:
     def made() -> Dataset:
         return Dataset.range(6).map(lambda i: tf.cumsum([i, i]), num_parallel_calls=2).batch(3)
 

@@ -1,4 +1,4 @@
-"""Where elements come from: tensors, rows, generators, files."""
+"""Sources of elements: tensors, rows, generators, files."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_sparse_tensors_are_sliced_mapped_and_batched() -> None:
 
 
 @pytest.mark.parametrize("given", [(5,), (2, 5), (1, 10, 3), (5, 0, -2), (3, 3)])
-def test_range_is_pythons(given: tuple[int, ...]) -> None:
+def test_range_matches_python(given: tuple[int, ...]) -> None:
     assert plain(elements(lambda: Dataset.range(*given))) == list(range(*given))
     batches = elements(lambda: Dataset.range(*given).batch(2))
     assert [x for batch in batches for x in batch.tolist()] == list(range(*given))
@@ -64,7 +64,7 @@ def test_range_is_pythons(given: tuple[int, ...]) -> None:
 # Generators
 
 
-def test_a_generator_runs_anew_in_each_pass() -> None:
+def test_each_pass_restarts_a_generator() -> None:
     starts = []
 
     def generate():
@@ -89,7 +89,7 @@ def test_a_generator_gets_arguments() -> None:
     ]
 
 
-def test_a_generator_may_yield_texts_and_dicts() -> None:
+def test_a_generator_may_yield_strings_and_dicts() -> None:
     def words():
         yield {"word": "a", "size": 1}
         yield {"word": b"bc", "size": 2}
@@ -99,7 +99,7 @@ def test_a_generator_may_yield_texts_and_dicts() -> None:
     assert plain(actual) == [{"word": b"a", "size": 1}, {"word": b"bc", "size": 2}]
 
 
-def test_an_error_in_a_generator_is_the_cause_of_the_steps() -> None:
+def test_an_error_in_a_generator_is_the_cause_of_the_steps_error() -> None:
     def broken():
         yield 1
         raise KeyError("lost")
@@ -117,7 +117,7 @@ def test_an_error_in_a_generator_is_the_cause_of_the_steps() -> None:
     ("values", "message"),
     [([1, "a"], "could not be converted"), ([1, [2, 3]], "of shape"), ([1, 2.5], "converted")],
 )
-def test_a_generator_must_keep_its_promise(values: list, message: str) -> None:
+def test_a_generator_must_yield_the_declared_types_and_shapes(values: list, message: str) -> None:
     with tf.Graph().as_default(), tf.Session() as session:
         dataset = Dataset.from_generator(lambda: iter(values), tf.int32, [])
         following = dataset.make_one_shot_iterator().get_next()

@@ -1,4 +1,4 @@
-"""Iterators in checkpoints: a restored job sees the very next element."""
+"""Iterators in checkpoints: a restored job continues with the next element."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from thalweg.data.state_code import decode, encode
 
 
 def _job(directory: str, steps: int) -> list:
-    """A job that goes on from its last checkpoint, if there is one: what it saw in some steps."""
+    """Run some steps of a job that continues at its last checkpoint; returns its elements."""
     with tf.Graph().as_default(), tf.Session() as session:
         x = np.arange(40, dtype=np.float32)
         dataset = Dataset.from_tensor_slices((x, x.astype(np.int64))).shuffle(10, seed=3).repeat()
@@ -42,7 +42,7 @@ def _job(directory: str, steps: int) -> list:
         return [(float(total), plain(keys)) for total, keys in seen]
 
 
-def test_a_job_in_pieces_is_the_whole_job(tmp_path) -> None:
+def test_an_interrupted_job_sees_the_elements_of_an_uninterrupted_one(tmp_path) -> None:
     (tmp_path / "whole").mkdir()
     (tmp_path / "pieces").mkdir()
     whole = _job(str(tmp_path / "whole"), 30)
@@ -70,7 +70,7 @@ def test_a_one_shot_iterator_is_restored_too() -> None:
         assert plain(drained(session, following)) == rest
 
 
-def test_a_generator_is_run_again_up_to_its_place() -> None:
+def test_a_restored_generator_is_rerun_to_its_position() -> None:
     def generate():
         yield from "abcdefgh"
 
@@ -92,7 +92,7 @@ def test_a_generator_is_run_again_up_to_its_place() -> None:
             assert b"".join(drained(session, following)) == (b"abcdefgh" * 2)[taken:]
 
 
-def test_files_and_caches_go_on(tmp_path) -> None:
+def test_files_and_caches_continue(tmp_path) -> None:
     names = []
     for number in range(3):
         path = tmp_path / f"{number}.txt"
@@ -116,7 +116,7 @@ def test_files_and_caches_go_on(tmp_path) -> None:
     assert actual == wanted * 2
 
 
-def test_errors_that_wait_are_part_of_the_state() -> None:
+def test_prefetched_errors_are_part_of_the_state() -> None:
     with tf.Graph().as_default() as graph:
         dataset = Dataset.from_tensor_slices([1, 0, 2, 0]).map(lambda x: tf.div(4, x)).prefetch(4)
         iterator = dataset.make_initializable_iterator()
@@ -135,7 +135,7 @@ def test_errors_that_wait_are_part_of_the_state() -> None:
         assert session.run(following) == 2
 
 
-def test_a_state_fits_no_other_pipeline() -> None:
+def test_a_state_cannot_be_loaded_into_another_pipeline() -> None:
     with tf.Graph().as_default(), tf.Session() as session:
         first = Dataset.range(3).make_one_shot_iterator()
         second = Dataset.range(3).repeat(2).make_one_shot_iterator()

@@ -29,7 +29,7 @@ def test_rows_of_csv_files(names: list[str]) -> None:
     assert plain(chosen) == [(b"x",), (b"y",), (b"",)]
 
 
-def test_columns_are_found_in_the_files(names: list[str]) -> None:
+def test_columns_are_inferred_from_the_files(names: list[str]) -> None:
     def make(**options) -> Dataset:
         return experimental.make_csv_dataset(names, 2, num_epochs=1, shuffle=False, **options)
 
@@ -59,7 +59,7 @@ def test_packed_tables_without_a_header(tmp_path) -> None:
     assert actual["y"].tolist() == [9999999999, 3]
 
 
-def test_tables_without_end_have_whole_batches(names: list[str]) -> None:
+def test_infinite_tables_have_full_batches(names: list[str]) -> None:
     with tf.Graph().as_default(), tf.Session() as session:
         dataset = experimental.make_csv_dataset(names, 2, shuffle_seed=1, num_parallel_reads=2)
         following = dataset.make_one_shot_iterator().get_next()

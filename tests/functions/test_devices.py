@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 import thalweg as tf
-from thalweg.device.cuda.device import forget_devices
-from thalweg.device.cuda.discovery import found_driver
+from thalweg.device.cuda.device import reset_devices
+from thalweg.device.cuda.discovery import find_driver
 from thalweg.device.cuda.memory import Memory
 from thalweg.device.cuda.presence import driver_kind
 from thalweg.functions.devices import eager_devices, use_devices
@@ -29,8 +29,8 @@ LARGE = 20_000  # elements of an array that no program takes along when it is la
 
 
 def begin_again(options: SessionOptions | None = None) -> None:
-    found_driver.cache_clear()
-    forget_devices()
+    find_driver.cache_clear()
+    reset_devices()
     use_devices(options or SessionOptions())
 
 

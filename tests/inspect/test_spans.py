@@ -50,7 +50,7 @@ def graph():
 
 @pytest.fixture
 def asleep(monkeypatch):
-    """Set when a thread sleeps until a queue has met its request."""
+    """Set when a thread blocks until its request to a queue has completed."""
     event, sleep = threading.Event(), queue_state.Sleeper.sleep
 
     def noted(sleeper, seconds):

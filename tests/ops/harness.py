@@ -1,10 +1,10 @@
-"""The one numeric test of an op: `check(build, *arrays)`.
+"""The numeric test of an op: `check(build, *arrays)`.
 
-It holds the inferred shape and dtype to the actual ones (with static, partly known and unknown
-input shapes), the value to NumPy where a formula is given, loop lowerings to the NumPy kernels,
-CUDA kernels on an emulated GPU likewise (a row for each op and dtype; all with THALWEG_SOAK=1),
-the graph read back from a GraphDef to the one written, gradients to central differences in
-float64, and gradients of gradients likewise; both again where no shape is known.
+It compares the inferred shape and dtype with the actual ones (for static, partly known and unknown
+input shapes), the value with NumPy if a formula is given, loop lowerings and CUDA kernels on an
+emulated GPU with the NumPy kernels (the latter for one row per op and dtype; for all with
+THALWEG_SOAK=1), the graph imported from a GraphDef with the exported one, and gradients and
+gradients of gradients with central differences in float64; gradients also for unknown shapes.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def check(
 ) -> None:
     """Check an op. `build` takes one tensor per array; `gradient` may list the inputs to check.
 
-    `single` keeps float32 in the gradient check, for linear ops that take nothing wider: of what
-    is linear (or quadratic within a `step`), long steps make exact differences.
+    `single` keeps float32 in the gradient check, for linear ops that take nothing wider: for linear
+    functions (and quadratic ones within a `step`), differences over long steps are exact.
     """
     values = [np.asarray(a) for a in arrays]
     results = check_inference(build, values)
@@ -69,7 +69,7 @@ def check(
 
 
 def assert_close(actual: Any, wanted: Any, rtol: float = 1e-5, atol: float = 1e-6) -> None:
-    """Equal shapes; equal values, within tolerance where they are floats."""
+    """Assert equal shapes and equal values, within a tolerance for floats."""
     actual, wanted = np.asarray(actual), np.asarray(wanted)
     assert actual.shape == wanted.shape, f"shape {actual.shape}, expected {wanted.shape}"
     if actual.dtype.kind in "biuOSU":
@@ -85,7 +85,7 @@ def rounding(dtype: Any) -> float:
 
 
 def check_inference(build: Callable[..., Any], values: list[Any]) -> list[Any]:
-    """Run with known, partly known and unknown shapes: same values, honest static shapes."""
+    """Run with known, partly known and unknown shapes: equal values, correct static shapes."""
     results: list[list[Any]] = []
     for shape_of in (lambda v: v.shape, lambda v: (None,) * v.ndim, lambda v: None):
         with tf.Graph().as_default(), tf.Session() as session:
@@ -110,7 +110,7 @@ def _check_static(tensor: Any, value: Any) -> None:
 
 
 def check_lowerings(build: Callable[..., Any], values: list[Any]) -> None:
-    """Every node of the op gives by its loop form what its NumPy kernel gives."""
+    """Compare the loop form of every node of the op with its NumPy kernel."""
     with tf.Graph().as_default() as graph, on_reference_kernels() as session:
         inputs = [tf.placeholder(v.dtype, v.shape) for v in values]
         build(*inputs)
@@ -134,7 +134,7 @@ def on_reference_kernels() -> Iterator[Any]:
 
 
 def check_loop(node: Any, sources: list[Any], wanted: list[Any]) -> None:
-    """Hold the loop form of one node to the values of its outputs."""
+    """Compare the loop form of one node with the values of its outputs."""
     arrays = [np.asarray(source) for source in sources]
     flat = [Operand(i, a.shape, a.dtype, a) for i, a in enumerate(arrays)]
     operands = node.op.parsed.group(flat, node.input_counts())
@@ -153,7 +153,7 @@ def check_loop(node: Any, sources: list[Any], wanted: list[Any]) -> None:
             assert_close(value, right, max(1e-4, error), 1e-5)
 
 
-#: How many rows of a table an op runs with on an emulated GPU, for each dtype.
+#: The number of rows of a table that run on an emulated GPU, per op and dtype.
 _EMULATED_ROWS = 10**9 if os.environ.get("THALWEG_SOAK") else 1
 _emulated = Counter[tuple[str, ...]]()
 
@@ -161,7 +161,7 @@ _emulated = Counter[tuple[str, ...]]()
 def check_on_emulated_gpu(
     build: Callable[..., Any], values: list[Any], rtol: float, atol: float
 ) -> None:
-    """CUDA kernels of the op, on an emulated grid, give what its NumPy kernels give."""
+    """Compare the op's CUDA kernels, on an emulated GPU, with its NumPy kernels."""
     with tf.Graph().as_default() as graph:
         inputs = [tf.placeholder(v.dtype, v.shape) for v in values]
         outputs = _flat(build(*inputs))
@@ -182,7 +182,7 @@ def check_on_emulated_gpu(
 
 
 def check_round_trip(build: Callable[..., Any], values: list[Any], wanted: list[Any]) -> None:
-    """A graph read back from its GraphDef is the same graph and gives the same values."""
+    """Check that a graph imported from its GraphDef is the same and computes the same values."""
     with tf.Graph().as_default() as graph:
         inputs = [tf.placeholder(v.dtype, v.shape) for v in values]
         outputs = _flat(build(*inputs))
@@ -208,7 +208,7 @@ def check_gradient(
     single: bool = False,
     step: float = 0.5,
 ) -> list[list[Any]]:
-    """Gradients against central differences, in float64; then those of the gradients: both."""
+    """Compare gradients and their gradients with central differences in float64; returns both."""
     values, smooth = _differentiated(values, which, single)
     with gradient_check(second), tf.Graph().as_default(), tf.Session() as session:
         inputs = [tf.constant(v, name=f"input_{i}") for i, v in enumerate(values)]
@@ -239,10 +239,10 @@ def check_gradient_of_unknown(
     wanted: list[list[Any]],
     single: bool,
 ) -> None:
-    """The gradients, and theirs, of inputs of which not even the rank is known: the same ones."""
+    """Check that gradients of both orders are equal for inputs of unknown rank."""
     values, smooth = _differentiated(values, which, single)
     with (
-        warnings.catch_warnings(action="ignore", category=UserWarning),  # of slices made dense
+        warnings.catch_warnings(action="ignore", category=UserWarning),  # about dense slices
         tf.Graph().as_default(),
         on_reference_kernels() as session,
     ):
@@ -279,10 +279,10 @@ def _compare(
     atol: float,
     long_step: float,
 ) -> list[list[Any]]:
-    """Hold the gradients of each order to central differences; their values, None where there is
-    none.
+    """Compare the gradients of each order with central differences; returns their values, None for
+    those that do not exist.
 
-    All inputs are fed, always: the gradients are not folded. The orders run as one step, which is
+    All inputs are fed, so gradients are not constant-folded. The orders run as one step, which is
     compiled once.
     """
     feeds = {inputs[i]: values[i] for i in smooth}
@@ -311,7 +311,7 @@ def _compare(
 
 
 def _differences(function: Callable[[Any], Any], count: int, value: Any, step: float) -> Any:
-    """The slopes of so many scalars, which a function gives as a vector, at each element."""
+    """The central differences of a vector of `count` scalars, for each element of `value`."""
     result = np.zeros((count, *value.shape), value.dtype)
     directions = (1.0, 1j) if value.dtype.kind == "c" else (1.0,)
     for index in np.ndindex(value.shape):
@@ -331,10 +331,10 @@ def _double(value: Any) -> Any:
 
 
 def _weighted(outputs: Any, shapes: Sequence[tuple[int, ...]] | None = None) -> Any:
-    """A scalar that depends on every element of the outputs in its own way.
+    """A scalar that depends on every element of the outputs with a different weight.
 
     It is quadratic in them, so that second derivatives also go through the backward ops of linear
-    functions. `shapes` are given where they are not static.
+    functions. `shapes` must be given if they are not static.
     """
     rng = np.random.default_rng(7)
     parts = []

@@ -1,4 +1,4 @@
-"""Floats of fewer than 32 bits as whole programs use them: products, files, graphs, eager code."""
+"""Floats of fewer than 32 bits in whole programs: products, files, graphs, eager code."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_product_is_rounded_once_from_the_sum_in_float32(dtype: Any, rows: int
 
 
 @narrow
-def test_variables_come_back_from_checkpoints(dtype: Any, tmp_path: Path) -> None:
+def test_variables_are_restored_from_checkpoints(dtype: Any, tmp_path: Path) -> None:
     value = drawn(dtype, 5, 3)
     with tf.Graph().as_default(), tf.Session() as session:
         variable = tf.Variable(value, name="v")
@@ -46,7 +46,7 @@ def test_variables_come_back_from_checkpoints(dtype: Any, tmp_path: Path) -> Non
 
 
 @narrow
-def test_graphs_are_read_back(dtype: Any) -> None:
+def test_graphs_can_be_exported_and_imported(dtype: Any) -> None:
     value = drawn(dtype, 3, 2)
     with tf.Graph().as_default() as graph:
         tf.identity(tf.constant(value), name="y")

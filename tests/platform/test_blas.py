@@ -1,4 +1,4 @@
-"""NumPy's BLAS inside steps: on one thread, by one way."""
+"""NumPy's BLAS inside steps: on one thread, only through `platform.blas`."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tests.sources import texts
 #: Functions of NumPy that use BLAS, or may.
 BLAS = {"dot", "vdot", "inner", "matmul", "tensordot", "linalg", "convolve", "correlate"}
 BLAS |= {"cov", "corrcoef", "polyfit", "vander", "kron", "multi_dot"}
-#: What runs in no step.
+#: Modules that do not run in steps.
 OUTSIDE = ("platform/blas.py", "testing/")
 
 
 def uses(source: str) -> list[str]:
-    """The places of a module where it uses BLAS other than by `thalweg.platform.blas`."""
+    """The uses of BLAS in a module other than through `thalweg.platform.blas`."""
     result: list[str] = []
     for part in ast.walk(ast.parse(source)):
         if isinstance(part, ast.BinOp | ast.AugAssign) and isinstance(part.op, ast.MatMult):
@@ -43,7 +43,7 @@ def test_uses_are_found():
     assert uses("def f():\n    return np.einsum('ij,jk', a, b, optimize=True)") == []
 
 
-def test_nothing_that_runs_in_steps_reaches_blas_by_itself():
+def test_modules_of_steps_use_blas_only_through_the_platform():
     suspect = re.compile(rf" @=? |\bnp\.({'|'.join(BLAS)})\b")
     found = {
         name: places
@@ -95,7 +95,7 @@ print(max((ran()[task] - spent[task] for task in of_blas), default=0))
 
 
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="no clocks of threads")
-def test_steps_leave_the_threads_of_blas_asleep():
+def test_steps_do_not_use_the_threads_of_blas():
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "4"}
     command = [sys.executable, "-c", STEP]
     output = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)

@@ -1,4 +1,4 @@
-"""Every cache has a limit, and all of them are known."""
+"""Every cache is bounded and listed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import thalweg as tf
 from tests.sources import texts, tree
 from thalweg.platform.caches import Bounded, caches, memoized
 
-#: The bounded dictionaries, by name: how many entries each may have.
+#: The limits of the bounded dictionaries, by name.
 LIMITS = {
     "calls of a function": 4,
     "calls of a session": 1_000,
@@ -41,8 +41,8 @@ LIMITS = {
     "tapes of a Python function": 10_000,
 }
 
-#: What functions change at the level of modules and is no cache: as large as the program is, or as
-#: what is going on.
+#: Module-level containers that functions change but that are not caches: their size is bounded by
+#: the program or its current activity.
 REGISTRIES = {
     "autodiff/registry.py:_functions": "gradients by op, which users register",
     "alias/early.py:MEANINGS": "names that meant something else in TensorFlow 0.12",
@@ -89,12 +89,12 @@ REGISTRIES = {
     "saved/collection_protos.py:_conversions": "conversions, which users register",
 }
 
-#: What goes with its keys, or is a limit itself.
+#: Containers that are bounded, or whose entries end with their keys.
 BOUNDED = ("Bounded", "WeakKeyDictionary", "WeakValueDictionary", "WeakSet", "weakref.Weak")
 CHANGES = {"add", "append", "extend", "insert", "setdefault", "update"}
 
 
-def test_the_oldest_entries_go() -> None:
+def test_the_oldest_entries_are_evicted() -> None:
     cache = Bounded[int, str]("test", 3)
     for number in range(5):
         cache[number] = str(number)
@@ -107,7 +107,7 @@ def test_the_oldest_entries_go() -> None:
     assert list(cache.items()) == [(4, "again"), (2, "2"), (5, "5")]
 
 
-def test_no_way_of_adding_goes_beyond_the_limit() -> None:
+def test_all_insertions_respect_the_limit() -> None:
     many = dict.fromkeys(range(10), "x")
     updated = Bounded[int, str]("test", 3)
     updated.update(many)
@@ -119,13 +119,13 @@ def test_no_way_of_adding_goes_beyond_the_limit() -> None:
     assert list(updated) == list(merged) == list(defaulted) == [7, 8, 9]
 
 
-def test_finding_is_what_it_is_in_any_dictionary() -> None:
+def test_lookups_are_those_of_a_dict() -> None:
     assert Bounded.get is dict.get
     assert Bounded.__getitem__ is dict.__getitem__
     assert Bounded.__contains__ is dict.__contains__
 
 
-def test_threads_fill_one_at_once() -> None:
+def test_concurrent_insertions() -> None:
     cache = Bounded[int, int]("test", 50)
 
     def fill(first: int) -> None:
@@ -140,9 +140,9 @@ def test_threads_fill_one_at_once() -> None:
     assert len(cache) <= 50 + len(threads)
 
 
-def test_a_full_cache_seldom_looks_for_its_oldest_entries(monkeypatch: pytest.MonkeyPatch):
-    """To find the first entry of a dictionary, all that were removed before it are passed: a look
-    for each new entry would take time in proportion to the limit."""
+def test_a_full_cache_evicts_entries_in_batches(monkeypatch: pytest.MonkeyPatch):
+    """Iteration to the first entry of a dictionary skips all removed ones: an eviction per
+    insertion would take time proportional to the limit."""
     looks = list[int]()
     drop = Bounded[int, None]._evict
     monkeypatch.setattr(Bounded, "_evict", lambda self: (looks.append(1), drop(self)))
@@ -154,7 +154,7 @@ def test_a_full_cache_seldom_looks_for_its_oldest_entries(monkeypatch: pytest.Mo
     assert len(cache) >= 980 and [*cache] == [*range(3000 - len(cache), 3000)]
 
 
-def test_the_list_knows_those_that_live() -> None:
+def test_live_caches_are_listed() -> None:
     cache = Bounded[int, int]("short-lived", 3)
     cache[1] = 1
     assert [(c.size, c.limit) for c in caches() if c.name == "short-lived"] == [(1, 3)]
@@ -162,7 +162,7 @@ def test_the_list_knows_those_that_live() -> None:
     assert not any(c.name == "short-lived" for c in caches())
 
 
-def test_functions_are_in_the_list() -> None:
+def test_memoized_functions_are_listed() -> None:
     @memoized(2)
     def doubled(number: int) -> int:
         return 2 * number
@@ -174,7 +174,7 @@ def test_functions_are_in_the_list() -> None:
     assert doubled.cache_info().currsize == 0  # pyright: ignore[reportFunctionMemberAccess]
 
 
-def test_all_have_the_limits_that_are_listed() -> None:
+def test_limits_are_those_listed() -> None:
     with tf.Graph().as_default(), tf.Session() as session:
         x = tf.placeholder(tf.float32, [None])
         y = tf.while_loop(lambda n, _: n < 3, lambda n, y: (n + 1, y * x), (0, x))[1]
@@ -190,7 +190,7 @@ def test_all_have_the_limits_that_are_listed() -> None:
     assert all(c.limit and c.size <= c.limit for c in caches())
 
 
-def test_no_function_remembers_all_its_calls() -> None:
+def test_no_function_is_memoized_without_a_limit() -> None:
     found: list[str] = []
     for name in (name for name, text in texts().items() if "cache" in text):
         for node in ast.walk(tree(name)):
@@ -206,7 +206,7 @@ def _has_parameters(function: ast.FunctionDef) -> bool:
     return bool(given.args or given.posonlyargs or given.kwonlyargs or given.vararg or given.kwarg)
 
 
-def test_what_modules_hold_is_bounded_or_listed() -> None:
+def test_module_level_containers_are_bounded_or_listed() -> None:
     container = re.compile(r"^\w+[^=\n]*= *([\[{]|dict|list|set|defaultdict|\w+\()", re.MULTILINE)
     holding = [name for name, text in texts().items() if container.search(text)]
     actual = {f"{name}:{held}" for name in holding for held in _unbounded(tree(name))}
@@ -214,7 +214,7 @@ def test_what_modules_hold_is_bounded_or_listed() -> None:
 
 
 def _unbounded(tree: ast.Module) -> set[str]:
-    """What a module holds at its top that its functions put things into."""
+    """The module-level containers that functions of a module insert into."""
     held = {name for name, value in _assigned(tree) if _holds_any_number(value)}
     return held & _changed(tree)
 

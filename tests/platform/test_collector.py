@@ -1,4 +1,4 @@
-"""The collector pauses, goes on, and leaves alone what an import made."""
+"""Pauses of the garbage collector, and objects that join the oldest generation."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from thalweg.platform.collector import gc_paused
 
 
 class Made:
-    """An object that the collector looks at."""
+    """An object that the collector tracks."""
 
 
 @pytest.fixture(autouse=True)
 def thawed() -> Iterator[None]:
-    """Nothing is frozen, as in a program; the suite freezes what its tests share."""
+    """Unfreeze all objects, as in a program; the suite freezes shared ones."""
     is_frozen = gc.get_freeze_count() > 0
     gc.unfreeze()
     yield
@@ -29,7 +29,7 @@ def is_old(value: object) -> bool:
     return any(each is value for each in gc.get_objects(generation=2))
 
 
-def test_it_pauses_and_goes_on() -> None:
+def test_pauses_and_resumes() -> None:
     with gc_paused():
         assert not gc.isenabled()
         made = Made()
@@ -37,7 +37,7 @@ def test_it_pauses_and_goes_on() -> None:
     assert not is_old(made)
 
 
-def test_one_that_is_off_stays_off() -> None:
+def test_a_disabled_collector_stays_disabled() -> None:
     gc.disable()
     with gc_paused(are_kept=True):
         made = Made()
@@ -45,14 +45,14 @@ def test_one_that_is_off_stays_off() -> None:
     assert not is_old(made)
 
 
-def test_what_is_kept_is_old_and_not_frozen() -> None:
+def test_kept_objects_are_old_and_not_frozen() -> None:
     with gc_paused(are_kept=True):
         made = Made()
     assert is_old(made)
     assert gc.get_freeze_count() == 0
 
 
-def test_what_a_program_froze_stays_frozen() -> None:
+def test_frozen_objects_of_the_program_stay_frozen() -> None:
     gc.freeze()
     count = gc.get_freeze_count()
     with gc_paused(are_kept=True):

@@ -1,4 +1,4 @@
-"""Room for deep calls: the limit is restored whoever leaves last."""
+"""The recursion limit: the last thread to leave restores it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import threading
 from thalweg.platform.depth import deep_calls
 
 
-def test_the_limit_is_restored_when_threads_come_and_go_at_once() -> None:
+def test_concurrent_threads_restore_the_limit() -> None:
     limit = sys.getrecursionlimit()
 
     def come_and_go() -> None:

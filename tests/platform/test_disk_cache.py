@@ -1,4 +1,4 @@
-"""The cache on disk believes this user alone: modes, owners, links, forged and damaged entries."""
+"""The disk cache trusts only this user: modes, owners, links, forged and damaged entries."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def umask(request: pytest.FixtureRequest) -> Generator[int]:
 
 
 @pytest.mark.usefixtures("umask")
-def test_all_that_is_made_is_for_this_user_alone(tmp_path: Path, warnings) -> None:
+def test_files_and_folders_are_private(tmp_path: Path, warnings) -> None:
     root = tmp_path / "home" / ".cache" / "thalweg"
     Disk(root).write(NAME, b"content")
     made = [tmp_path / "home", *(tmp_path / "home").rglob("*")]
@@ -63,7 +63,7 @@ def test_all_that_is_made_is_for_this_user_alone(tmp_path: Path, warnings) -> No
 
 
 def refused(root: Path, warnings: Callable[[], list[str]], why: str) -> None:
-    """Nothing is read or written, and of all that use the folder one says why."""
+    """Assert that nothing is read or written, and that one warning has the reason."""
     before = sorted(root.rglob("*"))
     for _ in range(3):
         disk = Disk(root)
@@ -80,17 +80,17 @@ def refused(root: Path, warnings: Callable[[], list[str]], why: str) -> None:
 
 @pytest.mark.parametrize("loose", [0o770, 0o707, 0o777, 0o1777])
 @pytest.mark.parametrize("place", ["", NAME[:2]])
-def test_a_folder_that_others_may_write_to_is_refused(filled, warnings, loose, place) -> None:
+def test_a_folder_writable_by_others_is_refused(filled, warnings, loose, place) -> None:
     (filled / place).chmod(loose)
     refused(filled, warnings, f"can be written by others (mode {loose:04o})")
 
 
-def test_an_entry_that_others_may_write_to_is_refused(filled, warnings) -> None:
+def test_an_entry_writable_by_others_is_refused(filled, warnings) -> None:
     path_of(filled).chmod(0o660)
     refused(filled, warnings, "can be written by others (mode 0660)")
 
 
-def test_a_secret_that_others_may_read_is_refused(filled, warnings) -> None:
+def test_a_secret_readable_by_others_is_refused(filled, warnings) -> None:
     (filled / "secret").chmod(0o640)
     refused(filled, warnings, "secret can be read by others")
 
@@ -102,7 +102,7 @@ def test_a_damaged_secret_is_refused(filled, warnings) -> None:
 
 @needs_root
 @pytest.mark.parametrize("place", ["", NAME[:2], "secret", f"{NAME[:2]}/{NAME[2:]}.o"])
-def test_what_somebody_else_owns_is_refused(filled, warnings, place) -> None:
+def test_files_of_another_owner_are_refused(filled, warnings, place) -> None:
     os.chown(filled / place, SOMEBODY, SOMEBODY)
     refused(filled, warnings, f"belongs to user {SOMEBODY}")
 
@@ -131,7 +131,7 @@ def test_a_folder_may_be_a_link_of_the_users_own(filled, warnings) -> None:
 
 
 @needs_root
-def test_a_link_that_somebody_else_made_is_refused(filled, warnings) -> None:
+def test_a_link_of_another_user_is_refused(filled, warnings) -> None:
     link = filled.parent / "link"
     link.symlink_to(filled)
     os.lchown(link, SOMEBODY, SOMEBODY)
@@ -155,7 +155,7 @@ def test_a_shared_folder_has_a_part_for_each_user(tmp_path, warnings, monkeypatc
 
 
 def test_a_part_of_a_shared_folder_that_is_a_link_is_refused(tmp_path, warnings, monkeypatch):
-    """Somebody else can put one there before this user comes."""
+    """Another user may create one before this user's part exists."""
     (tmp_path / "private").mkdir(0o700)
     (tmp_path / "shared").mkdir()
     (tmp_path / "shared").chmod(0o1777)
@@ -177,7 +177,7 @@ def forged(content: bytes, name: str, secret: bytes) -> bytes:
 
 
 def plain(content: bytes) -> bytes:
-    """An entry with a digest that anybody can compute."""
+    """An entry with a digest without a secret."""
     return b"thalweg object 2" + hashlib.sha256(content).digest() + content
 
 
@@ -195,7 +195,7 @@ def plain(content: bytes) -> bytes:
         lambda entry, secret: b"",
     ],
 )
-def test_an_entry_without_the_right_digest_is_not_there(filled, warnings, forge) -> None:
+def test_an_entry_with_a_wrong_digest_is_missing(filled, warnings, forge) -> None:
     path, secret = path_of(filled), (filled / "secret").read_bytes()
     path.write_bytes(forge(path.read_bytes(), secret))
     assert Disk(filled).read(NAME) is None
@@ -205,14 +205,14 @@ def test_an_entry_without_the_right_digest_is_not_there(filled, warnings, forge)
     assert Disk(filled).read(NAME) == b"again"
 
 
-def test_each_folder_has_a_secret_of_its_own(tmp_path: Path) -> None:
+def test_each_folder_has_its_own_secret(tmp_path: Path) -> None:
     for folder in ("a", "b"):
         Disk(tmp_path / folder).write(NAME, b"content")
     path_of(tmp_path / "b").write_bytes(path_of(tmp_path / "a").read_bytes())
     assert Disk(tmp_path / "b").read(NAME) is None
 
 
-def test_writers_at_once_agree_on_a_secret(tmp_path: Path) -> None:
+def test_concurrent_writers_agree_on_a_secret(tmp_path: Path) -> None:
     together = threading.Barrier(8)
 
     def write(number: int) -> None:
@@ -250,8 +250,8 @@ def test_a_folder_that_was_emptied_is_used_again(filled: Path) -> None:
     assert Disk(filled).read(NAME) == b"again"
 
 
-def test_a_sweep_leaves_what_is_not_the_caches(filled: Path) -> None:
-    """The folder may be one with other things in it, and a link may lead to them."""
+def test_a_sweep_ignores_foreign_files(filled: Path) -> None:
+    """The folder may have other files, or links to them."""
     elsewhere = filled.parent / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "precious.o").write_bytes(bytes(1000))

@@ -1,4 +1,4 @@
-"""Flags: every kind, every spelling on the command line, every refusal; and `app.run`."""
+"""Flags: all kinds, spellings on the command line, and errors; and `app.run`."""
 
 import enum
 import sys
@@ -159,7 +159,7 @@ def test_values_can_be_assigned_and_listed(FLAGS):
         FLAGS.n
 
 
-def test_defaults_can_change_until_the_command_line_has_spoken(FLAGS):
+def test_defaults_can_change_until_the_command_line_sets_the_flag(FLAGS):
     flags.DEFINE_integer("n", 0, "help")
     FLAGS.set_default("n", 4)
     assert FLAGS.n == 4
@@ -195,7 +195,7 @@ def test_exclusive_flags(FLAGS):
         FLAGS(["program", "--b=1"])
 
 
-def test_run_hands_the_rest_to_main_and_exits_with_its_result(FLAGS):
+def test_run_passes_other_arguments_to_main_and_exits_with_its_result(FLAGS):
     flags.DEFINE_integer("n", 0, "help")
     seen = []
 

@@ -10,7 +10,7 @@ from thalweg.platform.forks import freed_after_fork
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")
 @pytest.mark.parametrize("make", [threading.Lock, threading.RLock])
-def test_a_lock_that_another_thread_held_is_free_in_the_child(make):
+def test_a_lock_held_by_another_thread_is_released_in_the_child(make):
     lock, held, done = freed_after_fork(make()), threading.Event(), threading.Event()
 
     def hold():

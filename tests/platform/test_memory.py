@@ -1,4 +1,4 @@
-"""What the process hands back of its memory."""
+"""Memory that the process returns to the system."""
 
 import subprocess
 import sys
@@ -40,7 +40,7 @@ print(before - resident())
 
 
 @pytest.mark.skipif(_mallopt() is None, reason="the allocator is not glibc's, or left alone")
-def test_a_thread_hands_back_what_it_freed():
+def test_a_thread_returns_freed_memory():
     run = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     assert int(run.stdout) > 6 << 20

@@ -1,4 +1,4 @@
-"""A notebook executed by a kernel, cell by cell: its plan, its bar, and what its errors say."""
+"""A notebook executed by a kernel, cell by cell: plan, progress bar and errors."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def test_a_plan_is_a_table(outputs):
     assert plan.data["text/plain"].startswith("step ")
 
 
-def test_a_bar_shows_how_far_training_is(outputs):
+def test_a_bar_shows_the_progress_of_training(outputs):
     shown = "".join(o.text for o in outputs[4] if o.output_type == "stream" and o.name == "stderr")
     assert "400/400" in shown and "Warning" not in shown
 
 
-def test_an_error_of_a_line_shows_that_line_alone(outputs):
+def test_an_error_at_construction_shows_only_its_line(outputs):
     text = error_in(outputs[5])
     assert "----> 2 tf.matmul(hidden, wide)" in text
     assert "(at Cell In[5], line 2)" in text
@@ -64,6 +64,6 @@ def test_an_error_of_a_step_names_the_cell_that_made_the_node(outputs):
     assert text.count("Matrix size-incompatible") == 1
 
 
-def test_outside_of_a_notebook_places_are_files():
+def test_locations_outside_of_a_notebook_are_files():
     assert notebook.location("a.py", 3) == "a.py:3"
     assert not notebook.is_notebook()

@@ -1,4 +1,4 @@
-"""Files behind a scheme, through fsspec: `tf.gfile` and readers of records."""
+"""Remote files through fsspec: `tf.gfile` and readers of records."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_files_and_folders():
         tf.gfile.GFile(f"{ROOT}/none").read()
 
 
-def test_copies_to_and_from_this_machine(tmp_path: Any):
+def test_copies_between_local_and_remote(tmp_path: Any):
     local = str(tmp_path / "local.txt")
     tf.gfile.GFile(local, "w").write("text")
     tf.gfile.Copy(local, f"{ROOT}/far.txt")
@@ -78,7 +78,7 @@ def test_a_checkpoint():
             saver.restore(session, f"{ROOT}/deep/other")
 
 
-def test_without_the_package_an_error_says_what_to_install(monkeypatch: Any):
+def test_the_error_without_fsspec_names_the_package(monkeypatch: Any):
     import importlib
 
     def absent(name: str, *_: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Logging: levels, the format of a line, and the calls that count."""
+"""Logging: levels, the format of a line, and counted calls."""
 
 import logging
 
@@ -68,7 +68,7 @@ def test_lines_go_to_standard_error_under_the_name_programs_know(capsys):
     assert "WARNING:thalweg:careful\n" in capsys.readouterr().err
 
 
-def test_a_function_in_the_place_of_one_of_the_module_is_used(monkeypatch):
+def test_a_replaced_function_of_the_module_is_used(monkeypatch):
     said = []
     monkeypatch.setattr(tf.logging, "info", lambda text, *args: said.append(text % args))
     hook = tf.train.LoggingTensorHook({"x": "x:0"}, every_n_iter=1)

@@ -1,4 +1,4 @@
-"""What is printed of an error: the user's frames and nothing of ours, undone on request."""
+"""Filtered tracebacks: only the user's frames are printed, unless disabled."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PACKAGE = os.path.dirname(tf.__file__)
 
 @pytest.fixture
 def hook(monkeypatch, capsys):
-    """Python's own way of printing with ours around it; gives what it printed of an error."""
+    """Python's exception hook with the filter around it; returns the printed text of an error."""
     monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
     monkeypatch.delenv("THALWEG_FULL_TRACEBACK", raising=False)
     tf.debugging.enable_traceback_filtering()
@@ -67,13 +67,13 @@ def test_only_the_users_frames_are_printed(hook, function):
     assert str(error) in text
 
 
-def test_functions_of_the_user_that_were_called_from_inside_are_printed(hook):
+def test_callbacks_of_the_user_are_printed(hook):
     assert "in fail" in hook(raised(call_back))
     text = hook(raised(wrap))
     assert "in fail" in text and "direct cause" in text
 
 
-def test_errors_are_as_before_once_they_are_printed(hook):
+def test_errors_are_restored_after_printing(hook):
     error = raised(wrap)
     frames, cause = traceback.format_exception(error), error.__cause__
     hook(error)
@@ -81,7 +81,7 @@ def test_errors_are_as_before_once_they_are_printed(hook):
     assert error.__cause__ is cause
 
 
-def test_errors_that_stay_inside_are_left_out():
+def test_internal_chained_errors_are_omitted():
     error = raised(lambda: tf.as_dtype("no such"))
     inner = raised(multiply)
     while inner.__traceback__.tb_frame.f_code.co_filename == __file__:
@@ -93,7 +93,7 @@ def test_errors_that_stay_inside_are_left_out():
     assert error.__cause__ is inner
 
 
-def test_a_circle_of_causes_ends():
+def test_cyclic_causes():
     first, second = raised(multiply), raised(call_back)
     first.__context__, second.__context__ = second, first
     with tracebacks.trimmed(first) as hidden:
@@ -105,12 +105,12 @@ def test_a_circle_of_causes_ends():
     assert first.__cause__ is first
 
 
-def test_an_error_of_somebody_else_is_printed_whole(hook):
+def test_errors_without_our_frames_are_unchanged(hook):
     error = raised(lambda: int("x"))
     assert hook(error) == "".join(traceback.format_exception(error))
 
 
-def test_all_frames_are_a_switch_away(hook, monkeypatch):
+def test_filtering_can_be_disabled(hook, monkeypatch):
     error = raised(multiply)
     assert tf.debugging.is_traceback_filtering_enabled()
     monkeypatch.setenv("THALWEG_FULL_TRACEBACK", "1")
@@ -120,7 +120,7 @@ def test_all_frames_are_a_switch_away(hook, monkeypatch):
     assert PACKAGE in hook(error) and not tf.debugging.is_traceback_filtering_enabled()
 
 
-def test_a_hook_of_the_program_stays(monkeypatch):
+def test_the_programs_own_hook_is_kept(monkeypatch):
     def own(*_):
         pass
 
@@ -143,5 +143,5 @@ def test_a_hook_of_the_program_stays(monkeypatch):
         ([f"{PACKAGE}_models/a.py"], [True]),
     ],
 )
-def test_a_library_is_hidden_where_we_called_it(files, shown):
+def test_libraries_called_by_us_are_hidden(files, shown):
     assert list(tracebacks.is_shown(files)) == shown

@@ -1,4 +1,4 @@
-"""Arguments of stages as tensors: numbers, truths, seeds, the shapes and values of padding."""
+"""Conversion of stages' arguments to tensors: numbers, bools, seeds, padded shapes, paddings."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from thalweg.graph.shapes import TensorShape, as_shape, scalar
 from thalweg.ops.core import casting
 
 
-def number(value: Any, dtype: DType) -> Tensor:
+def as_scalar(value: Any, dtype: DType) -> Tensor:
     """An argument as a scalar of a dtype."""
     tensor = convert_to_tensor(value, None if isinstance(value, Tensor) else dtype)
     return tensor if tensor.dtype is dtype else casting.cast(tensor, dtype)
 
 
-def long(value: Any) -> Tensor:
+def as_int64(value: Any) -> Tensor:
     """An argument as an int64."""
-    return number(value, int64)
+    return as_scalar(value, int64)
 
 
 def as_bool(value: Any) -> Tensor:
@@ -31,24 +31,24 @@ def as_bool(value: Any) -> Tensor:
     return convert_to_tensor(value, boolean)
 
 
-def known(value: Any) -> int | None:
-    """The value of an argument, where it is known by now."""
-    found = constant_value(long(value))
+def static_value(value: Any) -> int | None:
+    """The static value of an argument, or None."""
+    found = constant_value(as_int64(value))
     return None if found is None else int(found)
 
 
 def seeds(seed: Any) -> tuple[Tensor, Tensor]:
-    """The seeds of a stage; zeros where there are none."""
+    """The seeds of a stage; zeros if none are set."""
     if isinstance(seed, Tensor):
-        return long(0), long(seed)
+        return as_int64(0), as_int64(seed)
     first, second = get_seed(seed)
-    return long(first or 0), long(second or 0)
+    return as_int64(first or 0), as_int64(second or 0)
 
 
 def padded_shape(shape: Any, leaf: TensorSpec) -> Tensor:
-    """The shape that a leaf is to be filled up to, -1 where it is that of the largest."""
+    """The shape that a leaf is padded to; -1 is the largest size in the batch."""
     if isinstance(shape, Tensor):
-        return long(shape)
+        return as_int64(shape)
     wanted = leaf.shape if shape is None else as_shape(shape)
     if wanted.rank is None:
         raise ValueError(f"the rank of a component is not known: give its padded shape ({leaf!r})")
@@ -69,8 +69,8 @@ def _fits(shape: TensorShape, wanted: TensorShape) -> bool:
     )
 
 
-def filling(value: Any, leaf: Any) -> Tensor:
-    """What a leaf is filled up with."""
+def padding_value(value: Any, leaf: Any) -> Tensor:
+    """The scalar that a leaf is padded with."""
     if value is None:
         value = "" if leaf.dtype is string else leaf.dtype.as_numpy_dtype(0)
     tensor = convert_to_tensor(value)

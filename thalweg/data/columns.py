@@ -1,6 +1,6 @@
-"""Values of elements: one row of many, many joined to a batch, rows filled up to one size.
+"""Operations on the values of elements: rows, batches, padded batches.
 
-A value is an array, a NumPy scalar, bytes, or a SparseTensorValue; texts are object arrays.
+A value is an array, a NumPy scalar, bytes, or a SparseTensorValue; string arrays hold objects.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Array = NDArray[Any]
 
 
 def invalid(message: str) -> errors.InvalidArgumentError:
-    """An error attributed to the stage that runs."""
+    """An InvalidArgumentError, which is attributed to the running stage."""
     return errors.InvalidArgumentError(None, None, message)
 
 
@@ -31,7 +31,7 @@ def as_array(value: Any) -> Array:
 
 
 def frozen(element: tuple[Any, ...]) -> tuple[Any, ...]:
-    """An element that is kept while others have it, too: nobody may write to its arrays."""
+    """The element with read-only arrays, so that a stage can keep it after returning it."""
     for value in element:
         if isinstance(value, np.ndarray):
             cast("Array", value).flags.writeable = False
@@ -39,7 +39,7 @@ def frozen(element: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def stacked(values: Sequence[Any]) -> Any:
-    """A batch of values, which must all have one shape."""
+    """Stack values, which must have equal shapes, to a batch."""
     first = values[0]
     if isinstance(first, np.ndarray):
         return _stacked_arrays(cast("Sequence[Array]", values))
@@ -61,7 +61,7 @@ def _stacked_arrays(values: Sequence[Array]) -> Array:
                 f"Cannot batch tensors with different shapes. First element had shape "
                 f"{list(shape)} and element {row} had shape {list(np.shape(value))}."
             )
-        batch[row] = value[()]  # of a text, the text itself
+        batch[row] = value[()]  # unwraps a string scalar
     return batch
 
 
@@ -82,7 +82,7 @@ def _stacked_sparse(values: Sequence[SparseTensorValue]) -> SparseTensorValue:
 
 
 def joined(parts: Sequence[Any]) -> Any:
-    """Columns one after the other."""
+    """Concatenate columns."""
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
@@ -102,14 +102,14 @@ def _sparse_row(value: SparseTensorValue, place: int) -> SparseTensorValue:
 
 
 def row_count(value: Any) -> int:
-    """How many rows a value has."""
+    """The number of rows of a value."""
     if isinstance(value, SparseTensorValue):
         return int(value.dense_shape[0])
     return len(value)
 
 
 def padded(values: Sequence[Any], wanted: Sequence[int], filling: Any) -> Array:
-    """A batch of values, each filled up at its ends; a size of -1 is the largest there is."""
+    """Stack values to a batch, padded at their ends to `wanted` sizes; -1 is the largest size."""
     arrays = [as_array(value) for value in values]
     for array in arrays:
         _check_fits(array.shape, wanted)

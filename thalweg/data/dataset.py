@@ -1,7 +1,7 @@
 """`tf.data.Dataset`: input pipelines as values, built stage by stage.
 
-Each stage is a node whose output is a dataset; an iterator runs them. The functions of `map` and
-the like are traced to sub-graphs and compiled.
+Each stage is a node whose output is a dataset; an iterator runs the stages. The functions of `map`
+and the like are traced to sub-graphs and compiled.
 """
 
 from __future__ import annotations
@@ -72,14 +72,14 @@ _MAX_INDEX = 2**63 - 1
 
 @public("data.Dataset", "contrib.data.Dataset")
 class Dataset(Described):
-    """A sequence of elements, each a structure of tensors, and how it is made.
+    """A sequence of elements, each a structure of tensors, described by the stages that compute it.
 
     Start with `from_tensor_slices`, `range` or a file dataset; add `map`, `shuffle`, `batch`,
     `repeat`, `prefetch`; read it by an iterator.
 
     Args:
-        variant: the tensor that stands for the dataset; the methods pass it.
-        spec: what the elements are.
+        variant: the tensor whose value is the dataset; the methods pass it.
+        spec: the spec of the elements.
 
     Example:
         >>> data = tf.data.Dataset.from_tensor_slices([1, 2, 3, 4]).map(lambda x: x * 10).batch(2)
@@ -100,7 +100,7 @@ class Dataset(Described):
         return described(self, element_spec=self._spec)
 
     def _staged(self, op: Any, *inputs: Any, spec: Any = None) -> Dataset:
-        """The dataset that a stage makes of this one."""
+        """The dataset of a stage whose first input is this one."""
         given = self._spec if spec is None else spec
         made = op(**leaves(given))
         return Dataset(made(self.variant, *inputs, name=made.type_name), given)
@@ -137,7 +137,7 @@ class Dataset(Described):
         output_shapes: Structure = None,
         args: Sequence[Any] | None = None,
     ) -> Dataset:
-        """What a Python generator yields; it is called again for each pass, in a thread beside.
+        """The elements of a Python generator, which each pass calls again, on a background thread.
 
         Args:
             generator: a function that returns an iterator.
@@ -162,7 +162,7 @@ class Dataset(Described):
 
     @staticmethod
     def range(*args: TensorLike) -> Dataset:
-        """Integers, as Python's `range` gives them.
+        """Integers, as in Python's `range`.
 
         Args:
             args: stop, or start and stop, or start, stop and step.
@@ -172,11 +172,11 @@ class Dataset(Described):
         start, stop, step = (0, args[0], 1) if len(args) == 1 else (*args, 1)[:3]
         spec = TensorSpec([], int64)
         op = RangeDataset(**leaves(spec))
-        return Dataset(op(*map(arguments.long, (start, stop, step)), name=op.type_name), spec)
+        return Dataset(op(*map(arguments.as_int64, (start, stop, step)), name=op.type_name), spec)
 
     @staticmethod
     def zip(datasets: Structure) -> Dataset:
-        """The elements of several datasets side by side, up to the end of the shortest.
+        """Tuples of elements of several datasets, up to the end of the shortest.
 
         Args:
             datasets: a structure (tuples and dicts) of datasets.
@@ -193,7 +193,7 @@ class Dataset(Described):
                     "The argument to `Dataset.zip()` must be a nested structure of datasets "
                     f"(tuples and dicts, no lists), but {dataset!r} is no dataset."
                 )
-        spec = structure.mapped(attrgetter("element_spec"), datasets)
+        spec = structure.map_structure(attrgetter("element_spec"), datasets)
         op = ZipDataset(**leaves(spec))
         return Dataset(op([dataset.variant for dataset in flat], name=op.type_name), spec)
 
@@ -201,11 +201,11 @@ class Dataset(Described):
     def list_files(
         file_pattern: Any, shuffle: bool | None = None, seed: TensorLike | None = None
     ) -> Dataset:
-        """The names of the files that match patterns.
+        """The names of files that match patterns.
 
         Args:
             file_pattern: a pattern, or a vector of them.
-            shuffle: whether they come in a random order; None means yes.
+            shuffle: whether they are in random order; None means yes.
             seed: a number that fixes the order.
         """
         pattern = convert_to_tensor(file_pattern, string)
@@ -220,11 +220,11 @@ class Dataset(Described):
     # Functions
 
     def map(self, map_func: Callable[..., Any], num_parallel_calls: Any = None) -> Dataset:
-        """A function of each element, in the order of the elements.
+        """The results of a function for each element, in the order of the elements.
 
         Args:
             map_func: a function of the parts of an element, traced to a graph once.
-            num_parallel_calls: how many elements are computed side by side.
+            num_parallel_calls: how many elements are computed in parallel.
 
         Example:
             >>> data = tf.data.Dataset.from_tensor_slices(([1, 2], [10, 20]))
@@ -233,7 +233,9 @@ class Dataset(Described):
         """
         traced = TracedFunction(map_func, "the function of Dataset.map", self._spec)
         kind = MapDataset if num_parallel_calls is None else ParallelMapDataset
-        rest = () if num_parallel_calls is None else (arguments.number(num_parallel_calls, int32),)
+        rest = (
+            () if num_parallel_calls is None else (arguments.as_scalar(num_parallel_calls, int32),)
+        )
         return self._mapped(kind, traced, traced.spec, *rest)
 
     map_with_legacy_function = map
@@ -244,7 +246,7 @@ class Dataset(Described):
         return Dataset(made, spec)
 
     def filter(self, predicate: Callable[..., Any]) -> Dataset:
-        """The elements of which a predicate holds.
+        """The elements for which a predicate holds.
 
         Args:
             predicate: a function of the parts of an element that returns a scalar bool tensor.
@@ -259,7 +261,7 @@ class Dataset(Described):
     filter_with_legacy_function = filter
 
     def flat_map(self, map_func: Callable[..., Any]) -> Dataset:
-        """The elements of the datasets that a function makes, one dataset after the other.
+        """The concatenated datasets that a function returns for each element.
 
         Args:
             map_func: a function of the parts of an element that returns a dataset.
@@ -274,23 +276,23 @@ class Dataset(Described):
         block_length: Any = 1,
         num_parallel_calls: Any = None,
     ) -> Dataset:
-        """The elements of the datasets that a function makes, several of them in turn.
+        """The interleaved elements of the datasets that a function returns for each element.
 
         Args:
             map_func: a function of the parts of an element that returns a dataset.
             cycle_length: how many datasets are open at once.
             block_length: how many elements are taken from one before the next.
-            num_parallel_calls: how many datasets are read side by side.
+            num_parallel_calls: how many datasets are read in parallel.
         """
         traced = TracedFunction(map_func, "the function of Dataset.interleave", self._spec)
-        rest = [arguments.long(cycle_length), arguments.long(block_length)]
+        rest = [arguments.as_int64(cycle_length), arguments.as_int64(block_length)]
         if num_parallel_calls is None:
             return self._mapped(InterleaveDataset, traced, _inner(traced), *rest)
-        rest.append(arguments.long(num_parallel_calls))
+        rest.append(arguments.as_int64(num_parallel_calls))
         return self._mapped(ParallelInterleaveDatasetV2, traced, _inner(traced), *rest)
 
     def reduce(self, initial_state: TensorStructure, reduce_func: Callable[..., Any]) -> Structure:
-        """`state = reduce_func(state, element)` for all elements.
+        """Apply `state = reduce_func(state, element)` to all elements.
 
         Args:
             initial_state: the state to begin with.
@@ -305,10 +307,10 @@ class Dataset(Described):
             np.int64(10)
         """
         state = structure.converted(initial_state)
-        spec = structure.mapped(structure.spec_of, state)
+        spec = structure.map_structure(structure.spec_of, state)
         traced = TracedFunction(reduce_func, "the function of Dataset.reduce", spec, self._spec)
         widened = structure.common_spec(spec, traced.spec)
-        if widened != spec:  # the state changes shape: say so from the start
+        if widened != spec:  # the state changes shape: trace again with a wider spec
             traced = TracedFunction(
                 reduce_func, "the function of Dataset.reduce", widened, self._spec
             )
@@ -323,7 +325,7 @@ class Dataset(Described):
         return structure.structure_of(widened, found)
 
     def apply(self, transformation_func: Callable[[Dataset], Dataset]) -> Dataset:
-        """A function of this dataset: `dataset.apply(tf.data.experimental.unbatch())`."""
+        """Apply a transformation: `dataset.apply(tf.data.experimental.unbatch())`."""
         result = transformation_func(self)
         if not isinstance(result, Dataset):  # pyright: ignore[reportUnnecessaryIsInstance] - user input
             raise TypeError(f"`transformation_func` must return a Dataset, got {result!r}")
@@ -332,7 +334,7 @@ class Dataset(Described):
     # Order
 
     def concatenate(self, dataset: Dataset) -> Dataset:
-        """These elements, then those of another dataset.
+        """The elements of this dataset, then those of another.
 
         Args:
             dataset: the other one, with elements of the same structure and dtypes.
@@ -341,12 +343,12 @@ class Dataset(Described):
         return self._staged(ConcatenateDataset, dataset.variant, spec=spec)
 
     def repeat(self, count: Any = None) -> Dataset:
-        """The elements several times over.
+        """The elements, repeated.
 
         Args:
-            count: how often; None or -1 means for ever.
+            count: how often; None or -1 repeats indefinitely.
         """
-        return self._staged(RepeatDataset, arguments.long(-1 if count is None else count))
+        return self._staged(RepeatDataset, arguments.as_int64(-1 if count is None else count))
 
     def take(self, count: Any) -> Dataset:
         """The first elements.
@@ -354,15 +356,15 @@ class Dataset(Described):
         Args:
             count: how many; -1 means all.
         """
-        return self._staged(TakeDataset, arguments.long(count))
+        return self._staged(TakeDataset, arguments.as_int64(count))
 
     def skip(self, count: Any) -> Dataset:
         """All but the first elements.
 
         Args:
-            count: how many are left out; -1 means all.
+            count: how many are skipped; -1 means all.
         """
-        return self._staged(SkipDataset, arguments.long(count))
+        return self._staged(SkipDataset, arguments.as_int64(count))
 
     def shard(self, num_shards: Any, index: Any) -> Dataset:
         """Every n-th element.
@@ -371,33 +373,33 @@ class Dataset(Described):
             num_shards: n.
             index: the first one, in [0, n).
         """
-        count, place = arguments.known(num_shards), arguments.known(index)
+        count, place = arguments.static_value(num_shards), arguments.static_value(index)
         if count is not None and count < 1:
             raise ValueError("num_shards must be >= 1")
         if place is not None and (place < 0 or (count is not None and place >= count)):
             raise ValueError("index must be in [0, num_shards)")
-        return self._staged(ShardDataset, arguments.long(num_shards), arguments.long(index))
+        return self._staged(ShardDataset, arguments.as_int64(num_shards), arguments.as_int64(index))
 
     def shuffle(
         self, buffer_size: Any, seed: Any = None, reshuffle_each_iteration: bool | None = None
     ) -> Dataset:
-        """The elements in a random order.
+        """The elements in random order.
 
         Args:
-            buffer_size: from how many of the next elements each one is drawn; as many as there are
-                shuffle perfectly.
+            buffer_size: the number of elements that each one is drawn from; the size of the dataset
+                gives a uniform shuffle.
             seed: a number that fixes the order.
-            reshuffle_each_iteration: whether each pass has another order; None means yes.
+            reshuffle_each_iteration: whether each pass has a different order; None means yes.
         """
         reshuffles = reshuffle_each_iteration is None or bool(reshuffle_each_iteration)
         op = ShuffleDataset(reshuffle_each_iteration=reshuffles, **leaves(self._spec))
         made = op(
-            self.variant, arguments.long(buffer_size), *arguments.seeds(seed), name=op.type_name
+            self.variant, arguments.as_int64(buffer_size), *arguments.seeds(seed), name=op.type_name
         )
         return Dataset(made, self._spec)
 
     def enumerate(self, start: TensorLike = 0) -> Dataset:
-        """Each element with its number."""
+        """Each element with its index."""
         return Dataset.zip((Dataset.range(start, _MAX_INDEX), self))
 
     # Joining
@@ -407,7 +409,7 @@ class Dataset(Described):
 
         Args:
             batch_size: how many elements make a batch.
-            drop_remainder: leave a smaller last batch out; the static shape then knows the size.
+            drop_remainder: drop a smaller last batch; the static shape then includes the size.
 
         Example:
             >>> batch = tf.data.Dataset.range(5).batch(2).make_one_shot_iterator().get_next()
@@ -415,12 +417,12 @@ class Dataset(Described):
             [[0, 1], [2, 3], [4]]
         """
         size = (
-            arguments.known(batch_size)
+            arguments.static_value(batch_size)
             if constant_value(arguments.as_bool(drop_remainder))
             else None
         )
         spec = structure.batched(self._spec, size)
-        rest = (arguments.long(batch_size), arguments.as_bool(drop_remainder))
+        rest = (arguments.as_int64(batch_size), arguments.as_bool(drop_remainder))
         return self._staged(BatchDatasetV2, *rest, spec=spec)
 
     def padded_batch(
@@ -430,14 +432,14 @@ class Dataset(Described):
         padding_values: Structure = None,
         drop_remainder: Any = False,
     ) -> Dataset:
-        """Batches of elements that are filled up to one shape.
+        """Batches of elements that are padded to one shape.
 
         Args:
             batch_size: how many elements make a batch.
             padded_shapes: the shapes, in the structure of an element; -1 or None is the largest in
                 the batch.
-            padding_values: what is filled in; 0 or the empty string by default.
-            drop_remainder: leave a smaller last batch out.
+            padding_values: the padding; 0 or the empty string by default.
+            drop_remainder: drop a smaller last batch.
 
         Example:
             >>> data = tf.data.Dataset.range(1, 4).map(lambda n: tf.fill([n], n))
@@ -449,19 +451,19 @@ class Dataset(Described):
         flat = structure.flatten(self._spec)
         if not all(isinstance(leaf, TensorSpec) for leaf in flat):
             raise TypeError("Batching of padded sparse tensors is not currently supported")
-        shapes = structure.spread(padded_shapes, self._spec)
+        shapes = structure.broadcast_structure(padded_shapes, self._spec)
         sizes = [arguments.padded_shape(s, leaf) for s, leaf in zip(shapes, flat, strict=True)]
-        fillings = structure.spread(padding_values, self._spec)
-        values = [arguments.filling(v, leaf) for v, leaf in zip(fillings, flat, strict=True)]
+        fillings = structure.broadcast_structure(padding_values, self._spec)
+        values = [arguments.padding_value(v, leaf) for v, leaf in zip(fillings, flat, strict=True)]
         count = (
-            arguments.known(batch_size)
+            arguments.static_value(batch_size)
             if constant_value(arguments.as_bool(drop_remainder))
             else None
         )
         known = [TensorShape([count]).concatenate(constant_value_as_shape(s)) for s in sizes]
         pairs = zip(flat, known, strict=True)
         spec = structure.pack(self._spec, [TensorSpec(shape, leaf.dtype) for leaf, shape in pairs])
-        rest = (arguments.long(batch_size), sizes, values, arguments.as_bool(drop_remainder))
+        rest = (arguments.as_int64(batch_size), sizes, values, arguments.as_bool(drop_remainder))
         return self._staged(PaddedBatchDatasetV2, *rest, spec=spec)
 
     def unbatch(self) -> Dataset:
@@ -471,36 +473,36 @@ class Dataset(Described):
     def window(
         self, size: Any, shift: Any = None, stride: Any = 1, drop_remainder: Any = False
     ) -> Dataset:
-        """Datasets of neighbouring elements.
+        """Datasets of consecutive elements.
 
         Args:
             size: how many elements a window has.
-            shift: by how many elements the next one begins further on; `size` if None.
+            shift: the distance between the starts of windows; `size` if None.
             stride: the distance between its elements.
-            drop_remainder: leave smaller last windows out.
+            drop_remainder: drop smaller last windows.
         """
-        spec = structure.mapped(DatasetSpec, self._spec)
+        spec = structure.map_structure(DatasetSpec, self._spec)
         step = size if shift is None else shift
         rest = (
-            arguments.long(size),
-            arguments.long(step),
-            arguments.long(stride),
+            arguments.as_int64(size),
+            arguments.as_int64(step),
+            arguments.as_int64(stride),
             arguments.as_bool(drop_remainder),
         )
         return self._staged(WindowDataset, *rest, spec=spec)
 
-    # Keeping
+    # Buffering
 
     def prefetch(self, buffer_size: Any) -> Dataset:
-        """The same elements, some of them made ahead by a thread.
+        """The same elements, prefetched by a background thread.
 
         Args:
-            buffer_size: how many.
+            buffer_size: how many elements to prefetch.
         """
-        return self._staged(PrefetchDataset, arguments.long(buffer_size))
+        return self._staged(PrefetchDataset, arguments.as_int64(buffer_size))
 
     def copied_to(self, device: str) -> Dataset:
-        """The same elements in the memory of a device; `prefetch` after it has a thread copy them.
+        """The same elements in the memory of a device; `prefetch` after it copies ahead.
 
         Args:
             device: the name of the device.
@@ -508,21 +510,21 @@ class Dataset(Described):
         return self._staged(CopyToDeviceDataset, convert_to_tensor(device, string))
 
     def cache(self, filename: Any = "") -> Dataset:
-        """The same elements, computed once and kept.
+        """The same elements, computed in the first pass and stored for the next ones.
 
         Args:
-            filename: a file to keep them in; in memory if empty.
+            filename: a file to store them in; in memory if empty.
         """
         return self._staged(CacheDataset, convert_to_tensor(filename, string))
 
     # Iterators
 
     def make_one_shot_iterator(self) -> Iterator | MaybeNone:
-        """An iterator that starts by itself."""
+        """An iterator that needs no initializer."""
         return EagerIterator(self) if executing_eagerly() else one_shot(self)
 
     def make_initializable_iterator(self, shared_name: str | None = None) -> Iterator:
-        """An iterator that its initializer starts."""
+        """An iterator that is started by its initializer."""
         if executing_eagerly():
             raise RuntimeError(
                 "dataset.make_initializable_iterator is not supported when eager execution is "
@@ -538,11 +540,11 @@ class Dataset(Described):
     # Options
 
     def options(self) -> Any:
-        """The options it was given."""
+        """The options set by `with_options`."""
         return self._options
 
     def with_options(self, options: Any) -> Dataset:
-        """The same with options."""
+        """The same dataset with options."""
         result = Dataset(self.variant, self._spec)
         result._options = options
         return result
@@ -554,7 +556,7 @@ DatasetSpec.dataset = Dataset
 def _from_tensors(op: Any, tensors: Any, change: Callable[[Any], Any]) -> Dataset:
     with name_scope("tensors"):
         values = structure.converted(tensors)
-    whole = structure.mapped(structure.spec_of, values)
+    whole = structure.map_structure(structure.spec_of, values)
     spec = change(whole)
     made = op(sparse=sparse_leaves(whole), **leaves(spec))
     return Dataset(made(structure.tensors_of(values), name=made.type_name), spec)
@@ -572,7 +574,7 @@ def _sliced(spec: Any) -> Any:
 
 
 def _yielded(generator: Callable[..., Any], spec: Any, *args: Any) -> Any:
-    """What a generator yields, taken apart."""
+    """The elements of a generator as lists of leaves."""
     return map(partial(structure.flatten_generated, spec), iter(generator(*args)))
 
 
@@ -587,13 +589,13 @@ def _inner(traced: TracedFunction) -> Any:
 
 @public("data.make_one_shot_iterator")
 def make_one_shot_iterator(dataset: Dataset) -> Iterator | MaybeNone:
-    """An iterator that starts by itself."""
+    """An iterator that needs no initializer."""
     return dataset.make_one_shot_iterator()
 
 
 @public("data.make_initializable_iterator")
 def make_initializable_iterator(dataset: Dataset, shared_name: str | None = None) -> Iterator:
-    """An iterator that its initializer starts.
+    """An iterator that is started by its initializer.
 
     Args:
         dataset: a dataset.

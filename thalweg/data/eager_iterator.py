@@ -1,4 +1,4 @@
-"""Iterators of eager code: the elements of a dataset as a Python loop sees them."""
+"""Iterators of eager code: the elements of a dataset in a Python loop."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @public("data.experimental.EagerIterator", "contrib.eager.Iterator")
 class EagerIterator(Described):
-    """A place in a dataset: `for element in dataset` in eager code."""
+    """A position in a dataset, for `for element in dataset` in eager code."""
 
     def __init__(self, dataset: Dataset) -> None:
         self._spec = dataset.element_spec
@@ -49,20 +49,20 @@ class EagerIterator(Described):
     next = __next__
 
     def get_next(self, name: str | None = None) -> Structure:
-        """The next element; an OutOfRangeError after the last."""
+        """The next element; raises OutOfRangeError after the last."""
         if self._has_variables:
-            EAGER.flush()  # what is recorded may change them
+            EAGER.flush()  # the recorded trace may update them
         values = tensors_of(self._iterator.next(NeverCancelled()))
         pairs = zip(values, self._kinds, strict=True)
         made: list[Tensor] = [_tensor(value, dtype) for value, (dtype, _) in pairs]
         return structure.structure_of(self._spec, made)
 
     def save_state(self) -> bytes:
-        """Where it is, as bytes."""
+        """The position, serialized."""
         return self._iterator.save(NeverCancelled())
 
     def restore_state(self, state: bytes) -> None:
-        """Go on from where `state` says."""
+        """Continue at a saved position."""
         self._iterator.restore(state, resources, NeverCancelled())
 
 

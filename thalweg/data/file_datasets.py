@@ -30,7 +30,7 @@ def _opened(op: Any, filenames: Any, *rest: Any) -> Any:
 def _of_files(
     filenames: Any, parallel: Any, opened: Callable[[Any], tuple[Tensor, Any]]
 ) -> tuple[Tensor, Any]:
-    """Records of files: of all in order, or of several in turn."""
+    """Records of files: of one after the other, or interleaved if several are read in parallel."""
     if not isinstance(filenames, Dataset) and parallel is None:
         return opened(convert_to_tensor(filenames, string))
     if isinstance(filenames, Dataset):
@@ -55,7 +55,7 @@ def _text(value: Any) -> Tensor:
 
 
 class _Files(Dataset):
-    """What is in files that may be compressed."""
+    """The base of datasets of files that may be compressed."""
 
     _op: ClassVar[type[Op]]
 
@@ -66,7 +66,7 @@ class _Files(Dataset):
         buffer_size: Any = None,
         num_parallel_reads: TensorLike | None = None,
     ) -> None:
-        rest = (_text(compression_type), arguments.long(buffer_size or 0))
+        rest = (_text(compression_type), arguments.as_int64(buffer_size or 0))
         made = _of_files(filenames, num_parallel_reads, lambda n: _opened(self._op, n, *rest))
         super().__init__(*made)
 
@@ -79,7 +79,7 @@ class TextLineDataset(_Files):
         filenames: a name, a vector of names, or a dataset of them.
         compression_type: "", "ZLIB" or "GZIP".
         buffer_size: how many bytes are read at once.
-        num_parallel_reads: how many files are read side by side.
+        num_parallel_reads: how many files are read in parallel.
 
     Example:
         >>> tf.gfile.GFile("lines.txt", "w").write("one\ntwo\n")
@@ -99,7 +99,7 @@ class TFRecordDataset(_Files):
         filenames: a name, a vector of names, or a dataset of them.
         compression_type: "", "ZLIB" or "GZIP".
         buffer_size: how many bytes are read at once.
-        num_parallel_reads: how many files are read side by side.
+        num_parallel_reads: how many files are read in parallel.
 
     Example:
         >>> with tf.python_io.TFRecordWriter("data.tfrecord") as writer:
@@ -114,15 +114,15 @@ class TFRecordDataset(_Files):
 
 @public("data.FixedLengthRecordDataset", "contrib.data.FixedLengthRecordDataset")
 class FixedLengthRecordDataset(Dataset):
-    """The records of files whose records all have one length, each a string.
+    """The records of files with records of a fixed length, each a string.
 
     Args:
         filenames: a name, a vector of names, or a dataset of them.
         record_bytes: the length of a record.
-        header_bytes, footer_bytes: how much to leave out at the start and the end of a file.
+        header_bytes, footer_bytes: how many bytes to skip at the start and the end of a file.
         buffer_size: how many bytes are read at once.
         compression_type: "", "ZLIB" or "GZIP".
-        num_parallel_reads: how many files are read side by side.
+        num_parallel_reads: how many files are read in parallel.
 
     Example:
         >>> tf.gfile.GFile("data.bin", "wb").write(b"aabb")
@@ -142,7 +142,7 @@ class FixedLengthRecordDataset(Dataset):
         num_parallel_reads: TensorLike | None = None,
     ) -> None:
         sizes = (header_bytes or 0, record_bytes, footer_bytes or 0, buffer_size or 0)
-        rest = (*map(arguments.long, sizes), _text(compression_type))
+        rest = (*map(arguments.as_int64, sizes), _text(compression_type))
         made = _of_files(
             filenames, num_parallel_reads, lambda n: _opened(FixedLengthRecordDatasetV2, n, *rest)
         )

@@ -1,6 +1,6 @@
 """Elements from files: lines of text, TFRecords, records of a fixed length.
 
-The state of such a flow is a file's number and how much of it was given.
+The state of such a flow is the index of the file and the position in it.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ class FileFlow(Flow):
         self.compression = text.text_item(self.compression_of(*rest)).decode()
         if self.compression not in ("", "GZIP", "ZLIB"):
             raise self.failed(invalid(f"Unsupported compression_type: {self.compression!r}"))
-        self._file = 0  # the number of the file
+        self._file = 0  # the index of the file
         self._offset: int = 0  # of the current block in the file
         self._position = 0  # records of the block that were produced
         self._blocks: Iterator[tuple[int, list[bytes]]] | None = None
         self._block: list[bytes] = []
 
     def compression_of(self, compression_type: Any, buffer_size: Any) -> Any:
-        """The op's input that names the compression."""
+        """The value of the op's input `compression_type`."""
         return compression_type
 
     def blocks(self, name: str, offset: int) -> Iterator[tuple[int, list[bytes]]]:
-        """Blocks of records from an offset on, each with its own offset."""
+        """Blocks of records from an offset on, each with its offset."""
         raise TypeError(f"{type(self).__name__} must define blocks")
 
     def next(self) -> Element | None:

@@ -39,7 +39,7 @@ _THREADS = 1
 
 
 class TracedFunction:
-    """A user's function as a body, and the spec of its results."""
+    """A user's function traced to a body, with the spec of its results."""
 
     def __init__(self, function: Callable[..., Any], holder: str, *specs: Any) -> None:
         if not callable(function):
@@ -63,10 +63,10 @@ class TracedFunction:
     def _flat(self, result: Any) -> list[Tensor]:
         if result is None:
             raise TypeError("the function returned None; it must return what an element becomes")
-        # A list is most likely the outputs of one op, which cannot be stacked in general.
+        # A returned list is treated as a tuple: it usually holds the outputs of an op.
         given = tuple(cast("list[Any]", result)) if isinstance(result, list) else result
         converted = structure.converted(given)
-        self.spec = structure.mapped(structure.spec_of, converted)
+        self.spec = structure.map_structure(structure.spec_of, converted)
         return structure.tensors_of(converted)
 
 
@@ -178,7 +178,7 @@ class Call:
         return self.leaves(self.flat(*element))
 
     def flat(self, *element: Any) -> list[Any]:
-        """The function's results as a flat list of tensors."""
+        """Call the function; returns its results as a flat list of tensors."""
         captured = self._captured
         if self._has_cells:
             captured = [v.read() if isinstance(v, VariableCell) else v for v in captured]
@@ -255,7 +255,7 @@ def tensors_of(element: Sequence[Any]) -> Sequence[Any]:
 
 
 def is_random(body: Body) -> bool:
-    """Whether a body draws random numbers: its calls must then follow one another."""
+    """Whether a body draws random numbers: its calls must then be sequential."""
     return any(_draws(node) or any(map(is_random, _bodies(node))) for node in body.graph.nodes)
 
 

@@ -1,7 +1,7 @@
-"""`tf.data.Iterator`: how a graph gets the elements of a dataset, one by one.
+"""`tf.data.Iterator`: reads the elements of a dataset in a graph, one by one.
 
-An iterator is one-shot (it starts by itself), initializable, reinitializable (datasets of one
-structure take turns) or feedable (a text, fed, says which iterator).
+An iterator is one-shot (it needs no initializer), initializable, reinitializable (with several
+datasets of one structure) or feedable (selected by a string that is fed).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class Described:
-    """Something with elements: what they are, in the forms that users ask for."""
+    """Describes the elements of a dataset or iterator: specs, dtypes, shapes, classes."""
 
     _spec: Any
 
@@ -49,30 +49,30 @@ class Described:
     @property
     def output_types(self) -> Structure:
         """The dtypes of an element."""
-        return structure.mapped(attrgetter("dtype"), self._spec)
+        return structure.map_structure(attrgetter("dtype"), self._spec)
 
     @property
     def output_shapes(self) -> Structure:
         """The shapes of an element."""
-        return structure.mapped(attrgetter("shape"), self._spec)
+        return structure.map_structure(attrgetter("shape"), self._spec)
 
     @property
     def output_classes(self) -> Structure:
         """The classes of the parts of an element: Tensor, SparseTensor or Dataset."""
-        return structure.mapped(structure.class_of, self._spec)
+        return structure.map_structure(structure.class_of, self._spec)
 
 
 @public("data.Iterator", "contrib.data.Iterator")
 class Iterator(Described):
-    """A place in a dataset, kept by the session.
+    """A position in a dataset, stored in the session.
 
-    Datasets make one: `make_one_shot_iterator()`, `make_initializable_iterator()`; `from_structure`
-    makes one that can be bound to several.
+    Made by a dataset's `make_one_shot_iterator()` or `make_initializable_iterator()`;
+    `from_structure` makes one that can be bound to several datasets.
 
     Args:
-        handle: the tensor that names it.
+        handle: the tensor with its handle.
         initializer: the node that starts it, or None.
-        spec: what the elements are.
+        spec: the spec of the elements.
 
     Example:
         >>> size = tf.placeholder(tf.int64, [])
@@ -98,7 +98,7 @@ class Iterator(Described):
         shared_name: str | None = None,
         output_classes: Structure = None,
     ) -> Iterator:
-        """An iterator that is bound to a dataset by `make_initializer`, to one after the other.
+        """An iterator that `make_initializer` binds to a dataset, and can bind to another later.
 
         Args:
             output_types: the dtypes of an element.
@@ -124,7 +124,7 @@ class Iterator(Described):
         output_shapes: Structure = None,
         output_classes: Structure = None,
     ) -> Iterator:
-        """The iterator that a text names: feed what `string_handle()` of one gave."""
+        """The iterator of a string handle: feed the value of an iterator's `string_handle()`."""
         spec = structure.specs_from(output_types, output_shapes, output_classes)
         handle = convert_to_tensor(string_handle, string)
         found = IteratorFromStringHandleV2(**leaves(spec))(handle, name="IteratorFromStringHandle")
@@ -132,13 +132,13 @@ class Iterator(Described):
 
     @property
     def initializer(self) -> Node:
-        """The node that starts it at the first element."""
+        """The node that starts the iterator at the first element."""
         if self._initializer is None:
             raise ValueError("Iterator does not have an initializer.")
         return self._initializer
 
     def make_initializer(self, dataset: Dataset, name: str | None = None) -> Node:
-        """A node that starts it at the first element of a dataset of its structure."""
+        """A node that starts the iterator at the first element of a dataset of its structure."""
         if not structure.are_compatible(self._spec, dataset.element_spec):
             raise TypeError(
                 f"Expected elements of {self._spec!r} but got a dataset with elements of "
@@ -147,7 +147,7 @@ class Iterator(Described):
         return initializer_of(dataset, self.handle, name or "make_initializer")
 
     def get_next(self, name: str | None = None) -> Structure:
-        """The next element, a new one in each step.
+        """The next element; each step gets a new one.
 
         Args:
             name: the name of the node.
@@ -156,7 +156,7 @@ class Iterator(Described):
             The structure of an element, with tensors.
 
         Raises:
-            OutOfRangeError: from the step behind the last element.
+            OutOfRangeError: in steps after the last element.
         """
         kinds = structure.all_kinds(self._spec)
         op = IteratorGetNext(
@@ -166,15 +166,15 @@ class Iterator(Described):
         return structure.structure_of(self._spec, op(self.handle, name=name or "IteratorGetNext"))
 
     def string_handle(self, name: str | None = None) -> Tensor:
-        """A text that stands for this iterator where one from_string_handle is fed with it."""
+        """The handle of this iterator as a string, to feed to one of `from_string_handle`."""
         return IteratorToStringHandle()(self.handle, name=name or "IteratorToStringHandle")
 
     def save_state(self, name: str | None = None) -> Tensor:
-        """Where it is, as bytes."""
+        """The position of the iterator, serialized."""
         return IteratorSaveState()(self.handle, name=name)
 
     def restore_state(self, state: TensorLike, name: str | None = None) -> Node:
-        """A node that lets it go on from where `state` says."""
+        """A node that continues at a saved position."""
         return node_of(IteratorRestoreState(), self.handle, state, name=name)
 
 
@@ -185,7 +185,7 @@ def node_of(op: Any, *inputs: Any, name: str | None = None) -> Node:
 
 
 def leaves(spec: Any) -> dict[str, Any]:
-    """The attributes that say what elements are, one entry per leaf."""
+    """The attributes that describe elements, one entry per leaf."""
     return {
         "output_types": structure.leaf_types(spec),
         "output_shapes": structure.leaf_shapes(spec),
@@ -193,7 +193,7 @@ def leaves(spec: Any) -> dict[str, Any]:
 
 
 def new_handle(spec: Any, shared_name: str | None) -> Tensor:
-    """A handle of an iterator that is to be initialized."""
+    """A handle of an initializable iterator."""
     container = get_default_graph().container_name
     op = IteratorV2(shared_name=shared_name or "", container=container, **leaves(spec))
     return op(name="Iterator")
@@ -206,13 +206,13 @@ def initializer_of(dataset: Any, handle: Tensor, name: str) -> Node:
 
 
 def initializable(dataset: Any, shared_name: str | None) -> Iterator:
-    """An iterator that its initializer starts."""
+    """An iterator that is started by its initializer."""
     handle = new_handle(dataset.element_spec, shared_name)
     return Iterator(handle, initializer_of(dataset, handle, "MakeIterator"), dataset.element_spec)
 
 
 def one_shot(dataset: Any) -> Iterator:
-    """An iterator that starts by itself."""
+    """An iterator that needs no initializer."""
     factory = Lambda(_factory(dataset.variant), ())
     spec = dataset.element_spec
     container = get_default_graph().container_name
@@ -221,7 +221,7 @@ def one_shot(dataset: Any) -> Iterator:
 
 
 def _factory(dataset: Tensor) -> Body:
-    """A body that makes a dataset from nothing: a copy of all it is made of."""
+    """A body without arguments that creates a dataset: a copy of all nodes that it depends on."""
     graph = SubGraph(dataset.graph, "a one-shot iterator")
     rewriter = Rewriter(graph)
     for node in needed([dataset], (), {}):

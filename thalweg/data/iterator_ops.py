@@ -1,4 +1,4 @@
-"""Iterator ops: handles of the iterators that a session keeps, and what steps do with them."""
+"""Iterator ops: handles of a session's iterators, and operations on them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from thalweg.runtime.kernels import Context
 
 
 class IteratorOp(Op, abstract=True):
-    """What ops on iterators have in common."""
+    """The flags of all ops on iterators."""
 
     stateful = True
     host_only = True
@@ -29,7 +29,7 @@ class IteratorOp(Op, abstract=True):
 
 
 class IteratorHandle(IteratorOp, abstract=True):
-    """A handle of an iterator of the session."""
+    """A handle of one of the session's iterators."""
 
     signature = "-> handle: resource"
     shared_name: str = ""
@@ -41,23 +41,23 @@ class IteratorHandle(IteratorOp, abstract=True):
         return scalar()
 
     def get_or_create(self, context: Context) -> SessionIterator:
-        """The iterator, made on first use."""
+        """The iterator, created on first use."""
         name = self.shared_name or context.node.name
         kinds = self.output_types, self.output_shapes
         return context.resource(name, self.container, lambda: SessionIterator(name, kinds))
 
 
 class IteratorV2(IteratorHandle):
-    """A handle of an iterator that an initializer starts."""
+    """A handle of an iterator that is started by an initializer"""
 
     def kernel(self, context: Context) -> SessionIterator:
         return self.get_or_create(context)
 
 
 class OneShotIterator(IteratorHandle):
-    """A handle of an iterator that starts by itself, once."""
+    """A handle of an iterator that starts on first use"""
 
-    dataset_factory: FunctionName  # what makes it
+    dataset_factory: FunctionName  # the function that creates the dataset
 
     def kernel(self, context: Context) -> SessionIterator:
         name = self.shared_name or context.node.name
@@ -86,7 +86,7 @@ class MakeIterator(IteratorOp):
 
 
 class ElementOp(IteratorOp, abstract=True):
-    """What ops that give elements have in common."""
+    """The base of ops whose outputs are the tensors of an element."""
 
     blocking = True
     output_types: tuple[DType, ...]
@@ -106,7 +106,7 @@ class IteratorGetNext(ElementOp):
 
 
 class IteratorToStringHandle(IteratorOp):
-    """A text by which steps can be told to use an iterator."""
+    """The handle of an iterator as a string, which can be fed"""
 
     signature = "resource_handle: resource -> string_handle: string"
     effects = (reads("resource_handle"),)
@@ -124,10 +124,10 @@ _HANDLES = "iterator handles"
 
 
 class IteratorFromStringHandleV2(IteratorOp):
-    """The iterator of a text."""
+    """The iterator of a string handle"""
 
     signature = "string_handle: string -> resource_handle: resource"
-    effects = ()  # it finds what it names
+    effects = ()  # it only looks up the iterator
     output_types: tuple[DType, ...]
     output_shapes: tuple[TensorShape, ...]
 
@@ -160,7 +160,7 @@ class IteratorFromStringHandleV2(IteratorOp):
 
 
 class IteratorSaveState(IteratorOp):
-    """Where an iterator is, as bytes: every stage, and all that was prefetched."""
+    """The position of an iterator, serialized: the state of all stages with prefetched elements"""
 
     private = True
     signature = "iterator: resource -> state: string"
@@ -174,7 +174,7 @@ class IteratorSaveState(IteratorOp):
 
 
 class IteratorRestoreState(IteratorOp):
-    """Lets an iterator go on from where another one was."""
+    """Continues an iterator at a saved position."""
 
     private = True
     signature = "iterator: resource, state: string ->"
@@ -187,7 +187,7 @@ class IteratorRestoreState(IteratorOp):
         return ()
 
 
-# A whole dataset in one step
+# Passes over a whole dataset in one step
 
 
 class DatasetPass:
@@ -206,24 +206,24 @@ class DatasetPass:
     def __enter__(self) -> DatasetPass:
         stop = errors.CancelledError(None, None, "the step was cancelled")
         cancellation = self._context.cancellation
-        self._forget = cancellation.on_cancel(lambda: self._puller.interrupt(stop))
+        self._unregister = cancellation.on_cancel(lambda: self._puller.interrupt(stop))
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        self._forget()
+        self._unregister()
         self.flow.close()
         if isinstance(error, Interrupted):
             self._context.cancellation.check()
 
 
 class ReduceDataset(ElementOp):
-    """A function of the state so far and an element, for all elements: the last state."""
+    """The last state of state = f(state, element) for all elements"""
 
     signature = (
         "input_dataset: variant, initial_state: [Tstate], other_arguments: [Targuments] "
         "-> components: [output_types]"
     )
-    effects = ()  # its pass over the dataset is its own
+    effects = ()  # its pass shares no state with others
     f: FunctionName
 
     def kernel(
@@ -246,7 +246,7 @@ class DatasetToSingleElement(ElementOp):
     """The only element of a dataset."""
 
     signature = "dataset: variant -> components: [output_types]"
-    effects = ()  # its pass over the dataset is its own
+    effects = ()  # its pass shares no state with others
 
     def kernel(self, context: Context, dataset: Pipeline) -> list[Any]:
         with DatasetPass(dataset, context) as all_elements:

@@ -1,7 +1,7 @@
-"""The iterators of a session: a running pipeline each, used by one caller at a time.
+"""The iterators of a session: running pipelines, each used by one caller at a time.
 
 A caller that waits, for the iterator or for an element, stops waiting when its step is cancelled;
-elements pulled for it until then go to the next caller.
+elements that were pulled for it go to the next caller.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ class FairLock:
                 return
             ticket: SimpleQueue[bool] = SimpleQueue()
             self._waiters.append(ticket)
-        forget = cancellation.on_cancel(lambda: ticket.put(False))
+        unregister = cancellation.on_cancel(lambda: ticket.put(False))
         try:
             is_granted = ticket.get()
         except BaseException:  # an interrupt: remove the ticket
             self._abandon(ticket)
             raise
         finally:
-            forget()
+            unregister()
         if not is_granted:
             self._abandon(ticket)
             cancellation.check()
@@ -91,19 +91,19 @@ class SessionIterator:
 
     def __init__(self, name: str, kinds: Any = None) -> None:
         self.name = name
-        self.kinds = kinds  # what its elements are, as the op that made it says
+        self.kinds = kinds  # the dtypes and shapes of elements that the op declares
         self._lock = FairLock()
         self._pipeline: Pipeline | None = None
         self._flow: Flow | None = None
         self._puller: Puller | None = None
-        self._waiting: Any = None  # a state that came before the pipeline
+        self._restored: Any = None  # a state that was restored before the iterator was initialized
 
     def initialize(
         self, pipeline: Pipeline, resources: Resources, cancellation: Cancellation
     ) -> None:
-        """Begin at the first element, or where a state that was restored before says."""
+        """Start at the first element, or at the position that was restored before."""
         with self._lock.acquired(cancellation):
-            state, self._waiting = self._waiting, None
+            state, self._restored = self._restored, None
             self._start(pipeline, Run(resources), state)
 
     def _start(self, pipeline: Pipeline, run: Run, state: Any) -> None:
@@ -133,25 +133,25 @@ class SessionIterator:
                 "Ensure that you have run the initializer operation for this iterator before "
                 "getting the next element.",
             )
-        forget = cancellation.on_cancel(lambda: puller.interrupt(_CANCELLED))
+        unregister = cancellation.on_cancel(lambda: puller.interrupt(_CANCELLED))
         try:
             while True:
                 try:
                     return flow.next()
                 except Interrupted as stop:
                     cancellation.check()
-                    puller.resume()  # it was meant for a caller before
+                    puller.resume()  # the interrupt was for an earlier caller
                     del stop
         finally:
-            forget()
+            unregister()
 
     # State
 
     def save(self, cancellation: Cancellation) -> bytes:
-        """Where the iterator is, as bytes."""
+        """The position of the iterator, serialized."""
         with self._lock.acquired(cancellation):
             if self._flow is None or self._puller is None or self._pipeline is None:
-                return encode(self._waiting)
+                return encode(self._restored)
             run = self._puller.run
             with ExitStack() as run.holds:
                 flow = self._flow.save()
@@ -160,11 +160,11 @@ class SessionIterator:
                 )
 
     def restore(self, state: bytes, resources: Resources, cancellation: Cancellation) -> None:
-        """Go to where an iterator was: at once, or when this one is initialized."""
+        """Continue at a saved position: now, or once the iterator is initialized."""
         tree = decode(state)
         with self._lock.acquired(cancellation):
             if self._pipeline is None:
-                self._waiting = tree
+                self._restored = tree
             elif tree is not None:
                 self._start(self._pipeline, Run(resources), tree)
 
@@ -186,5 +186,5 @@ def _load(flow: Flow, run: Run, state: Any, pipeline: Pipeline) -> None:
 
 
 def stages(pipeline: Pipeline) -> str:
-    """The stages of a pipeline, as text: a state fits no other."""
+    """The stages of a pipeline, as text: a state can only be loaded into equal stages."""
     return f"{pipeline.stage.type_name}({', '.join(map(stages, pipeline.sources))})"

@@ -1,7 +1,7 @@
-"""Lookup tables: keys to values, kept by the session and used by any number of steps.
+"""Lookup tables from keys to values, stored in the session and shared by its steps.
 
 A static table is filled once by its initializer, which `tf.tables_initializer()` runs; a mutable
-one is changed by steps, and a Saver saves and restores what it holds.
+one is changed by steps, and a Saver saves and restores its content.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from thalweg.saved.saveables import SaveableObject, SaveSpec
 
 
 class LookupInterface:
-    """What all tables have in common."""
+    """The methods of all tables."""
 
     def __init__(self, key_dtype: Any, value_dtype: Any, name: str) -> None:
         self._key_dtype = as_dtype(key_dtype)
@@ -58,7 +58,7 @@ class LookupInterface:
 
 
 class _HandleTable(LookupInterface):
-    """A table behind a handle."""
+    """A table with a resource handle."""
 
     def __init__(
         self, key_dtype: Any, value_dtype: Any, handle: Tensor, default_value: Tensor
@@ -79,11 +79,11 @@ class _HandleTable(LookupInterface):
 
     @property
     def default_value(self) -> Tensor:
-        """What missing keys give."""
+        """The value of missing keys."""
         return self._default_value
 
     def size(self, name: str | None = None) -> Tensor:
-        """How many keys there are."""
+        """The number of keys."""
         with name_scope(name, f"{self.name}_Size", [self._handle]) as scope:
             return lookup.LookupTableSizeV2()(self._handle, name=scope)
 
@@ -94,7 +94,7 @@ class _HandleTable(LookupInterface):
     def lookup(
         self, keys: TensorLike | SparseTensor, name: str | None = None
     ) -> Tensor | SparseTensor:
-        """The values of keys, the default where a key is missing; of sparse keys, sparse."""
+        """The values of keys, or the default for missing ones; a SparseTensor for sparse keys."""
         if isinstance(keys, SparseTensor):
             result = self.lookup(keys.values, name)
             return SparseTensor(keys.indices, result, keys.dense_shape)
@@ -138,11 +138,11 @@ class _HandleTable(LookupInterface):
         return tensor
 
 
-# What static tables are filled with
+# Contents of static tables
 
 
 class TableInitializerBase:
-    """The base of what fills static tables."""
+    """The base of the initializers of static tables."""
 
     def __init__(self, key_dtype: Any, value_dtype: Any) -> None:
         self._key_dtype = as_dtype(key_dtype)
@@ -159,7 +159,7 @@ class TableInitializerBase:
         return self._value_dtype
 
     def initialize(self, table: Any) -> Node:
-        """A node that fills a table; noted among the initializers of tables."""
+        """A node that fills a table, which is added to the collection of table initializers."""
         for what, mine in (("key_dtype", self._key_dtype), ("value_dtype", self._value_dtype)):
             its = getattr(table, what)
             if its is not mine:
@@ -175,7 +175,7 @@ class TableInitializerBase:
 
 @public("lookup.KeyValueTensorInitializer", "contrib.lookup.KeyValueTensorInitializer")
 class KeyValueTensorInitializer(TableInitializerBase):
-    """Keys and values as two tensors of one shape."""
+    """Fills a table from two tensors of one shape."""
 
     def __init__(
         self,
@@ -203,7 +203,7 @@ class KeyValueTensorInitializer(TableInitializerBase):
 
 @public("lookup.TextFileIndex", "contrib.lookup.TextFileIndex")
 class TextFileIndex:
-    """What of a line is a key or value, beside the number of a column."""
+    """The parts of a line that can be keys or values besides columns."""
 
     WHOLE_LINE = WHOLE_LINE
     LINE_NUMBER = LINE_NUMBER
@@ -211,7 +211,7 @@ class TextFileIndex:
 
 @public("lookup.TextFileInitializer", "contrib.lookup.TextFileInitializer")
 class TextFileInitializer(TableInitializerBase):
-    """Keys and values from the lines of a file: line numbers, whole lines or columns."""
+    """Fills a table from the lines of a file: line numbers, whole lines or columns."""
 
     def __init__(
         self,
@@ -265,7 +265,7 @@ def _check_column(what: str, index: int, dtype: DType) -> None:
 
 @public("contrib.lookup.TextFileStringTableInitializer")
 class TextFileStringTableInitializer(TextFileInitializer):
-    """Line numbers to lines."""
+    """Fills a table from line numbers to lines."""
 
     def __init__(
         self,
@@ -282,7 +282,7 @@ class TextFileStringTableInitializer(TextFileInitializer):
 
 @public("contrib.lookup.TextFileIdTableInitializer")
 class TextFileIdTableInitializer(TextFileInitializer):
-    """Lines to line numbers."""
+    """Fills a table from lines to line numbers."""
 
     def __init__(
         self,
@@ -303,7 +303,7 @@ class TextFileIdTableInitializer(TextFileInitializer):
 
 @public("contrib.lookup.InitializableLookupTableBase")
 class InitializableLookupTableBase(_HandleTable):
-    """A table that an initializer fills, once."""
+    """A table that is filled once, by an initializer."""
 
     def __init__(
         self, handle: Tensor, default_value: Any, initializer: TableInitializerBase
@@ -327,7 +327,7 @@ class InitializableLookupTableBase(_HandleTable):
 
 @public("contrib.lookup.HashTable")
 class HashTable(InitializableLookupTableBase):
-    """A table of fixed contents: `HashTable(KeyValueTensorInitializer(keys, values), -1)`."""
+    """A table with fixed content: `HashTable(KeyValueTensorInitializer(keys, values), -1)`."""
 
     def __init__(
         self,
@@ -349,7 +349,7 @@ class HashTable(InitializableLookupTableBase):
 
 @public("lookup.StaticHashTable")
 class StaticHashTable(HashTable):
-    """A table of fixed contents."""
+    """A table with fixed content."""
 
     def __init__(
         self, initializer: TableInitializerBase, default_value: Any, name: str | None = None
@@ -361,7 +361,7 @@ class StaticHashTable(HashTable):
 
 
 class _MutableTable(_HandleTable):
-    """A table that steps change."""
+    """The base of tables that steps change."""
 
     def __init__(
         self, handle: Tensor, default: Tensor, key_dtype: DTypeLike, checkpoint: bool
@@ -372,14 +372,14 @@ class _MutableTable(_HandleTable):
             graph.add_to_collection(GraphKeys.SAVEABLE_OBJECTS, _TableSaveable(self))
 
     def insert(self, keys: Any, values: Any, name: str | None = None) -> Node:
-        """A node that adds keys, or replaces the values of those that are there."""
+        """A node that inserts keys with values, overwriting those of existing keys."""
         tensor = self._keys(keys)
         rows = convert_to_tensor(values, self._value_dtype)
         with name_scope(name, f"{self.name}_lookup_table_insert", [tensor, rows]) as scope:
             return lookup.LookupTableInsertV2()(self._handle, tensor, rows, name=scope)
 
     def remove(self, keys: Any, name: str | None = None) -> Node:
-        """A node that drops keys; those that are missing are none."""
+        """A node that removes keys; missing ones are ignored."""
         tensor = self._keys(keys)
         with name_scope(name, f"{self.name}_lookup_table_remove", [tensor]) as scope:
             return lookup.LookupTableRemoveV2()(self._handle, tensor, name=scope)
@@ -402,7 +402,7 @@ class _TableSaveable(SaveableObject):
 
 @public("contrib.lookup.MutableHashTable")
 class MutableHashTable(_MutableTable):
-    """A table whose values, scalars or tensors of the default's shape, steps insert and remove."""
+    """A mutable table whose values are scalars or tensors of the default's shape."""
 
     def __init__(
         self,
@@ -469,7 +469,7 @@ class _DenseTable(_MutableTable):
 
 @public("contrib.lookup.MutableDenseHashTable")
 class MutableDenseHashTable(_DenseTable):
-    """A mutable table whose keys may be tensors; two keys must be set apart for it."""
+    """A mutable table whose keys may be tensors; two keys must be reserved."""
 
     def __init__(
         self,
@@ -489,7 +489,7 @@ class MutableDenseHashTable(_DenseTable):
 
 @public("lookup.experimental.DenseHashTable")
 class DenseHashTable(_DenseTable):
-    """A mutable table whose keys may be tensors; two keys must be set apart for it."""
+    """A mutable table whose keys may be tensors; two keys must be reserved."""
 
     def __init__(
         self,

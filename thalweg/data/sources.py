@@ -1,4 +1,4 @@
-"""Where elements come from: tensors, their rows, ranges, and Python generators."""
+"""Sources of elements: tensors, their rows, ranges, and Python generators."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from thalweg.platform.compat import as_bytes
 
 
 def leaves(stage: Stage, values: list[Any]) -> list[Any]:
-    """One value per leaf of the tensors of an element: three are a sparse one."""
+    """One value per leaf from the tensors of an element: three for a sparse leaf."""
     result: list[Any] = []
     rest = iter(values)
     for is_sparse in getattr(stage, "sparse", ()):
@@ -49,7 +49,7 @@ class TensorDataset(Stage):
 
     signature = "components: [Toutput_types] -> handle: variant"
     flow = TensorFlow
-    sparse: tuple[bool, ...]  # which leaves are three tensors of a sparse one
+    sparse: tuple[bool, ...]  # the leaves that are sparse: three tensors each
 
 
 class SliceFlow(CountedFlow):
@@ -75,11 +75,11 @@ class TensorSliceDataset(Stage):
 
     signature = "components: [Toutput_types] -> handle: variant"
     flow = SliceFlow
-    sparse: tuple[bool, ...]  # which leaves are three tensors of a sparse one
+    sparse: tuple[bool, ...]  # the leaves that are sparse: three tensors each
 
 
 class RangeFlow(CountedFlow):
-    """Numbers at equal distances."""
+    """An arithmetic sequence."""
 
     gives_rows = True
 
@@ -98,7 +98,7 @@ class RangeFlow(CountedFlow):
 
 
 class RangeDataset(Stage):
-    """A dataset of numbers at equal distances."""
+    """A dataset of an arithmetic sequence."""
 
     signature = "start: int64, stop: int64, step: int64 -> handle: variant"
     flow = RangeFlow
@@ -108,7 +108,7 @@ class RangeDataset(Stage):
 
 
 class GeneratorFlow(Flow):
-    """What a Python generator yields, in a thread beside; the state is how much it yielded."""
+    """The elements of a Python generator, run by a background thread; the state is their number."""
 
     def open(self, arguments: list[Any]) -> None:
         self._arguments = [np.array(value) for value in arguments]
@@ -150,7 +150,7 @@ class GeneratorFlow(Flow):
 
 
 class _GeneratorElements:
-    """The elements of a generator as arrays of the promised dtypes and shapes."""
+    """The elements of a generator as arrays of the declared dtypes and shapes."""
 
     def __init__(self, stage: GeneratorDataset, start: Any, skipped: int) -> None:
         self._stage = stage
@@ -173,7 +173,7 @@ class _GeneratorElements:
     def _begun(self) -> Iterator[Any]:
         values: Iterator[Any] = self._start()
         for _ in range(self._skipped):
-            with suppress(Exception):  # whoever saw these elements saw this error, too
+            with suppress(Exception):  # it was raised in the first run, too
                 next(values, None)
         return values
 
@@ -219,7 +219,8 @@ def _converted(value: Any, dtype: DType) -> Any:
 
 
 def _fits(array: Any, dtype: DType) -> bool:
-    """Whether numbers may be written as a dtype: Python's own as any that can hold their kind."""
+    """Whether numbers convert to a dtype: not from floats to integers or bools, nor from complex to
+    real numbers."""
     wanted = as_dtype(dtype)
     if array.dtype.kind in "fc" and (wanted.is_integer or wanted.is_bool):
         return False
@@ -234,7 +235,7 @@ _TRANSLATED: tuple[tuple[type[Exception], type[errors.OpError]], ...] = (
 
 
 def _translated(error: Exception) -> errors.OpError:
-    """An exception of the user's generator: what it was is its cause."""
+    """The OpError for an exception of the user's generator, which is its cause."""
     message = f"{type(error).__name__}: {error}"
     for kind, ours in _TRANSLATED:
         if isinstance(error, kind):
@@ -248,9 +249,9 @@ def _caused(error: errors.OpError, cause: Exception) -> errors.OpError:
 
 
 class GeneratorDataset(Stage):
-    """A dataset of what a Python generator yields."""
+    """A dataset of the elements of a Python generator."""
 
     signature = "arguments: [Targuments] -> handle: variant"
     flow = GeneratorFlow
-    token: str  # of a function that gives an iterator over lists of leaves
-    ahead: int = 16  # how many elements it may be ahead of whoever pulls
+    token: str  # of a function that returns an iterator over lists of leaves
+    ahead: int = 16  # the maximum number of prefetched elements

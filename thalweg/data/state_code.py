@@ -1,7 +1,7 @@
-"""The state of an iterator as bytes: a tree of numbers, texts and arrays, and back.
+"""The serialization of iterators' states: trees of numbers, strings and arrays.
 
-The bytes are a header (JSON, in which an array is a place) and the arrays one after the other.
-Nothing in them is run: damaged bytes raise a DataLossError.
+The format is a JSON header, in which arrays are references, and the arrays one after the other.
+Decoding runs no code from the data; damaged data raise a DataLossError.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LENGTH: Final = struct.Struct("<Q")
 
 
 def encode(tree: Any) -> bytes:
-    """A tree of None, numbers, texts, bytes, lists, mappings and arrays as bytes."""
+    """Encode a tree of None, numbers, strings, bytes, lists, mappings and arrays."""
     pieces: list[bytes] = []
     header = json.dumps(_Packer(pieces).packed(tree)).encode()
     return b"".join([_MAGIC, _LENGTH.pack(len(header)), header, *pieces])
@@ -83,7 +83,7 @@ class _Packer:
         if array.dtype == object:
             items: list[Any] = list(text.elements(array))
             if not all(isinstance(item, bytes) for item in items):
-                return self.packed(items[0])  # raises: neither numbers nor texts
+                return self.packed(items[0])  # raises: neither numbers nor strings
             lengths = np.array([len(item) for item in items], np.int64)
             places = [self._placed(lengths.tobytes()), self._placed(b"".join(items))]
             return {"texts": [list(array.shape), *places]}
@@ -139,7 +139,7 @@ def _texts(content: Any, data: memoryview) -> Array:
 
 
 def packed_elements(elements: Sequence[Sequence[Any]]) -> Any:
-    """Elements by column, each column one array where that is possible."""
+    """Elements by column, each column as one array if possible."""
     held = [host_arrays(element) for element in elements]
     return {"count": len(held), "columns": [_column(c) for c in zip(*held, strict=True)]}
 
@@ -154,7 +154,7 @@ def _column(values: Sequence[Any]) -> Any:
 
 
 def unpacked_elements(packed: Any) -> list[tuple[Any, ...]]:
-    """The elements again."""
+    """The inverse of `packed_elements`."""
     columns = [_values(column, packed["count"]) for column in packed["columns"]]
     return list(zip(*columns, strict=True)) if columns else [()] * packed["count"]
 

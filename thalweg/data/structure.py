@@ -1,8 +1,8 @@
-"""What an element of a dataset looks like: a nested structure of tensors, sparse tensors, datasets.
+"""The structure of datasets' elements: nested tensors, sparse tensors and datasets.
 
-Tuples and mappings have parts; a list is a tensor. A structure of specs describes elements before
-there are any; in a graph an element is a flat list of tensors, in a running pipeline a flat tuple
-with one value per leaf.
+Tuples and mappings are nested; a list is a tensor. A structure of specs describes elements
+statically; in a graph an element is a flat list of tensors, in a running pipeline a flat tuple with
+one value per leaf.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Kind = tuple[DType, TensorShape]
 
 @public("SparseTensorSpec")
 class SparseTensorSpec:
-    """What is known of a sparse tensor: its dtype and its dense shape."""
+    """The spec of a sparse tensor: its dtype and its dense shape."""
 
     def __init__(self, shape: Any = None, dtype: Any = np.float32) -> None:
         self.shape = as_shape(shape)
@@ -45,9 +45,9 @@ class SparseTensorSpec:
 
 @public("data.DatasetSpec", "data.experimental.DatasetStructure")
 class DatasetSpec:
-    """What is known of a dataset that is part of an element: what its own elements are."""
+    """The spec of a dataset that is part of an element: the spec of its own elements."""
 
-    #: The class of datasets, which this module comes before.
+    #: The class of datasets, set by its module, which imports this one.
     dataset: ClassVar[Any] = None
 
     def __init__(self, element_spec: Structure, dataset_shape: Any = ()) -> None:
@@ -72,12 +72,12 @@ Spec = TensorSpec | SparseTensorSpec | DatasetSpec
 
 
 def is_nested(value: Any) -> bool:
-    """Whether a value has parts: tuples and mappings have, lists have not."""
+    """Whether a value is nested: tuples and mappings are, lists are not."""
     return isinstance(value, tuple | Mapping) and not isinstance(value, SparseTensorValue)
 
 
 def flatten(structure: Any) -> list[Any]:
-    """The leaves of a structure, a mapping's by sorted key."""
+    """The leaves of a structure; those of a mapping in the order of sorted keys."""
     if not is_nested(structure):
         return [structure]
     return [leaf for part in _parts(structure) for leaf in flatten(part)]
@@ -108,17 +108,14 @@ def _pack(structure: Any, leaves: Iterator[Any]) -> Any:
     return type(structure)(*parts) if hasattr(structure, "_fields") else tuple(parts)
 
 
-def mapped(function: Callable[..., Any], structure: Any, *others: Any) -> Any:
-    """The structure with `function` of each leaf, and of the leaf of the others in its place."""
+def map_structure(function: Callable[..., Any], structure: Any, *others: Any) -> Any:
+    """Map `function` over corresponding leaves of structures of one form."""
     rows = zip(*(flatten(each) for each in (structure, *others)), strict=True)
     return pack(structure, [function(*row) for row in rows])
 
 
-def spread(structure: Any, over: Any) -> list[Any]:
-    """What stands in a structure for each leaf of another one.
-
-    A part that has no parts stands for all leaves in its place.
-    """
+def broadcast_structure(structure: Any, over: Any) -> list[Any]:
+    """Broadcast a structure to the leaves of another one: a leaf stands for a whole nested part."""
     if not is_nested(over):
         return [structure]
     if not is_nested(structure):
@@ -127,11 +124,11 @@ def spread(structure: Any, over: Any) -> list[Any]:
         pairs = [(structure[key], over[key]) for key in sorted_keys(over)]
     else:
         pairs = list(zip(cast("Sequence[Any]", structure), over, strict=True))
-    return [leaf for part, whole in pairs for leaf in spread(part, whole)]
+    return [leaf for part, whole in pairs for leaf in broadcast_structure(part, whole)]
 
 
 def flatten_generated(structure: Any, value: Any) -> list[Any]:
-    """The leaves of what a user's generator gave, as a structure says; lists will do for tuples."""
+    """The leaves of a generator's value, by a structure; lists are accepted for tuples."""
     if not is_nested(structure):
         return [value]
     if is_mapping(structure):
@@ -148,8 +145,8 @@ def flatten_generated(structure: Any, value: Any) -> list[Any]:
 
 
 def converted(structure: Any) -> Any:
-    """A structure of what users give, as one of tensors, sparse tensors and datasets."""
-    return mapped(_converted_leaf, structure)
+    """Convert a user's structure of values to one of tensors, sparse tensors and datasets."""
+    return map_structure(_converted_leaf, structure)
 
 
 def _converted_leaf(value: Any) -> Any:
@@ -184,7 +181,7 @@ def class_of(spec: Spec) -> Any:
 
 
 def kinds_of(spec: Spec) -> list[Kind]:
-    """The dtypes and shapes of the tensors that a leaf is made of."""
+    """The dtypes and shapes of the tensors of a leaf."""
     match spec:
         case TensorSpec():
             return [(spec.dtype, spec.shape)]
@@ -197,7 +194,7 @@ def kinds_of(spec: Spec) -> list[Kind]:
 
 
 def leaf_of(spec: Spec, tensors: Iterator[Tensor]) -> Any:
-    """A leaf made of the next tensors."""
+    """Construct a leaf from the next tensors."""
     match spec:
         case TensorSpec():
             return _shaped(next(tensors), spec.shape)
@@ -213,7 +210,7 @@ def _shaped(tensor: Tensor, shape: TensorShape) -> Tensor:
 
 
 def tensors_of(structure: Any) -> list[Tensor]:
-    """The tensors that a structure of tensors, sparse tensors and datasets is made of."""
+    """The tensors of all leaves of a structure."""
     return [tensor for leaf in flatten(structure) for tensor in _tensors(leaf)]
 
 
@@ -224,7 +221,7 @@ def _tensors(leaf: Any) -> list[Tensor]:
 
 
 def structure_of(spec: Any, tensors: Sequence[Tensor]) -> Any:
-    """The element whose tensors these are."""
+    """Construct an element from its tensors."""
     rest = iter(tensors)
     return pack(spec, [leaf_of(leaf, rest) for leaf in flatten(spec)])
 
@@ -235,7 +232,7 @@ def all_kinds(spec: Any) -> list[Kind]:
 
 
 def leaf_types(spec: Any) -> tuple[DType, ...]:
-    """The dtype of each leaf as ops name it: what is no dense tensor is a variant."""
+    """The dtype of each leaf as an op's attribute: variant for sparse tensors and datasets."""
     return tuple(leaf.dtype if isinstance(leaf, TensorSpec) else variant for leaf in flatten(spec))
 
 
@@ -245,10 +242,10 @@ def leaf_shapes(spec: Any) -> tuple[TensorShape, ...]:
 
 
 def specs_from(types: Any, shapes: Any, classes: Any) -> Any:
-    """The spec that a structure of dtypes, one of shapes and one of classes describe."""
+    """The spec described by structures of dtypes, shapes and classes."""
     flat = flatten(types)
-    sizes = spread(shapes, types)
-    kinds = spread(Tensor if classes is None else classes, types)
+    sizes = broadcast_structure(shapes, types)
+    kinds = broadcast_structure(Tensor if classes is None else classes, types)
     rows = zip(flat, sizes, kinds, strict=True)
     return pack(types, [_spec_from(*row) for row in rows])
 
@@ -262,7 +259,7 @@ def _spec_from(kind: Any, shape: Any, leaf_class: Any) -> Spec:
 
 
 def resized(spec: Spec, change: Callable[[TensorShape], TensorShape]) -> Spec:
-    """A leaf's spec with another shape."""
+    """The spec of a leaf with its shape changed."""
     match spec:
         case TensorSpec():
             return TensorSpec(change(spec.shape), spec.dtype)
@@ -278,7 +275,7 @@ def batched(spec: Any, size: int | None) -> Any:
     def grown(leaf: Spec) -> Spec:
         return resized(leaf, TensorShape([size]).concatenate)
 
-    return mapped(grown, spec)
+    return map_structure(grown, spec)
 
 
 def unbatched(spec: Any) -> Any:
@@ -292,11 +289,11 @@ def unbatched(spec: Any) -> Any:
     def row(leaf: Spec) -> Spec:
         return resized(leaf, rest)
 
-    return mapped(row, spec)
+    return map_structure(row, spec)
 
 
 def common_spec(first: Any, second: Any) -> Any:
-    """What holds for elements of two specs; a TypeError where they are of different kinds."""
+    """The most specific spec that covers two specs; a TypeError if their dtypes or kinds differ."""
 
     def both(a: Spec, b: Spec) -> Spec:
         if type(a) is not type(b) or a.dtype != b.dtype:
@@ -305,7 +302,7 @@ def common_spec(first: Any, second: Any) -> Any:
 
     if len(flatten(first)) != len(flatten(second)):
         raise TypeError(f"elements of different structure: {first!r} and {second!r}")
-    return mapped(both, first, second)
+    return map_structure(both, first, second)
 
 
 def _common(first: TensorShape, second: TensorShape) -> TensorShape:
@@ -316,7 +313,7 @@ def _common(first: TensorShape, second: TensorShape) -> TensorShape:
 
 
 def are_compatible(wanted: Any, given: Any) -> bool:
-    """Whether elements of the one spec may come where elements of the other are wanted."""
+    """Whether elements of spec `given` are accepted where `wanted` is required."""
     pairs = (flatten(wanted), flatten(given))
     if len(pairs[0]) != len(pairs[1]):
         return False

@@ -1,6 +1,6 @@
 """Datasets of tables: rows of CSV files, and batches of features of Examples.
 
-The names and dtypes of columns are given, or found in the files when the dataset is made.
+The names and dtypes of columns are given, or inferred from the files when the dataset is made.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from thalweg.platform.files.records import opened
 from thalweg.public import public
 
 _BLOCK = 1 << 20
-_KINDS = (int32, int64, float32, float64, string)  # that a column may have, the narrowest first
+_KINDS = (int32, int64, float32, float64, string)  # of columns, the narrowest first
 
 
 @public("data.experimental.CsvDataset", "contrib.data.CsvDataset")
@@ -39,12 +39,12 @@ class CsvDataset(Dataset):
         filenames: the paths of the files.
         record_defaults: for each column a dtype, or a tensor with the value of empty fields.
         compression_type: "", "ZLIB" or "GZIP".
-        buffer_size: how much is read at a time; a good number if None.
-        header: whether the first line of each file is left out.
-        field_delim: what separates fields.
+        buffer_size: how many bytes are read at a time; chosen automatically if None.
+        header: whether the first line of each file is skipped.
+        field_delim: the separator of fields.
         use_quote_delim: whether quotes may enclose a field.
-        na_value: a text that stands for an empty field.
-        select_cols: the numbers of the columns wanted; all if None.
+        na_value: the text of a missing value.
+        select_cols: the indices of the selected columns; all if None.
 
     Example:
         >>> with open("rows.csv", "w") as file:
@@ -89,7 +89,7 @@ class CsvDataset(Dataset):
 
 
 def _default(value: Any) -> Any:
-    """A column's default; of a dtype alone none, so that each row must have a value."""
+    """A column's default; for a dtype an empty vector: each row must have a value."""
     if isinstance(value, DType | type):
         return np.empty(0, as_dtype(value).as_numpy_dtype)
     return value
@@ -122,29 +122,29 @@ def make_csv_dataset(
     compression_type: Any = None,
     ignore_errors: bool = False,
 ) -> Dataset:
-    """Batches of rows of CSV files: a mapping from names of columns, or (mapping, label).
+    """Batches of rows of CSV files: a mapping by column name, or (mapping, label).
 
     Args:
         file_pattern: paths of files, or patterns.
         batch_size: how many rows make a batch.
-        column_names: the names of the columns; the first line has them if None.
-        column_defaults: for each column a dtype, or the value of empty fields; found out if None.
+        column_names: the names of the columns; read from the first line if None.
+        column_defaults: for each column a dtype, or the value of empty fields; inferred if None.
         label_name: the column that becomes the label.
-        select_columns: the names or numbers of the columns wanted.
-        field_delim: what separates fields.
+        select_columns: the names or indices of the selected columns.
+        field_delim: the separator of fields.
         use_quote_delim: whether quotes may enclose a field.
-        na_value: a text that stands for an empty field.
-        header: whether the files begin with names.
-        num_epochs: how often all rows come; without end if None.
-        shuffle: whether rows come in random order.
-        shuffle_buffer_size: how many rows are drawn from.
-        shuffle_seed: of that order.
-        prefetch_buffer_size: how many batches are made ahead.
-        num_parallel_reads: how many files are read at once.
+        na_value: the text of a missing value.
+        header: whether the files begin with column names.
+        num_epochs: how often the rows are repeated; indefinitely if None.
+        shuffle: whether rows are shuffled.
+        shuffle_buffer_size: the size of the shuffle buffer, in rows.
+        shuffle_seed: the seed of the shuffle.
+        prefetch_buffer_size: how many batches are prefetched.
+        num_parallel_reads: how many files are read in parallel.
         sloppy: taken for old programs.
-        num_rows_for_inference: how many rows are read to find out dtypes; all if None.
+        num_rows_for_inference: how many rows are read to infer dtypes; all if None.
         compression_type: "", "ZLIB" or "GZIP".
-        ignore_errors: whether rows that cannot be read are left out.
+        ignore_errors: whether rows that cannot be parsed are skipped.
 
     Returns:
         A dataset.
@@ -186,7 +186,7 @@ def make_csv_dataset(
     if ignore_errors:
         rows = rows.apply(errors_ignored())
     rows = _shuffled(rows.map(features), shuffle, shuffle_buffer_size, shuffle_seed, num_epochs)
-    # Without an end there is no remainder, and the size of a batch is known.
+    # An infinite dataset has no remainder, so the batch size is static.
     batches = rows.batch(batch_size, drop_remainder=num_epochs is None)
     return batches.prefetch(1 if prefetch_buffer_size is None else prefetch_buffer_size)
 
@@ -199,7 +199,7 @@ def _read(
     count: int,
     parallel: Any,
 ) -> Dataset:
-    """The rows of files, in turn where several are to be read at a time."""
+    """The rows of files, interleaved if several are read in parallel."""
     names = files.shuffle(count, seed) if shuffle else files
     if parallel is None or parallel == 1:
         return names.flat_map(read)
@@ -223,7 +223,7 @@ def _files(pattern: Any) -> list[str]:
 
 
 def _chosen(names: Sequence[str], selected: Sequence[Any] | None) -> list[int]:
-    """The places of the selected columns, which are given by name or by place."""
+    """The indices of the selected columns, which are given by name or index."""
     if selected is None:
         return list(range(len(names)))
     places = [each if isinstance(each, int) else _place(names, each) for each in selected]
@@ -241,7 +241,7 @@ def _place(names: Sequence[str], name: str) -> int:
 
 
 class _Table:
-    """Some CSV files, as far as their columns are concerned."""
+    """The columns of some CSV files."""
 
     def __init__(
         self, files: Sequence[str], delimiter: str, has_header: bool, na_value: str, packed: Any
@@ -259,7 +259,7 @@ class _Table:
         yield from csv.reader(text.splitlines(), delimiter=self._delimiter)
 
     def header(self) -> list[str]:
-        """The names of the columns, which all files must agree on."""
+        """The names of the columns, which must be equal in all files."""
         if not self._has_header:
             raise ValueError("Cannot infer column names without a header line.")
         headers = [row for name in self._files for row in islice(self._rows(name), 1)]
@@ -268,7 +268,7 @@ class _Table:
         return headers[0]
 
     def defaults(self, chosen: Sequence[int], most: int | None) -> list[Any]:
-        """An empty value of the narrowest dtype that all values of a column fit."""
+        """A default per column, of the narrowest dtype that holds all its values."""
         kinds = [0] * len(chosen)
         for row in islice(self._all_rows(), most):
             for column, place in enumerate(chosen):
@@ -317,19 +317,19 @@ def make_batched_features_dataset(
     Args:
         file_pattern: paths of files, or patterns.
         batch_size: how many Examples make a batch.
-        features: what is wanted of them, by name, as for `tf.parse_example`.
+        features: the features to parse, by name, as for `tf.parse_example`.
         reader: the class of the dataset that reads the files.
         label_key: the feature that becomes the label.
         reader_args: further arguments of the reader.
-        num_epochs: how often all Examples come; without end if None.
-        shuffle: whether they come in random order.
-        shuffle_buffer_size: how many are drawn from.
-        shuffle_seed: of that order.
-        prefetch_buffer_size: how many batches are made ahead.
-        reader_num_threads: how many files are read at once.
-        parser_num_threads: how many batches are parsed at once.
+        num_epochs: how often the Examples are repeated; indefinitely if None.
+        shuffle: whether they are shuffled.
+        shuffle_buffer_size: the size of the shuffle buffer, in Examples.
+        shuffle_seed: the seed of the shuffle.
+        prefetch_buffer_size: how many batches are prefetched.
+        reader_num_threads: how many files are read in parallel.
+        parser_num_threads: how many batches are parsed in parallel.
         sloppy_ordering: taken for old programs.
-        drop_final_batch: whether a last batch that is too small is left out.
+        drop_final_batch: whether a smaller last batch is dropped.
 
     Returns:
         A dataset.

@@ -1,6 +1,6 @@
-"""Vocabularies: words to numbers and back, by tables of a list or of a file's lines.
+"""Vocabularies: tables from words to ids and back, from a list or the lines of a file.
 
-Words outside the vocabulary give a default, or one of some buckets beyond it by their hash.
+Out-of-vocabulary words get a default id, or that of a bucket after the vocabulary by their hash.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from thalweg.public import public, publish_value
 if TYPE_CHECKING:
     from thalweg.data.lookup import TableInitializerBase
 
-# How words beyond a vocabulary find their bucket
+# Hashes of out-of-vocabulary words
 
 
 @public("contrib.lookup.HasherSpec")
 class HasherSpec(NamedTuple):
-    """A hash of strings: which one, and its key."""
+    """A hash function of strings: its name and its key."""
 
     hasher: str
     key: tuple[int, int] | None
@@ -49,7 +49,7 @@ publish_value("contrib.lookup.FastHashSpec", FastHashSpec)
 
 @public("contrib.lookup.StrongHashSpec")
 def strong_hash_spec(key: Sequence[Any]) -> HasherSpec:
-    """A keyed hash that chosen words cannot overload."""
+    """A keyed hash, for which no set of words that collide can be constructed without the key."""
     if len(key) != 2:
         raise ValueError(f"key must have size 2, got {len(key)}.")
     if not all(isinstance(part, int) and part >= 0 for part in key):
@@ -79,7 +79,7 @@ def _checked(spec: Any) -> HasherSpec:
 
 @public("contrib.lookup.IdTableWithHashBuckets")
 class IdTableWithHashBuckets(LookupInterface):
-    """The ids of a table, and those of buckets after them for all other keys."""
+    """The ids of a table, followed by ids of hash buckets for all other keys."""
 
     def __init__(
         self,
@@ -112,19 +112,19 @@ class IdTableWithHashBuckets(LookupInterface):
 
     @property
     def resource_handle(self) -> Tensor | None:
-        """The handle of the table, if there is one."""
+        """The handle of the table, or None."""
         return None if self._table is None else self._table.resource_handle
 
     table_ref = resource_handle
 
     def size(self, name: str | None = None) -> Tensor:
-        """How many ids there are, buckets included."""
+        """The number of ids, including buckets."""
         with name_scope(name, f"{self.name}_Size") as scope:
             inner = 0 if self._table is None else self._table.size()
             return basic.identity(inner + basic.constant(self._buckets, int64), name=scope)
 
     def lookup(self, keys: Any, name: str | None = None) -> Any:
-        """The ids of keys; of sparse keys, sparse."""
+        """The ids of keys; a SparseTensor for sparse keys."""
         if isinstance(keys, SparseTensor):
             found = self.lookup(keys.values, name)
             return SparseTensor(keys.indices, found, keys.dense_shape)
@@ -173,7 +173,7 @@ def _check_ids(table: Any, kind: DType) -> None:
 
 @public("lookup.StaticVocabularyTable")
 class StaticVocabularyTable(IdTableWithHashBuckets):
-    """The ids that an initializer gives, and buckets after them for all other keys."""
+    """The ids of an initializer, followed by ids of hash buckets for all other keys."""
 
     def __init__(
         self,
@@ -202,7 +202,7 @@ def _check_buckets(buckets: int) -> None:
 
 
 def _table_dtype(kind: Any) -> DType:
-    """Integers of all widths are looked up as int64."""
+    """The dtype in which keys are looked up: int64 for all integers."""
     dtype = as_dtype(kind)
     if not _is_word(dtype):
         raise TypeError(f"Only integer and string keys are supported, not {dtype.name}.")
@@ -264,10 +264,10 @@ def index_table_from_tensor(
 
     Args:
         mapping: a vector of strings or integers.
-        num_oov_buckets: how many positions behind the last are given to other words, by a hash.
-        default_value: the position of other words, where there are no such buckets.
+        num_oov_buckets: the number of hash buckets for other words, after the last position.
+        default_value: the position of other words if there are no buckets.
         hasher_spec: the hash function.
-        dtype: the dtype of what is looked up.
+        dtype: the dtype of the keys.
         name: the name of the nodes.
         vocabulary_list: another name of `mapping`.
 
@@ -334,7 +334,7 @@ def index_to_string_table_from_tensor(
 
     Args:
         mapping, vocabulary_list: the strings, by the old or new name.
-        default_value: what other positions give.
+        default_value: the value of other positions.
         name: the name of the table.
 
     Returns:
@@ -353,7 +353,7 @@ def index_to_string_table_from_tensor(
         return HashTable(initializer, default_value, name="hash_table")
 
 
-# The first names of these
+# Older names of these functions
 
 
 @public("contrib.lookup.string_to_index_table_from_file")
@@ -369,9 +369,9 @@ def string_to_index_table_from_file(
 
     Args:
         vocabulary_file: the path of a file with a word on each line.
-        num_oov_buckets: how many numbers words that are not in it share, by a hash.
-        vocab_size: how many lines count; all if None.
-        default_value: the number of other words, without buckets.
+        num_oov_buckets: the number of hash buckets for words that are not in it.
+        vocab_size: how many lines are read; all if None.
+        default_value: the number of other words if there are no buckets.
         hasher_spec: the hash function.
         name: the name of the table.
 
@@ -402,8 +402,8 @@ def string_to_index_table_from_tensor(
 
     Args:
         mapping: the strings.
-        num_oov_buckets: how many numbers other strings share, by a hash.
-        default_value: the number of other strings, without buckets.
+        num_oov_buckets: the number of hash buckets for other strings.
+        default_value: the number of other strings if there are no buckets.
         hasher_spec: the hash function.
         name: the name of the table.
 
@@ -436,7 +436,7 @@ def index_to_string(
     Args:
         tensor: int64 positions.
         mapping: the strings.
-        default_value: what other positions give.
+        default_value: the value of other positions.
         name: the name of the nodes.
 
     Returns:

@@ -1,4 +1,4 @@
-"""What each operation means: a folder per subject, a file per family, a block per op.
+"""The operations: a folder per subject, a file per family, a block per op.
 
 Importing this package registers every op and its public names.
 """

@@ -1,4 +1,4 @@
-"""Buckets by length, draws from several datasets, scans and ends."""
+"""Bucketing, choosing and sampling from datasets, scan, take_while, unique."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_buckets() -> None:
     ]
 
 
-def test_buckets_filled_to_their_ends() -> None:
+def test_buckets_padded_to_their_boundaries() -> None:
     apply = experimental.bucket_by_sequence_length(
         tf.size, [3, 5], [1, 1, 1], padding_values=np.int64(-1), pad_to_bucket_boundary=True
     )
@@ -37,7 +37,7 @@ def test_buckets_filled_to_their_ends() -> None:
         elements(lambda: _rows([5]).apply(apply))
 
 
-def test_buckets_of_pairs_without_padding_and_without_rests() -> None:
+def test_buckets_of_pairs_without_padding_and_remainders() -> None:
     apply = experimental.bucket_by_sequence_length(
         lambda x, y: x, [2], [2, 2], no_padding=True, drop_remainder=True
     )
@@ -49,7 +49,7 @@ def test_buckets_of_pairs_without_padding_and_without_rests() -> None:
     assert plain(elements(make)) == [([0, 1], [[1], [3]]), ([3, 4], [[2], [4]])]
 
 
-def test_draws_come_as_often_as_they_should() -> None:
+def test_sample_frequencies_match_the_weights() -> None:
     def make() -> Any:
         many = [Dataset.from_tensors(n).repeat() for n in range(3)]
         return experimental.sample_from_datasets(many, [0.5, 0.2, 0.3], seed=4).batch(3000)
@@ -59,7 +59,7 @@ def test_draws_come_as_often_as_they_should() -> None:
     np.testing.assert_array_equal(drawn, elements(make, 1)[0])
 
 
-def test_draws_with_weights_that_change() -> None:
+def test_samples_with_changing_weights() -> None:
     def make() -> Any:
         weights = Dataset.from_tensor_slices([[1.0, 0.0]] * 3 + [[0.0, 1.0]] * 3)
         halves = [Dataset.range(5), Dataset.range(10, 12)]
@@ -68,7 +68,7 @@ def test_draws_with_weights_that_change() -> None:
     assert plain(elements(make)) == [0, 1, 2, 10, 11]
 
 
-def test_classes_as_often_as_they_should_be() -> None:
+def test_resampled_class_frequencies_match_the_target() -> None:
     labels = np.random.default_rng(0).choice(3, 6000, p=[0.7, 0.2, 0.1]).astype(np.int32)
 
     def make(initial: Any) -> Any:
@@ -102,7 +102,7 @@ def test_a_scan_may_have_a_state_of_any_structure() -> None:
     assert plain(elements(growing)) == [1, 2, 4, 8]
 
 
-def test_words_once() -> None:
+def test_unique_words() -> None:
     words = ["a", "b", "a", "c", "b"]
     actual = elements(lambda: Dataset.from_tensor_slices(words).apply(experimental.unique()))
     assert actual == [b"a", b"b", b"c"]
@@ -154,12 +154,12 @@ def test_structure() -> None:
         (lambda: experimental.parse_example_dataset(None), ValueError),
     ],
 )
-def test_mistakes_are_found_on_the_users_line(make: Any, error: Any) -> None:
+def test_errors_name_the_users_line(make: Any, error: Any) -> None:
     with tf.Graph().as_default(), pytest.raises(error):
         make()
 
 
-def test_a_number_without_a_dataset_names_the_stage() -> None:
+def test_an_index_without_a_dataset_names_the_stage() -> None:
     def make() -> Any:
         return experimental.choose_from_datasets([Dataset.range(3)], Dataset.range(2))
 

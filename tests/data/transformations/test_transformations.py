@@ -1,4 +1,4 @@
-"""What stages do to elements, and to what is known of them."""
+"""The elements and the specs of stages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from thalweg.data import columns
 experimental = tf.data.experimental
 
 
-def test_a_function_gets_the_parts_of_tuples_and_whole_dicts() -> None:
+def test_functions_get_tuples_unpacked_and_dicts_whole() -> None:
     pairs = elements(
         lambda: Dataset.from_tensor_slices(([1, 2], [3, 4])).map(lambda a, b: {"s": a + b, "a": a})
     )
@@ -25,14 +25,14 @@ def test_a_function_gets_the_parts_of_tuples_and_whole_dicts() -> None:
     assert plain(mappings) == [3, 8]
 
 
-def test_a_function_may_return_a_list_or_nothing_at_all() -> None:
+def test_a_function_may_return_a_list_or_an_empty_tuple() -> None:
     actual = elements(lambda: Dataset.range(2).map(lambda x: [x, tf.stack([x, x])]))
     assert plain(actual) == [(0, [0, 0]), (1, [1, 1])]
     with tf.Graph().as_default(), pytest.raises(TypeError, match="returned None"):
         Dataset.range(2).map(lambda x: None)
 
 
-def test_what_a_function_captures() -> None:
+def test_captures_of_functions() -> None:
     with tf.Graph().as_default(), tf.Session() as session:
         scale = tf.placeholder(tf.int64, [])
         offset = tf.Variable(100, dtype=tf.int64)
@@ -67,7 +67,7 @@ def test_control_flow_and_python_in_functions() -> None:
     assert plain(elements(lambda: Dataset.range(4).map(change))) == [5, 5, 20, 30]
 
 
-def test_batches_have_the_shape_that_is_said() -> None:
+def test_batches_have_their_static_shape() -> None:
     with tf.Graph().as_default():
         dataset = Dataset.from_tensor_slices((np.zeros((5, 3)), ["a"] * 5))
         assert dataset.output_types == (tf.float64, tf.string)
@@ -80,7 +80,7 @@ def test_batches_have_the_shape_that_is_said() -> None:
         assert following[0].shape.as_list() == [None, 3]
 
 
-def test_elements_of_different_shapes_are_no_batch() -> None:
+def test_elements_of_different_shapes_cannot_be_batched() -> None:
     def make() -> Dataset:
         return Dataset.range(4).map(lambda x: tf.fill([x], x)).batch(2)
 
@@ -107,7 +107,7 @@ def test_padded_batches() -> None:
         elements(lambda: make(padded_shapes=([3], [])))
 
 
-def test_padding_of_texts() -> None:
+def test_padding_of_strings() -> None:
     def make() -> Dataset:
         words = Dataset.range(1, 3).map(lambda x: tf.fill([x], "w"))
         return words.padded_batch(2, [None], "-")
@@ -145,7 +145,7 @@ def test_windows_of_pairs_are_pairs_of_windows() -> None:
     assert plain(elements(make)) == [([1, 2], [b"a", b"b"]), ([3, 4], [b"c", b"d"])]
 
 
-def test_reduce_and_the_only_element() -> None:
+def test_reduce_and_get_single_element() -> None:
     with tf.Graph().as_default(), tf.Session() as session:
         total = Dataset.range(10).reduce((np.int64(0), 0), lambda s, x: (s[0] + x, s[1] + 1))
         joined = Dataset.range(3).reduce(
@@ -161,7 +161,7 @@ def test_reduce_and_the_only_element() -> None:
                 session.run(wrong)
 
 
-def test_a_shuffle_is_a_permutation_that_seeds_decide() -> None:
+def test_a_shuffle_is_a_permutation_determined_by_seeds() -> None:
     def order(seed, size=10, **options) -> list[int]:
         return plain(elements(lambda: Dataset.range(20).shuffle(size, seed, **options)))
 
@@ -171,14 +171,14 @@ def test_a_shuffle_is_a_permutation_that_seeds_decide() -> None:
     assert sorted(order(None)) == list(range(20))
 
 
-def test_a_shuffle_draws_from_its_buffer_alone() -> None:
+def test_a_shuffle_draws_only_from_its_buffer() -> None:
     for seed in range(5):
         found = plain(elements(lambda seed=seed: Dataset.range(30).shuffle(4, seed)))
         assert all(value <= index + 3 for index, value in enumerate(found))
 
 
 @pytest.mark.parametrize("is_again", [True, False])
-def test_passes_are_shuffled_anew_unless_told_not_to(is_again: bool) -> None:
+def test_reshuffle_each_iteration(is_again: bool) -> None:
     def make(batched: bool) -> Dataset:
         dataset = Dataset.range(10).shuffle(10, 3, is_again).repeat(3)
         return dataset.batch(10) if batched else dataset
@@ -190,16 +190,16 @@ def test_passes_are_shuffled_anew_unless_told_not_to(is_again: bool) -> None:
     assert plain(elements(lambda: make(True))) == passes
 
 
-def test_the_order_does_not_depend_on_how_elements_are_taken() -> None:
-    def make(is_seen: bool) -> Dataset:
+def test_the_order_of_a_shuffle_does_not_depend_on_rows() -> None:
+    def make(has_rows: bool) -> Dataset:
         dataset = Dataset.from_tensor_slices(np.arange(50)).shuffle(7, seed=9)
-        # A filter has its elements one by one.
-        return (dataset if is_seen else dataset.filter(lambda x: True)).batch(4)
+        # A filter pulls single elements.
+        return (dataset if has_rows else dataset.filter(lambda x: True)).batch(4)
 
     assert plain(elements(lambda: make(True))) == plain(elements(lambda: make(False)))
 
 
-def test_errors_are_left_out_where_they_are_ignored() -> None:
+def test_ignore_errors_skips_elements() -> None:
     def make() -> Dataset:
         checked = Dataset.from_tensor_slices([1.0, 0.0, 4.0]).map(
             lambda x: tf.check_numerics(1.0 / x, "no number")
@@ -209,7 +209,7 @@ def test_errors_are_left_out_where_they_are_ignored() -> None:
     assert plain(elements(make)) == [1.0, 0.25]
 
 
-def test_an_error_in_a_batched_function_costs_its_batch() -> None:
+def test_an_error_in_a_batched_function_drops_its_batch() -> None:
     values = np.array([1.0, 2.0, 0.0, 4.0, 5.0], np.float32)
 
     def make(is_by_rows: bool) -> Dataset:
@@ -239,7 +239,7 @@ def test_caches_in_files(tmp_path) -> None:
     assert calls == [0, 1, 2, 3]
 
 
-def test_a_cache_that_cannot_be_written_names_its_file(tmp_path) -> None:
+def test_the_error_of_an_unwritable_cache_names_its_file(tmp_path) -> None:
     following = Dataset.range(2).cache(str(tmp_path / "none/x")).make_one_shot_iterator().get_next()
     with (
         tf.Session() as session,
@@ -290,7 +290,7 @@ def test_transformations_of_contrib() -> None:
         (lambda: Dataset.range(3).apply(lambda d: 1), TypeError),
     ],
 )
-def test_mistakes_are_found_on_the_users_line(make, error) -> None:
+def test_errors_at_construction_name_the_users_line(make, error) -> None:
     with tf.Graph().as_default(), pytest.raises(error):
         make()
 
@@ -307,12 +307,12 @@ def test_mistakes_are_found_on_the_users_line(make, error) -> None:
         lambda: Dataset.range(0, 3, 0),
     ],
 )
-def test_mistakes_in_values_are_errors_of_the_stage(make) -> None:
+def test_errors_at_run_time_name_the_stage(make) -> None:
     with pytest.raises(tf.errors.InvalidArgumentError, match="Dataset"):
         elements(make)
 
 
-def test_batches_of_texts_hold_the_texts() -> None:
+def test_batches_of_strings() -> None:
     texts = [np.array(b"a", object), np.array(b"b\0", object)]
     assert [type(item) for item in columns.stacked(texts)] == [bytes, bytes]
     assert columns.stacked(texts).tolist() == [b"a", b"b\0"]

@@ -1,4 +1,4 @@
-"""Functions of many elements at once: exactly what they are one by one, and only where they are."""
+"""Vectorized functions: results equal those of single elements; others are not vectorized."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FUNCTIONS = {
 @pytest.mark.parametrize("name", FUNCTIONS)
 @settings(max_examples=5, deadline=None)
 @given(count=st.integers(1, 40), size=st.integers(1, 17), seed=st.integers(0, 9))
-def test_rows_are_exactly_the_elements(name: str, count: int, size: int, seed: int) -> None:
+def test_rows_equal_the_elements(name: str, count: int, size: int, seed: int) -> None:
     assert_batches_hold_the_elements(FUNCTIONS[name], pairs(count, seed), size)
 
 
@@ -39,7 +39,7 @@ def _is_vectorised(function) -> bool:
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_functions_that_take_batches(name: str) -> None:
+def test_vectorized_functions(name: str) -> None:
     assert _is_vectorised(FUNCTIONS[name])
 
 
@@ -54,11 +54,11 @@ def test_functions_that_take_batches(name: str) -> None:
         lambda x, y: tf.one_hot(y, 5, axis=0),
     ],
 )
-def test_functions_that_do_not(function) -> None:
+def test_functions_that_are_not_vectorized(function) -> None:
     assert not _is_vectorised(function)
 
 
-def test_raw_bytes_of_different_lengths_are_told_apart() -> None:
+def test_raw_bytes_of_different_lengths() -> None:
     texts = [b"abcd", b"abcdefgh", b"efgh"]
 
     def make():

@@ -1,4 +1,4 @@
-"""Every test of this folder has one emulated GPU, which no other test has used."""
+"""Every test of this folder has a new emulated GPU."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import pytest
 
 from thalweg.device.cuda import device as devices
-from thalweg.device.cuda.discovery import found_driver
+from thalweg.device.cuda.discovery import find_driver
 
 
 def _forget() -> None:
-    found_driver.cache_clear()
-    devices.forget_devices()
+    find_driver.cache_clear()
+    devices.reset_devices()
 
 
 @pytest.fixture(autouse=True)

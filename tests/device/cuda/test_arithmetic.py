@@ -1,4 +1,4 @@
-"""How exact GPUs are: sums in one order, and products of shortened float32 numbers."""
+"""The exactness of GPUs: deterministic sums, and products of float32 rounded to TF32."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def plan_of(fetch: tf.Tensor, feeds: dict[Any, Any]) -> Any:
         return session.plan(fetch, feeds).kernels
 
 
-def test_sums_in_one_order() -> None:
+def test_deterministic_sums() -> None:
     x = tf.placeholder(tf.float32, [100, 8])
     rows = tf.placeholder(tf.int32, [100])
     summed = tf.unsorted_segment_sum(x, rows, 5)
@@ -40,7 +40,7 @@ def test_sums_in_one_order() -> None:
         np.testing.assert_array_equal(session.run(summed, feeds), expected)
 
 
-def test_a_cache_tells_the_two_apart() -> None:
+def test_caches_distinguish_deterministic_programs() -> None:
     with tf.Session() as session:
         before = [device.key for device in session._engine.devices]
     tf.config.experimental.enable_op_determinism()
@@ -51,7 +51,7 @@ def test_a_cache_tells_the_two_apart() -> None:
     assert any("deterministic" in key for key in targets)
 
 
-def test_products_of_shortened_numbers() -> None:
+def test_products_in_tf32() -> None:
     config = tf.config.experimental
     a, b = (tf.placeholder(tf.float32, [256, 256]) for _ in range(2))
     product, rng = tf.matmul(a, b), np.random.default_rng(1)

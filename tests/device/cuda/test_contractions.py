@@ -1,4 +1,4 @@
-"""Products and convolutions in sessions on a GPU: by tensor cores, next to the CPU's."""
+"""Products and convolutions in sessions on a GPU, by tensor cores, compared with the CPU's."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def graph() -> Any:
 
 
 def both(make: Any, feeds: list[np.ndarray]) -> list[np.ndarray]:
-    """What a graph gives on the CPU and on the GPU."""
+    """The values of a graph on the CPU and on the GPU."""
     found = []
     for device in ("/cpu:0", "/gpu:0"):
         with tf.Graph().as_default(), tf.device(device), tf.Session() as session:
@@ -59,7 +59,7 @@ def test_a_dense_layer(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("transposed", ["", "b"])
-def test_a_convolution_of_shortened_numbers(
+def test_a_convolution_in_tf32(
     transposed: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Operands are transposed in shared memory, or before into scratch memory of the step."""
@@ -110,7 +110,7 @@ def test_batches_of_other_sizes_use_the_same_kernels() -> None:
             np.testing.assert_allclose(session.run(y, {x: given}), expected, rtol=0.1, atol=0.3)
 
 
-def test_tensor_maps_survive_the_disk() -> None:
+def test_tensor_maps_in_the_disk_cache() -> None:
     varying = narrow_product(dynamic(70, 5), 64, 64, BFLOAT16)
     for kernel in (*WINDOWS, varying):
         made = emit_contraction(kernel, emulated(), aligned=True, schedule=COPIED)
@@ -123,7 +123,7 @@ def test_tensor_maps_survive_the_disk() -> None:
 @pytest.mark.parametrize("dtype", [tf.float32, tf.float64, tf.bfloat16])
 @pytest.mark.parametrize("m", [17, 32, 128])
 @pytest.mark.parametrize("given", [(True, False), (False, True), (False, False)])
-def test_factors_that_are_the_same_along_an_axis(dtype: Any, m: int, given: Any) -> None:
+def test_factors_that_are_constant_along_an_axis(dtype: Any, m: int, given: Any) -> None:
     k, n = (64, 64) if m == 128 else (40, 48)
     shape = [size if is_given else 1 for size, is_given in zip((m, k), given, strict=True)]
     with tf.device("/gpu:0"), tf.Session() as session:

@@ -1,4 +1,4 @@
-"""Loops and conditionals as CUDA graphs: what they give, what stays there, what stops them."""
+"""Loops and conditionals as CUDA graphs: values, device memory, faults and cancellation."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[ControlCall]:
 
 
 def on_both(fetches: Any, feeds: Any = None, steps: int = 2) -> list[Any]:
-    """What steps give on the CPU and on the GPU."""
+    """The values of steps on the CPU and on the GPU."""
     result: list[Any] = []
     for count in (0, 1):
         with tf.Session(config=tf.ConfigProto(device_count={"GPU": count})) as session:
@@ -100,7 +100,7 @@ def test_gradients_go_back_through_lists_and_traces(calls: list[ControlCall]) ->
     agree([last, outputs, *tf.gradients(loss, [w, x])], calls, {x: value})
 
 
-def test_traces_of_many_iterations_are_given_more_room(calls: list[ControlCall]) -> None:
+def test_capacity_of_traces_grows_with_iterations(calls: list[ControlCall]) -> None:
     x = tf.placeholder(tf.float32, [300])
     count = tf.placeholder(tf.int32, [])
     _, y = tf.while_loop(lambda i, _: i < count, lambda i, a: (i + 1, tf.sin(a) * a), [0, x])
@@ -142,7 +142,7 @@ def test_values_of_a_loop_stay_on_the_device(monkeypatch: pytest.MonkeyPatch) ->
         assert not sizes
 
 
-def test_a_fault_in_a_loop_leaves_variables_as_they_were() -> None:
+def test_a_fault_in_a_loop_restores_variables() -> None:
     v = tf.Variable(tf.zeros([300]))
     table = tf.Variable(tf.ones([4, 300]))
     limit = tf.placeholder(tf.int32, [])
@@ -161,7 +161,7 @@ def test_a_fault_in_a_loop_leaves_variables_as_they_were() -> None:
         assert session.run(v)[0] in (6.0, 10.0)  # the reference kernels ran up to the fault
 
 
-def test_an_endless_loop_is_stopped_by_a_signal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signal_cancels_an_endless_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     x = tf.placeholder(tf.float32, [300])
     y = tf.while_loop(lambda a: tf.reduce_sum(a) > -1.0, lambda a: tf.abs(tf.sin(a)), [x])
     launches = [0]
@@ -181,12 +181,12 @@ def test_an_endless_loop_is_stopped_by_a_signal(monkeypatch: pytest.MonkeyPatch)
         assert session.run(x * 2, {x: ones})[0] == 2
 
 
-def test_a_driver_without_conditional_graphs_leaves_loops_to_the_executor(
+def test_the_executor_runs_loops_without_conditional_graphs(
     monkeypatch: pytest.MonkeyPatch, calls: list[ControlCall]
 ) -> None:
     monkeypatch.setattr(EmulatedContext, "has_conditionals", False)
     monkeypatch.delattr(EmulatedGraph, "add_conditional")
-    devices.forget_devices()
+    devices.reset_devices()
     x = tf.placeholder(tf.float32, [5, 20, 30])
     w = tf.Variable(np.full((30, 30), 0.02, np.float32))
     last, outputs = recurrent(5, x, w)

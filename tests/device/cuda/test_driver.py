@@ -1,4 +1,4 @@
-"""The emulated driver: memory, copies, graphs in the order of their edges, errors that stay."""
+"""The emulated driver: memory, copies, the order of graphs, sticky errors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from thalweg import errors
 from thalweg.codegen.cuda.compile import ptxas
 from thalweg.device.cuda import presence, ptx
-from thalweg.device.cuda.discovery import found_driver
+from thalweg.device.cuda.discovery import find_driver
 from thalweg.device.cuda.driver import Condition, KernelNode
 from thalweg.device.cuda.emulated import EmulatedContext, EmulatedDriver
 
@@ -22,7 +22,7 @@ def context() -> EmulatedContext:
     return EmulatedDriver(1 << 20).open(0, "GPU:0")
 
 
-def test_copies_go_there_and_back(context: EmulatedContext) -> None:
+def test_copies_round_trip(context: EmulatedContext) -> None:
     value, actual = np.arange(100.0), np.zeros(100)
     one, other, stream = context.allocate(800), context.allocate(800), context.stream()
     context.upload(one, value.ctypes.data, 800, stream)
@@ -33,7 +33,7 @@ def test_copies_go_there_and_back(context: EmulatedContext) -> None:
     assert one % 256 == other % 256 == 0
 
 
-def test_memory_ends_and_comes_back(context: EmulatedContext) -> None:
+def test_memory_is_exhausted_and_freed(context: EmulatedContext) -> None:
     taken = context.allocate(900_000)
     with pytest.raises(errors.ResourceExhaustedError, match="GPU:0: out of memory"):
         context.allocate(900_000)
@@ -42,7 +42,7 @@ def test_memory_ends_and_comes_back(context: EmulatedContext) -> None:
     context.allocate(900_000)
 
 
-def test_a_graph_keeps_its_edges_and_nothing_else(context: EmulatedContext) -> None:
+def test_the_order_of_a_graph_follows_only_its_edges(context: EmulatedContext) -> None:
     ran: list[int] = []
     graph = context.graph()
     events = [context.event() for _ in range(5)]
@@ -56,10 +56,10 @@ def test_a_graph_keeps_its_edges_and_nothing_else(context: EmulatedContext) -> N
     graph.launch(context.stream())
     assert sorted(ran) == events
     assert ran.index(events[0]) < ran.index(events[3]) < ran.index(events[4])
-    assert ran != events  # what no edge orders runs in another order
+    assert ran != events  # nodes without edges run in another order
 
 
-def test_parameters_of_a_kernel_change_by_an_update_alone(
+def test_parameters_of_a_kernel_change_only_by_an_update(
     context: EmulatedContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[int] = []
@@ -93,7 +93,7 @@ def test_conditional_graphs_run_while_a_byte_is_set(context: EmulatedContext) ->
         if names[event] == "iteration":
             truth.value = truths.pop(0)
         if len(ran) > 20:
-            stops.value = 1  # of a loop that would not end
+            stops.value = 1  # ends an endless loop
 
     context.record = record  # type: ignore[method-assign]
     wanted = ("before", "iteration", "inner", "last", "after", "endless")
@@ -142,27 +142,27 @@ def test_kernels_of_the_driver_assemble() -> None:
         assert done.returncode == 0, done.stderr
 
 
-def test_a_sticky_error_stays(context: EmulatedContext) -> None:
+def test_a_sticky_error_fails_all_later_calls(context: EmulatedContext) -> None:
     held = context.allocate(256)
-    context.break_down(700)
+    context.fail_with(700)
     for _ in range(2):
         with pytest.raises(errors.InternalError, match=r"CUDA_ERROR_ILLEGAL_ADDRESS.*is closed"):
             context.allocate(256)
     assert context.lost is not None
-    context.free(held)  # finalizers run on
+    context.free(held)  # finalizers still work
 
 
-def test_an_error_that_does_not_stay_leaves_the_context_open(context: EmulatedContext) -> None:
+def test_other_errors_leave_the_context_open(context: EmulatedContext) -> None:
     assert "CUDA error 1," in str(context.failure(1, "cuMemAlloc", "invalid"))
     assert context.lost is None
 
 
-def test_a_machine_without_a_driver_has_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_gpu_without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     presence.library.cache_clear()
     monkeypatch.setattr(presence, "LIBRARY", "libcuda-that-is-not-there.so.1")
     monkeypatch.delenv("THALWEG_CUDA")
-    found_driver.cache_clear()
-    assert found_driver() == (None, False)
+    find_driver.cache_clear()
+    assert find_driver() == (None, False)
     presence.library.cache_clear()
 
 
@@ -172,5 +172,5 @@ def test_a_machine_without_a_driver_has_no_gpu(monkeypatch: pytest.MonkeyPatch) 
 )
 def test_a_hidden_gpu_is_not_found(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     monkeypatch.setenv(name, value)
-    found_driver.cache_clear()
-    assert found_driver()[0] is None
+    find_driver.cache_clear()
+    assert find_driver()[0] is None

@@ -1,4 +1,4 @@
-"""Graphs of the real driver, whose library only notes what it is asked to do."""
+"""Graphs of the real driver, with a mock of its library that records calls."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from thalweg.device.cuda.libcuda import LibcudaContext
 
 
 class Function:
-    """A function of the library: every handle that it gives is another number."""
+    """A mock function: every handle that it returns is a new number."""
 
     argtypes: Any = None
 
@@ -60,7 +60,7 @@ def parameters(address: int, count: int) -> list[int]:
     return [ctypes.c_int64.from_address(found[n] or 0).value for n in range(count)]
 
 
-def test_a_kernel_alone_is_launched_by_itself_on_any_stream(library: Library) -> None:
+def test_a_single_kernel_is_launched_without_a_graph(library: Library) -> None:
     graph = LibcudaContext(ctypes.c_int(0), "GPU:0").graph()
     words = (ctypes.c_int64 * 2)(11, 12)
     node = graph.add_kernel(kernel(words), ())
@@ -93,7 +93,7 @@ def test_several_kernels_are_one_launch(library: Library) -> None:
     assert not library.named("cuLaunchKernel")
 
 
-def test_a_context_is_entered_once_by_each_thread(library: Library) -> None:
+def test_a_thread_enters_a_context_once(library: Library) -> None:
     context = LibcudaContext(ctypes.c_int(0), "GPU:0")
     for _ in range(3):
         context.wait(9)
@@ -102,9 +102,7 @@ def test_a_context_is_entered_once_by_each_thread(library: Library) -> None:
 
 
 @pytest.mark.parametrize("dtype, number", [("float32", 7), (ROUNDED_FLOAT32, 11)])
-def test_the_copy_engine_rounds_where_a_map_says_so(
-    library: Library, dtype: str, number: int
-) -> None:
+def test_tensor_maps_of_tf32_round(library: Library, dtype: str, number: int) -> None:
     tensor_map = TensorMap(1 << 20, dtype, 4, (64, 64), (256,), (32, 64), (1, 1))
     LibcudaContext(ctypes.c_int(0), "GPU:0").encode(tensor_map, 1 << 12)
     ((_, kind, *_),) = library.named("cuTensorMapEncodeTiled")

@@ -1,4 +1,4 @@
-"""The pool of a GPU gives out what nobody has, and buffers are arrays behind copies."""
+"""The memory pool of a GPU, its buffers, and pinned memory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def memory() -> Memory:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_no_two_blocks_overlap_and_all_comes_back(memory: Memory, seed: int) -> None:
+def test_blocks_do_not_overlap_and_are_merged_again(memory: Memory, seed: int) -> None:
     random, pool = Random(seed), memory.pool
     held: list[Block] = []
     for _ in range(400):
@@ -49,7 +49,7 @@ def test_no_two_blocks_overlap_and_all_comes_back(memory: Memory, seed: int) -> 
     assert memory.context.memory()[0] == LIMIT
 
 
-def test_a_full_pool_gives_up_what_is_only_kept(memory: Memory) -> None:
+def test_a_full_pool_frees_cached_memory(memory: Memory) -> None:
     pool = memory.pool
     kept = [pool.allocate(40 << 20)]
     with pytest.raises(errors.ResourceExhaustedError, match=r"no 31\.5 MB left: 41\.9 MB of"):
@@ -58,7 +58,7 @@ def test_a_full_pool_gives_up_what_is_only_kept(memory: Memory) -> None:
     assert pool.allocate(30 << 20).size == 30 << 20
 
 
-def test_a_limit_below_the_memory_holds() -> None:
+def test_a_limit_below_the_total_memory() -> None:
     context = EmulatedContext("GPU:0", LIMIT)
     pool = Pool(context, 1 << 20, reserve=1 << 20)
     assert context.memory()[0] == LIMIT - (1 << 20)
@@ -69,7 +69,9 @@ def test_a_limit_below_the_memory_holds() -> None:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.bool_, np.int8, ml_dtypes.bfloat16])
 @pytest.mark.parametrize("shape", [(), (3,), (2, 0), (2, 3)])
-def test_a_buffer_keeps_what_it_is_given(memory: Memory, dtype: Any, shape: Any) -> None:
+def test_a_buffer_returns_the_elements_written_to_it(
+    memory: Memory, dtype: Any, shape: Any
+) -> None:
     value = np.ones(shape, dtype)
     buffer = memory.buffer(shape, dtype, "GPU:0")
     buffer.fill(value)
@@ -83,7 +85,7 @@ def test_a_buffer_keeps_what_it_is_given(memory: Memory, dtype: Any, shape: Any)
     assert buffer.adopt(value) is value
 
 
-def test_a_buffer_that_nobody_has_is_free(memory: Memory) -> None:
+def test_an_unreferenced_buffer_is_freed(memory: Memory) -> None:
     buffer = memory.buffer((1000,), np.float32, "GPU:0")
     address = buffer.address
     del buffer
@@ -92,7 +94,7 @@ def test_a_buffer_that_nobody_has_is_free(memory: Memory) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 4 << 20, (9 << 20) + 3])
-def test_a_large_array_comes_and_goes_in_stages(memory: Memory, size: int) -> None:
+def test_a_large_array_is_staged(memory: Memory, size: int) -> None:
     value = np.arange(size, dtype=np.uint8)
     buffer = memory.buffer(value.shape, np.uint8, "GPU:0")
     staging, actual = Staging(memory.context), np.zeros_like(value)
@@ -102,22 +104,22 @@ def test_a_large_array_comes_and_goes_in_stages(memory: Memory, size: int) -> No
     np.testing.assert_array_equal(actual, value)
 
 
-def test_results_of_a_size_that_comes_again_are_in_pinned_memory(
+def test_results_of_a_repeated_size_are_in_pinned_memory(
     memory: Memory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pinned, "MAX_PINNED", 9 << 20)
     arrays = PinnedArrays(memory.context)
-    shape = (1250, 1024)  # two and a half megabytes of bfloat16 take three
+    shape = (1250, 1024)  # 2.5 MB of bfloat16 use 3 MB
     assert not is_pinned(arrays.empty((10,), np.float32))
     kept = [arrays.empty(shape, ml_dtypes.bfloat16) for _ in range(5)]
     assert [is_pinned(array) for array in kept] == [False, True, True, True, False]
     assert all(a.shape == shape and a.dtype == ml_dtypes.bfloat16 for a in kept)
     for number, array in enumerate(kept):
-        array[:] = number  # each has memory of its own
+        array[:] = number  # they do not share memory
     assert [float(array[-1, -1]) for array in kept] == [0, 1, 2, 3, 4]
     view, address = kept[1][5:], kept[1].ctypes.data
     del kept[1], array
-    assert not is_pinned(arrays.empty(shape, ml_dtypes.bfloat16))  # a view of it is left
+    assert not is_pinned(arrays.empty(shape, ml_dtypes.bfloat16))  # a view of it still exists
     del view
     assert arrays.empty(shape, ml_dtypes.bfloat16).ctypes.data == address
     del kept
@@ -125,14 +127,14 @@ def test_results_of_a_size_that_comes_again_are_in_pinned_memory(
     assert [is_pinned(array) for array in other] == [False, True, True]
 
 
-def test_large_results_are_the_callers(memory: Memory) -> None:
+def test_the_caller_owns_large_results(memory: Memory) -> None:
     buffer = memory.buffer((2 << 20,), np.uint8, "GPU:0")
     found = []
     for number in range(4):
         buffer.fill(np.full(2 << 20, number, np.uint8))
         found.append(buffer.snapshot())
     assert [int(array[-1]) for array in found] == [0, 1, 2, 3]
-    buffer.fill(found[3])  # straight from pinned memory
+    buffer.fill(found[3])  # directly from pinned memory
     assert buffer.snapshot()[0] == 3
 
 
@@ -151,7 +153,7 @@ del gone
 """
 
 
-def test_pinned_memory_that_is_left_ends_with_the_process() -> None:
-    """By then the driver may be gone, and so may be what calls it."""
+def test_pinned_memory_at_the_end_of_the_process() -> None:
+    """It is not freed then: the driver and its caller may have shut down."""
     ran = subprocess.run([sys.executable, "-c", _ENDS], capture_output=True, text=True, check=True)
     assert (ran.stdout, ran.stderr) == ("unpinned True\n", "")

@@ -1,4 +1,4 @@
-"""What a GPU computes at best is known for each kernel, by what multiplies in it."""
+"""The peak arithmetic rate of each kernel."""
 
 from __future__ import annotations
 

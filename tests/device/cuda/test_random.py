@@ -1,5 +1,5 @@
-"""Random graphs, trainings and programs on a GPU, and on a GPU and CPUs at once, against NumPy's
-kernels and against one CPU."""
+"""Random graphs, trainings and programs on a GPU, and on a GPU and CPUs together, compared with the
+NumPy kernels and with one CPU."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_ops_and_gradients_agree_with_the_numpy_kernels(
         assert_agree(value, generator.values[tensor], [values[tensor] for values in nearby])
     expected = interpret(generator.graph.nodes, generator.feeds)
     if not all(np.isfinite(widened(value)).all() for value in expected.values()):
-        return  # infinity times the zeros of padding: it matters which zeros are really there
+        return  # infinity times zeros of padding: the result depends on which zeros are stored
     for value, tensor in zip(along, slopes, strict=True):
         assert_agree(value, expected[tensor], [values[tensor] for values in nearby])
 
@@ -64,7 +64,7 @@ def test_ops_and_gradients_agree_with_the_numpy_kernels(
 @pytest.mark.parametrize("names", PLACES, ids=["gpu", "gpu and cpus"])
 @examples(5, soak=500)
 @given(SEEDS, st.integers(1, 12))
-def test_training_goes_the_same_way(names: list[str], seed: int, size: int) -> None:
+def test_training_agrees(names: list[str], seed: int, size: int) -> None:
     training = Training(seed, size, scattered(seed, names))
     training.assert_agrees(training.trajectory(BOTH))
 
@@ -72,7 +72,7 @@ def test_training_goes_the_same_way(names: list[str], seed: int, size: int) -> N
 @pytest.mark.parametrize("names", PLACES, ids=["gpu", "gpu and cpus"])
 @examples(5, soak=1_000)
 @given(SEEDS)
-def test_programs_with_control_flow_give_what_one_cpu_gives(names: list[str], seed: int) -> None:
+def test_programs_with_control_flow_agree_with_one_cpu(names: list[str], seed: int) -> None:
     with tf.Graph().as_default():
         with tf.device(scattered(seed, names)):
             program = Program(seed)

@@ -1,4 +1,4 @@
-"""Sessions with a GPU: where things run, what stays there, what comes back, and what goes wrong."""
+"""Sessions with a GPU: placement, device memory, transfers, and errors."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_the_gpu_is_a_device_of_the_session() -> None:
     assert tf.Session(config=none).list_devices() == [CPU]
 
 
-def test_numbers_go_to_the_gpu_and_strings_to_the_cpu() -> None:
+def test_numeric_ops_are_on_the_gpu_and_strings_on_the_cpu() -> None:
     x = tf.placeholder(tf.float32, [3])
     y = tf.Variable([1.0, 2.0, 3.0]) * x
     text = tf.as_string(y)
@@ -73,7 +73,7 @@ def test_placement_is_logged(capfd: pytest.CaptureFixture[str]) -> None:
     assert f"add: (Add): {GPU}" in capfd.readouterr().err.replace("AddV2", "Add")
 
 
-def test_a_host_op_that_asks_for_the_gpu_is_an_error_unless_placement_is_soft() -> None:
+def test_a_host_op_requested_on_the_gpu_is_an_error_without_soft_placement() -> None:
     with tf.device("/gpu:0"):
         text = tf.as_string(tf.placeholder_with_default(1, []))
     with pytest.raises(tf.errors.InvalidArgumentError, match="AsString has no kernel for '/dev"):
@@ -82,7 +82,7 @@ def test_a_host_op_that_asks_for_the_gpu_is_an_error_unless_placement_is_soft() 
     assert tf.Session(config=soft).run(text) == b"1"
 
 
-def test_a_gpu_that_is_not_there_is_an_error() -> None:
+def test_requesting_a_missing_gpu_is_an_error() -> None:
     with tf.device("/gpu:3"):
         y = tf.placeholder_with_default(1.0, []) * 2
     with pytest.raises(tf.errors.InvalidArgumentError, match="no device matches"):
@@ -111,7 +111,7 @@ def trained(config: Any) -> list[Any]:
         return [*found, *session.run([w, b])]
 
 
-def test_training_on_the_gpu_goes_as_on_the_cpu() -> None:
+def test_training_on_the_gpu_agrees_with_the_cpu() -> None:
     found = trained(None)
     with tf.Graph().as_default():
         wanted = trained(tf.ConfigProto(device_count={"GPU": 0}))
@@ -119,7 +119,7 @@ def test_training_on_the_gpu_goes_as_on_the_cpu() -> None:
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
-def test_what_the_next_region_reads_stays_on_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_between_regions_stay_on_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     x = tf.placeholder(tf.float32, [40, 40])
     queue = tf.FIFOQueue(1, [tf.float32], [[]])
     made = tf.tanh(x)
@@ -142,7 +142,7 @@ def test_what_the_next_region_reads_stays_on_the_gpu(monkeypatch: pytest.MonkeyP
     assert max(downloaded, default=0) < 1600 * 4
 
 
-def test_large_feeds_and_fetches_pass_whole() -> None:
+def test_large_feeds_and_fetches() -> None:
     x = tf.placeholder(tf.float32, [None])
     y = x + 1
     value = np.arange(3_000_000, dtype=np.float32)
@@ -167,7 +167,7 @@ def test_variables_are_buffers_of_the_gpu() -> None:
     assert before.max() == 0  # a value once read never changes
 
 
-def test_random_numbers_are_those_of_the_cpu() -> None:
+def test_random_numbers_equal_those_of_the_cpu() -> None:
     drawn = tf.random_normal([100], seed=3), tf.random_uniform([7], seed=5)
     with tf.Session() as session:
         found = [session.run(drawn) for _ in range(3)]
@@ -179,7 +179,7 @@ def test_random_numbers_are_those_of_the_cpu() -> None:
     assert not np.array_equal(found[0][0], found[1][0])
 
 
-def test_checkpoints_go_between_devices(tmp_path: Path) -> None:
+def test_checkpoints_are_restored_on_other_devices(tmp_path: Path) -> None:
     v = tf.Variable(np.arange(600.0), name="v")
     w = tf.Variable(3, name="w")
     saver = tf.train.Saver()
@@ -194,7 +194,7 @@ def test_checkpoints_go_between_devices(tmp_path: Path) -> None:
             assert session.run(w) == 3
 
 
-def test_partial_runs_and_loops_use_values_of_the_gpu() -> None:
+def test_partial_runs_and_loops_use_values_on_the_gpu() -> None:
     x, y = tf.placeholder(tf.float32, [500]), tf.placeholder(tf.float32, [500])
     first = tf.sin(x)
     second = first * y
@@ -212,7 +212,7 @@ def test_partial_runs_and_loops_use_values_of_the_gpu() -> None:
         ] == np.sin(np.float32(1))
 
 
-def test_gradients_of_loops_keep_large_values_of_the_gpu() -> None:
+def test_gradients_of_loops_keep_large_values_on_the_gpu() -> None:
     x = tf.placeholder(tf.float32, [3, 20, 30])
     w = tf.Variable(np.full((30, 30), 0.02, np.float32))
     rows = tf.TensorArray(tf.float32, 3).unstack(x)
@@ -232,7 +232,7 @@ def test_gradients_of_loops_keep_large_values_of_the_gpu() -> None:
         np.testing.assert_allclose(other, one, rtol=1e-4, atol=1e-5)
 
 
-def test_programs_of_an_earlier_process_are_found() -> None:
+def test_programs_of_an_earlier_process_are_restored() -> None:
     actual: list[Any] = []
     for _ in range(2):
         with tf.Graph().as_default():
@@ -280,7 +280,7 @@ def test_a_layer_norm_is_one_kernel() -> None:
     np.testing.assert_allclose(means, means_wanted, rtol=1e-4, atol=1e-6)
 
 
-def test_tuning_measures_contractions_and_keeps_the_best() -> None:
+def test_tuning_measures_contractions_and_stores_the_best() -> None:
     x = tf.placeholder(tf.bfloat16, [24, 136])
     y = tf.matmul(x, x, transpose_b=True)
     given = {x: np.ones((24, 136))}
@@ -295,7 +295,7 @@ def test_tuning_measures_contractions_and_keeps_the_best() -> None:
 # Errors
 
 
-def test_a_fault_leaves_variables_as_they_were() -> None:
+def test_a_fault_does_not_change_variables() -> None:
     v = tf.Variable(np.zeros((4, 3), np.float32))
     count = tf.Variable(0)
     where = tf.placeholder(tf.int32, [2])
@@ -322,7 +322,7 @@ def test_out_of_memory_names_the_largest_tensors() -> None:
         assert session.run(y, {x: np.ones((8, 64))}).shape == (8, 8)
 
 
-def test_memory_that_programs_keep_is_given_up_for_others() -> None:
+def test_cached_memory_of_programs_is_freed_for_others() -> None:
     fraction = tf.GPUOptions(per_process_gpu_memory_fraction=0.003, allow_growth=True)
     x = tf.placeholder(tf.float32, [None])
     y = tf.reduce_sum(tf.cumsum(x) * 2)
@@ -332,21 +332,21 @@ def test_memory_that_programs_keep_is_given_up_for_others() -> None:
             assert session.run(y, {x: value}) > 0
 
 
-def test_a_sticky_error_closes_the_device_and_not_the_process() -> None:
+def test_a_sticky_error_closes_only_the_device() -> None:
     v = tf.Variable(tf.ones([300]))
     with tf.Session() as session:
         session.run(v.initializer)
-        context_of(session).break_down(700)
+        context_of(session).fail_with(700)
         for _ in range(2):
             with pytest.raises(tf.errors.InternalError, match=r"ILLEGAL_ADDRESS.*is closed"):
                 session.run(v + 1)
-    with tf.Session() as session:  # without it
+    with tf.Session() as session:  # without the device
         assert session.list_devices() == [CPU]
         session.run(v.initializer)
         assert session.run(v + 1)[0] == 2
 
 
-def test_steps_of_several_threads_run_at_once() -> None:
+def test_steps_of_several_threads_run_concurrently() -> None:
     x = tf.placeholder(tf.float32, [200, 10])
     v, count = tf.Variable(tf.zeros([10])), tf.Variable(0, use_resource=True)
     train = tf.group(
@@ -390,7 +390,7 @@ def long_step() -> tuple[Any, Any, Any]:
     return x, v, tf.assign_add(v, y)
 
 
-def test_a_long_step_stops_between_two_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_step_is_cancelled_between_two_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     cut_into_graphs(monkeypatch)
     x, v, update = long_step()
     feeds = {x: np.ones(64)}
@@ -424,7 +424,7 @@ def test_a_long_step_stops_between_two_graphs(monkeypatch: pytest.MonkeyPatch) -
         np.testing.assert_allclose(session.run(v), 2 * before, rtol=1e-6)
 
 
-def test_a_child_of_a_fork_is_told_to_open_the_gpu_itself() -> None:
+def test_using_the_gpu_of_a_parent_process_is_an_error() -> None:
     session = tf.Session()
     x = tf.placeholder(tf.float32, [2])
     session.run(x + 1, {x: [1, 2]})
@@ -442,7 +442,7 @@ def test_a_child_of_a_fork_is_told_to_open_the_gpu_itself() -> None:
     assert b"start processes that use GPUs with the 'spawn' method" in os.read(reader, 10_000)
 
 
-def test_regions_without_a_gpu_are_the_same_as_before() -> None:
+def test_regions_without_a_gpu_are_unchanged() -> None:
     assert units(tf.tanh(tf.placeholder(tf.float32, [3]))) == [["Tanh"]]
 
 
@@ -466,7 +466,7 @@ def test_a_pipeline_prefetches_to_the_gpu(monkeypatch: pytest.MonkeyPatch) -> No
         actual = [session.run([total, label]) for _ in range(2)]
         np.testing.assert_allclose(actual[1][0], images[2:4].sum(1))
         np.testing.assert_array_equal(actual[1][1], [2, 3])
-        assert max(staged, default=0) < 16_000  # the images were there already
+        assert max(staged, default=0) < 16_000  # the images are already on the GPU
         assert float(session.run(shown)) == images[4:].sum()
         with pytest.raises(tf.errors.OutOfRangeError):
             session.run(total)
@@ -474,7 +474,7 @@ def test_a_pipeline_prefetches_to_the_gpu(monkeypatch: pytest.MonkeyPatch) -> No
         np.testing.assert_array_equal(session.run(image), images[:2])
 
 
-def test_products_by_the_copy_engine_follow_their_addresses_and_sizes(
+def test_tensor_maps_are_updated_for_new_addresses_and_sizes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def by_groups(problem: Any, target: Any) -> Any:
@@ -499,7 +499,7 @@ def test_products_by_the_copy_engine_follow_their_addresses_and_sizes(
     assert any(used)
 
 
-def test_memory_of_a_step_that_ran_once_is_free_again() -> None:
+def test_memory_of_the_first_run_of_a_step_is_freed() -> None:
     size = 1 << 20
     given = tf.placeholder(tf.float32, [size])
     weights = tf.Variable(tf.cast(given, tf.float16))
@@ -507,12 +507,12 @@ def test_memory_of_a_step_that_ran_once_is_free_again() -> None:
     with tf.Session() as session:
         pool = gpu_of(session).shared.memory.pool
         session.run(weights.initializer, {given: np.ones(size, np.float32)})
-        assert pool.used < 3 * size  # the variable alone, not what was fed
+        assert pool.used < 3 * size  # the variable, without the feeds
         small = session.make_callable(tf.reduce_sum(tf.constant(np.ones(40, np.float32))))
         small()
         kept = pool.used
         small()
-        assert pool.used == kept  # a small step has its memory from the first call on
+        assert pool.used == kept  # a small step keeps its memory after the first call
         for _ in range(2):
             session.run(doubled.op)
         np.testing.assert_array_equal(session.run(weights), np.full(size, 4, np.float16))

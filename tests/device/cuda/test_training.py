@@ -1,4 +1,4 @@
-"""Training on a GPU with no change but the device: losses next to the CPU's."""
+"""Training on a GPU: losses compared with the CPU's."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ON = 1  # of a switch of `rewrite_options`
 def losses(
     make: Callable[[], Any], device: str, mixed: bool = False, steps: int = 3
 ) -> list[float]:
-    """The losses of a few steps; `make` gives the loss, a training op and a batch maker."""
+    """The losses of a few steps; `make` returns the loss, a training op and a batch generator."""
     config = tf.ConfigProto()
     if mixed:
         config.graph_options.rewrite_options.auto_mixed_precision = _ON
@@ -33,7 +33,7 @@ def losses(
         session.run(tf.global_variables_initializer())
         result = [float(session.run([loss, train], feeds())[0]) for _ in range(steps)]
         dtypes = {v.dtype.base_dtype for v in tf.trainable_variables()}
-        assert not mixed or dtypes == {tf.float32}  # the weights that are updated are wide
+        assert not mixed or dtypes == {tf.float32}  # the master weights are float32
         return result
 
 

@@ -42,7 +42,7 @@ def test_pad_with_a_value() -> None:
     )
 
 
-def test_pad_by_what_the_step_says() -> None:
+def test_pad_by_fed_sizes() -> None:
     border = np.array([[1, 0], [1, 2]], np.int64)
     for mode in ("CONSTANT", "SYMMETRIC"):
         check(

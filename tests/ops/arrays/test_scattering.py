@@ -43,7 +43,7 @@ def test_other_dtypes() -> None:
 
 
 @pytest.mark.parametrize("function", [row[0] for row in OPERATIONS.values()])
-def test_what_does_not_fit(function: Any) -> None:
+def test_invalid_shapes_and_indices(function: Any) -> None:
     with pytest.raises(ValueError, match=r"The outer 1 dimensions of indices\.shape="):
         function(X, [[0]], np.zeros((2, 2, 4)))
     with pytest.raises(ValueError, match=r"The inner 2 dimensions of tensor\.shape="):

@@ -31,7 +31,7 @@ def test_identity_n_mixes_dtypes() -> None:
 
 
 @pytest.mark.parametrize("stop", [tf.stop_gradient, tf.guarantee_const])
-def test_nothing_flows_back(stop: Any) -> None:
+def test_ops_without_a_gradient(stop: Any) -> None:
     x = tf.constant(X)
     assert tf.gradients(stop(x), x) == [None]
 
@@ -51,7 +51,7 @@ def test_constant() -> None:
         tf.constant([1, 2], shape=[2, 1], verify_shape=True)
 
 
-def test_a_constant_is_a_copy_of_nothing_that_can_change() -> None:
+def test_a_constant_is_an_immutable_copy() -> None:
     with tf.Session() as session:
         value = session.run(tf.constant(X))
         value[0, 0] = 100
@@ -101,7 +101,7 @@ def test_group_and_tuple_wait_for_all() -> None:
         assert session.run(counter) == 2
 
 
-def test_group_and_tuple_inside_a_branch_take_what_is_outside() -> None:
+def test_group_and_tuple_inside_a_branch_capture_outer_tensors() -> None:
     with tf.Graph().as_default(), tf.Session() as session:
         counter, x = tf.Variable(0), tf.constant(3.0)
 
@@ -121,7 +121,7 @@ def test_group_and_tuple_inside_a_branch_take_what_is_outside() -> None:
         assert session.run(counter) == 111
 
 
-def test_a_group_has_a_node_for_each_device() -> None:
+def test_a_group_has_a_node_per_device() -> None:
     with tf.Graph().as_default() as graph:
         with tf.device("/job:a"):
             a = tf.constant(0)
@@ -146,18 +146,18 @@ def test_no_op() -> None:
 
 
 @pytest.mark.parametrize("stop", [tf.stop_gradient, basic.PreventGradient()])
-def test_values_that_hold_gradients_back(stop: Any) -> None:
+def test_stopped_gradients(stop: Any) -> None:
     check(stop, X, expect=X, gradient=False)
 
 
-def test_a_guaranteed_constant_is_one_for_gradients_too() -> None:
+def test_a_guaranteed_constant_has_no_gradient() -> None:
     check(tf.guarantee_const, X, expect=X, gradient=False)
     with tf.Graph().as_default():
         x = tf.constant(X)
         assert tf.gradients(tf.guarantee_const(x), x) == [None]
 
 
-def test_a_constant_that_no_graph_can_be_written_with() -> None:
+def test_a_constant_too_large_for_a_graph_def() -> None:
     large = np.broadcast_to(np.float32(1), [1 << 29])  # takes no memory
     with tf.Graph().as_default(), pytest.raises(ValueError, match=rf"2GB.*'Const'.*{__file__}:\d+"):
         tf.constant(large)

@@ -19,7 +19,7 @@ def test_broadcast_to(shape: list[int]) -> None:
     check(lambda x: tf.broadcast_to(x, shape), X, expect=lambda x: np.broadcast_to(x, shape))
 
 
-def test_broadcast_to_what_the_step_says() -> None:
+def test_broadcast_to_a_fed_shape() -> None:
     shape = np.array([2, 4, 3], np.int64)
     check(tf.broadcast_to, X, shape, expect=np.broadcast_to(X, shape), gradient=[0])
 
@@ -36,7 +36,7 @@ def test_broadcast_shapes(one: list[int], two: list[int]) -> None:
         assert session.run(tf.broadcast_dynamic_shape(one, two)).tolist() == expected
 
 
-def test_dynamic_shape_known_in_part() -> None:
+def test_partly_known_dynamic_shape() -> None:
     x, y = tf.placeholder(tf.float32, [None, 1]), tf.placeholder(tf.float32, [5])
     full = tf.broadcast_dynamic_shape(tf.shape(x), tf.shape(y))
     assert tf.zeros(full).shape.as_list() == [None, 5]
@@ -54,8 +54,8 @@ SIZES = [(), (1,), (3,), (2, 1), (1, 3), (2, 3), (2, 1, 3), (1, 1, 1)]
 
 @pytest.mark.parametrize("mine", SIZES)
 @pytest.mark.parametrize("theirs", SIZES)
-def test_what_is_known_of_stretched_axes_is_right(mine, theirs):
-    """With any sizes hidden, the axes are those of the full shapes, or not known."""
+def test_known_stretched_axes_match_the_full_shapes(mine, theirs):
+    """With any sizes unknown, the axes are those of the full shapes, or None."""
     full = set(broadcast.summed_axes(mine, theirs))
     offset = max(len(theirs) - len(mine), 0)
     ones = {offset + i for i, size in enumerate(mine) if size == 1}
@@ -66,7 +66,7 @@ def test_what_is_known_of_stretched_axes_is_right(mine, theirs):
             assert full <= set(axes) <= full | ones
 
 
-def test_gradients_of_batches_need_no_shapes_in_the_step():
+def test_gradients_of_batches_compute_no_shapes_at_run_time():
     with tf.Graph().as_default() as graph:
         x = tf.placeholder(tf.float32, [None, 3])
         bias = tf.constant([1.0, 2.0, 3.0])

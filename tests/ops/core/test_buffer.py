@@ -1,4 +1,4 @@
-"""Buffers: leases last as long as somebody can look at the memory."""
+"""Buffers: a lease lasts as long as an array over the memory."""
 
 from __future__ import annotations
 

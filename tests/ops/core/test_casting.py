@@ -40,14 +40,14 @@ def test_named_casts(name, kind):
     check(getattr(tf, name), x, expect=x.astype(kind), gradient=False)
 
 
-def test_cast_keeps_what_is_right_already_and_maps_sparse_values():
+def test_cast_returns_matching_tensors_and_maps_sparse_values():
     x = tf.constant([1.0])
     assert tf.cast(x, tf.float32) is x
     sparse = tf.SparseTensor([[0]], [1.5], [2])
     assert tf.cast(sparse, tf.int32).dtype == tf.int32
 
 
-def test_text_does_not_cast():
+def test_strings_cannot_be_cast():
     with pytest.raises(tf.errors.UnimplementedError, match="Cast string to int32"):
         tf.cast(tf.constant("1"), tf.int32)
 
@@ -58,7 +58,7 @@ def value(tensor):
 
 
 @pytest.mark.parametrize("kind", [np.uint8, np.int16, np.int32, np.int64])
-def test_saturate_cast_stops_at_the_ends(kind):
+def test_saturate_cast_clips_to_the_range(kind):
     x = np.array([-1e30, -3.0, 5.0, 1e30], np.float32)
     limits = np.iinfo(kind)
     result = value(tf.saturate_cast(x, kind))
@@ -87,7 +87,7 @@ def test_bitcast_of_wide_elements(kind):
     check(lambda t: tf.bitcast(t, kind), parts, expect=x, gradient=False)
 
 
-def test_bitcast_needs_a_last_axis_that_fits():
+def test_bitcast_needs_a_matching_last_axis():
     with pytest.raises(ValueError, match="Cannot bitcast due to shape"):
         tf.bitcast(np.zeros((2, 3), np.int8), tf.int32)
     fed = tf.placeholder(tf.int8)

@@ -1,4 +1,4 @@
-"""Checks: what passes, what fails when the graph is built, what fails the step and how."""
+"""Checks that pass, that fail at graph construction, and that fail the step."""
 
 from typing import Any
 
@@ -100,13 +100,13 @@ IMPOSSIBLE: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", IMPOSSIBLE)
-def test_fails_at_once(name: str) -> None:
+def test_fails_at_construction(name: str) -> None:
     build, kind, message = IMPOSSIBLE[name]
     with tf.Graph().as_default(), pytest.raises(kind, match=message):
         build()
 
 
-def test_rank_may_be_a_tensor_of_the_step() -> None:
+def test_rank_may_be_a_fed_tensor() -> None:
     with tf.Graph().as_default(), tf.Session() as session:
         rank = tf.placeholder(tf.int32)
         node = tf.assert_rank([1], rank)
@@ -132,7 +132,7 @@ def test_order(values: Any, non_decreasing: bool, increasing: bool) -> None:
     check(tf.is_strictly_increasing, array, expect=np.array(increasing), gradient=False)
 
 
-def test_static_answers() -> None:
+def test_static_checks() -> None:
     with tf.Graph().as_default():
         assert tf.is_numeric_tensor(tf.constant(1))
         assert not tf.is_numeric_tensor(tf.constant("a"))

@@ -1,4 +1,4 @@
-"""Slices and sparse tensors where dense ones are wanted."""
+"""Conversions of IndexedSlices and sparse tensors to dense ones."""
 
 import warnings
 
@@ -14,7 +14,7 @@ def slices(values: tf.Tensor, shape: object = (3, 2)) -> tf.IndexedSlices:
     return tf.IndexedSlices(values, tf.constant([2, 0, 2]), dense_shape)
 
 
-def test_slices_become_dense() -> None:
+def test_slices_are_converted_to_dense_tensors() -> None:
     values = np.arange(6.0).reshape(3, 2)
     expected = np.zeros((3, 2))
     np.add.at(expected, [2, 0, 2], values)
@@ -22,7 +22,7 @@ def test_slices_become_dense() -> None:
     check(lambda v: tf.multiply(slices(v), v), values, expect=expected * values)
 
 
-def test_slices_warn_where_the_dense_tensor_may_be_large() -> None:
+def test_a_conversion_of_slices_that_may_be_large_warns() -> None:
     with tf.Graph().as_default():
         values = tf.ones([3, 2])
         with pytest.warns(UserWarning, match="of unknown shape"):
@@ -42,7 +42,7 @@ def test_slices_need_a_shape_and_the_right_dtype() -> None:
             tf.convert_to_tensor(slices(tf.ones([3, 2])), tf.int32)
 
 
-def test_composites_pass() -> None:
+def test_composites_are_returned_unchanged() -> None:
     with tf.Graph().as_default():
         rows = slices(tf.ones([3, 2]))
         assert tf.convert_to_tensor_or_indexed_slices(rows) is rows

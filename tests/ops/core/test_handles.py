@@ -1,4 +1,4 @@
-"""Tensors kept in a session by handle."""
+"""Tensors stored in a session by handle."""
 
 import gc
 
@@ -17,7 +17,7 @@ def test_a_value_stays_in_the_session() -> None:
         assert session.run(value * 3.0, {holder: handle.handle}).tolist() == [3, 6]
 
 
-def test_steps_hand_values_on() -> None:
+def test_steps_pass_values_by_handle() -> None:
     with tf.Graph().as_default(), tf.Session() as session:
         handle = session.run(tf.get_session_handle(tf.constant(0)))
         holder, value = tf.get_session_tensor(handle.handle, tf.int32)
@@ -54,6 +54,6 @@ def test_a_raw_handle_outlives_its_object() -> None:
             session.run(delete, {place: raw})
 
 
-def test_only_tensors_are_kept() -> None:
+def test_only_tensors_have_handles() -> None:
     with pytest.raises(TypeError, match="must be of type Tensor"):
         tf.get_session_handle(1)

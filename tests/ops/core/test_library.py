@@ -35,6 +35,6 @@ def test_a_python_file_adds_ops(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["ops.so", "nowhere.py"])
-def test_what_is_no_library(tmp_path, name):
+def test_files_that_are_no_libraries(tmp_path, name):
     with pytest.raises(tf.errors.NotFoundError, match=name):
         tf.load_op_library(str(tmp_path / name))

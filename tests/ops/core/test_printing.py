@@ -1,4 +1,4 @@
-"""What is shown of values, and where."""
+"""The format and the streams of printed values."""
 
 import sys
 from pathlib import Path
@@ -37,7 +37,7 @@ def test_print_passes_values_and_gradients() -> None:
     check(lambda x: tf.Print(x, [x, "text"], "seen: "), np.array([1.0, 2.0]), expect=lambda x: x)
 
 
-def test_print_writes_the_first_times(capsys: pytest.CaptureFixture[str]) -> None:
+def test_print_writes_at_most_first_n_times(capsys: pytest.CaptureFixture[str]) -> None:
     with tf.Graph().as_default(), tf.Session() as session:
         node = tf.Print(tf.constant(1), [[1, 2, 3, 4], "a"], "seen: ", first_n=2, summarize=2)
         for _ in range(3):
@@ -61,7 +61,7 @@ def test_format(template: str, inputs: Any, text: str) -> None:
         assert session.run(tf.strings.format(template, tf.constant(inputs))) == text.encode()
 
 
-def test_format_counts_its_placeholders() -> None:
+def test_format_checks_the_number_of_placeholders() -> None:
     with tf.Graph().as_default(), pytest.raises(ValueError, match="2 placeholder"):
         tf.strings.format("{} {}", tf.constant(1))
 

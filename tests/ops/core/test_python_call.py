@@ -1,4 +1,4 @@
-"""Python functions inside steps."""
+"""Python functions in steps."""
 
 import gc
 from typing import Any
@@ -15,7 +15,7 @@ def call(function: Any, inputs: list[Any], kinds: Any, **options: Any) -> Any:
         return session.run(tf.py_func(function, inputs, kinds, **options))
 
 
-def test_values_come_and_go_as_arrays() -> None:
+def test_arguments_and_results_are_arrays() -> None:
     result = call(lambda x, y: np.sinh(x) + y, [[1.0, 2.0], 1.0], tf.float32)
     np.testing.assert_allclose(result, np.sinh([1, 2]) + 1, 1e-5)
     assert call(lambda x: (x, x + 1), [1], [tf.int32, tf.int32]) == [1, 2]
@@ -34,7 +34,7 @@ def test_writing_into_an_argument_changes_nothing() -> None:
         assert session.run([tf.py_func(spoil, [x], tf.float32), x])[1].tolist() == [1, 2]
 
 
-def test_stateful_calls_every_time_stateless_need_not() -> None:
+def test_only_stateful_functions_are_called_every_time() -> None:
     with tf.Graph().as_default(), tf.Session() as session:
         for stateful, expected in ((True, [0, 1]), (False, [0, 0])):
             numbers = iter(range(5))

@@ -33,7 +33,7 @@ def test_op(name: str) -> None:
     check(build, *inputs, expect=expect)
 
 
-def test_reshape_to_what_the_step_says() -> None:
+def test_reshape_to_a_fed_shape() -> None:
     check(tf.reshape, X, np.array([3, -1], np.int64), expect=X.reshape(3, 2), gradient=[0])
 
 
@@ -63,7 +63,7 @@ def test_shape_of_sparse_tensor() -> None:
             assert [np.asarray(r).tolist() for r in results] == [[2, 3], 6, 2]
 
 
-def test_reshape_keeps_what_is_known() -> None:
+def test_reshape_infers_static_sizes() -> None:
     x, y = tf.placeholder(tf.float32, [None, 6]), tf.placeholder(tf.float32, [None, 4])
     assert tf.reshape(x, [tf.shape(y)[0], -1]).shape.as_list() == [None, None]
     assert tf.reshape(x, [tf.shape(x)[0], tf.shape(y)[1]]).shape.as_list() == [None, 4]

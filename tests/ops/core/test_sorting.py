@@ -1,4 +1,4 @@
-"""Stable sorting of indices: equal ones stay in order, however large they are."""
+"""Stable sorting of indices of any size."""
 
 import numpy as np
 import pytest

@@ -38,7 +38,7 @@ def features(**lists: Any) -> str:
         (features(a={}), example(a=b"")),
     ],
 )
-def test_json_is_the_example_it_describes(text: str, binary: bytes) -> None:
+def test_json_is_decoded_to_the_example(text: str, binary: bytes) -> None:
     assert decoded(text) == binary
 
 
@@ -69,7 +69,7 @@ def test_shapes_are_kept() -> None:
         b"\xff\xfe",
     ],
 )
-def test_other_text_is_refused(text: Any) -> None:
+def test_invalid_json(text: Any) -> None:
     with pytest.raises(
         tf.errors.InvalidArgumentError, match=r"Error while parsing JSON.*example 1"
     ):

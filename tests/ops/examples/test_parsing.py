@@ -1,4 +1,4 @@
-"""Examples to tensors: every kind of feature, in batches and alone, and bad ones."""
+"""Parsing of Examples: every kind of feature, in batches and single, and errors."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import pytest
 
 import thalweg as tf
 from thalweg.ops.examples.parse_sequence import ParseSequenceExample
-from thalweg.ops.examples.parsing import wanted
+from thalweg.ops.examples.parsing import parse_arguments
 from thalweg.platform.files import wire
 
 INVALID = tf.errors.InvalidArgumentError
 
 
-# Messages, written by hand: no test of parsing needs the message classes
+# Hand-written messages: tests of parsing need no message classes
 
 
 def varints(values: list[int]) -> bytes:
@@ -95,7 +95,7 @@ def test_dense_and_sparse_features_of_a_batch() -> None:
 
 
 @pytest.mark.parametrize("names", [None, "first"])
-def test_one_example_has_no_first_axis(names: str | None) -> None:
+def test_a_single_example_has_no_batch_axis(names: str | None) -> None:
     tensors = tf.parse_single_example(
         FIRST,
         {
@@ -113,7 +113,7 @@ def test_one_example_has_no_first_axis(names: str | None) -> None:
     assert actual["e"] == b"none"
 
 
-def test_sequences_of_features_are_filled_up() -> None:
+def test_sequences_are_padded() -> None:
     batch = [example(a=ints(1, 2)), example(), example(a=ints(3, 4, 5, 6))]
     padded = tf.FixedLenSequenceFeature([2], tf.int64, allow_missing=True, default_value=-1)
     actual = run(tf.parse_example(batch, {"a": padded}))["a"]
@@ -127,7 +127,7 @@ def test_sequences_of_features_are_filled_up() -> None:
         tf.parse_example(batch, {"a": tf.FixedLenSequenceFeature([], tf.int64)})
 
 
-def test_a_sparse_feature_places_its_values() -> None:
+def test_sparse_features() -> None:
     batch = [
         example(i=ints(3, 1), j=ints(0, 2), v=floats(1, 2)),
         example(i=ints(), j=ints(), v=floats()),
@@ -172,7 +172,7 @@ def test_a_default_may_be_a_tensor() -> None:
     assert run(tf.parse_example([b""], {"k": feature}))["k"].tolist() == [[7]]
 
 
-# What is said of bad examples
+# Errors
 
 
 @pytest.mark.parametrize(
@@ -183,13 +183,13 @@ def test_a_default_may_be_a_tensor() -> None:
         (tf.FixedLenFeature([3], tf.float32, [0, 0, 0]), r"n0, Key: b, Index: 0.  Number of float"),
     ],
 )
-def test_what_is_missing_or_of_another_kind_is_named(feature: Any, message: str) -> None:
+def test_errors_name_missing_features_and_wrong_kinds(feature: Any, message: str) -> None:
     parsed = tf.parse_example([FIRST, SECOND], {"b": feature}, example_names=["n0", "n1"])
     with pytest.raises(INVALID, match=message):
         run(parsed)
 
 
-def test_bytes_that_are_no_example_are_named_with_their_place() -> None:
+def test_errors_name_the_offset_of_invalid_bytes() -> None:
     feature = {"a": tf.VarLenFeature(tf.int64)}
     with pytest.raises(INVALID, match=r"Could not parse example input, Index: 1: .* from 0 on"):
         run(tf.parse_example([FIRST, b"\x0a\x7f"], feature))
@@ -220,12 +220,12 @@ def test_bytes_that_are_no_example_are_named_with_their_place() -> None:
         ),
     ],
 )
-def test_features_that_make_no_sense(features: Any, message: str) -> None:
+def test_invalid_features(features: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         tf.parse_example([b""], features)
 
 
-def test_features_hold_three_dtypes() -> None:
+def test_features_have_three_dtypes() -> None:
     with pytest.raises(TypeError, match="not float64"):
         tf.parse_example([b""], {"a": tf.VarLenFeature(tf.float64)})
     with pytest.raises(ValueError, match="must be a scalar"):
@@ -299,7 +299,7 @@ def test_bad_sequence_examples(message: bytes, error: str) -> None:
         run(tf.io.parse_sequence_example([message], CONTEXT, LISTS, example_names=["it"]))
 
 
-def test_sequence_features_that_make_no_sense() -> None:
+def test_invalid_sequence_features() -> None:
     with pytest.raises(ValueError, match="Missing features"):
         tf.parse_single_sequence_example(b"")
     with pytest.raises(ValueError, match="Unsupported FixedLenFeature"):
@@ -312,7 +312,7 @@ def test_sequence_features_that_make_no_sense() -> None:
 # Graphs
 
 
-def test_parsing_survives_a_graph_def() -> None:
+def test_parsing_ops_can_be_exported_and_imported() -> None:
     serialized = tf.placeholder(tf.string, [None], name="in")
     features = {"a": tf.FixedLenFeature([3], tf.int64), "b": tf.VarLenFeature(tf.float32)}
     tf.identity(tf.parse_example(serialized, features)["a"], name="out")
@@ -329,11 +329,12 @@ def test_parsing_survives_a_graph_def() -> None:
     assert lists.tolist() == [[1, 2], [3, 4]]
 
 
-def test_names_are_those_of_tensorflow() -> None:
+def test_node_names() -> None:
     parsed = tf.parse_example([FIRST], {"b": tf.VarLenFeature(tf.float32)}, name="mine")
     assert parsed["b"].values.op.name == "mine/mine"
     assert parsed["b"].values.op.type == "ParseExample"
     parsed = tf.parse_single_example(FIRST, {"b": tf.VarLenFeature(tf.float32)})
     assert parsed["b"].values.op.name == "ParseSingleExample/ParseSingleExample"
-    assert wanted({"a": tf.VarLenFeature(tf.int64)}, [tf.VarLenFeature]).sparse == {"a": tf.int64}
+    arguments = parse_arguments({"a": tf.VarLenFeature(tf.int64)}, [tf.VarLenFeature])
+    assert arguments.sparse == {"a": tf.int64}
     assert ParseSequenceExample.type_name == "ParseSequenceExample"

@@ -85,7 +85,7 @@ def test_four_channels_of_any_image_but_a_jpeg():
             session.run(tf.image.decode_image(photo, channels=4))
 
 
-def test_jpeg_round_trip_is_close_and_formats_are_told_apart():
+def test_jpeg_round_trip_is_close_and_formats_are_detected():
     ramp = np.linspace(0, 255, 16 * 16).reshape(16, 16, 1).astype(np.uint8).repeat(3, -1)
     with tf.Graph().as_default(), tf.Session() as session:
         data = tf.image.encode_jpeg(ramp)

@@ -51,7 +51,7 @@ def files(folder: Path, *contents: bytes) -> list[Path]:
 # Kinds
 
 
-def test_the_work_itself(session: Any) -> None:
+def test_identity_reader(session: Any) -> None:
     actual = all_records(session, tf.IdentityReader(), queue_of(session, ["a", "b"]))
     assert actual == [("a", b"a"), ("b", b"b")]
 
@@ -115,7 +115,7 @@ def test_reading_several_stops_at_the_end_of_a_file(session: Any, tmp_path: Path
         session.run(reader.read_up_to(queue, 0))
 
 
-def test_a_reader_goes_on_from_its_state(session: Any, tmp_path: Path) -> None:
+def test_a_restored_reader_continues(session: Any, tmp_path: Path) -> None:
     one, two = files(tmp_path, b"a\nb\nc\n", b"d\n")
     reader, queue = tf.TextLineReader(), queue_of(session, [one, two])
     value = reader.read(queue).value
@@ -143,7 +143,7 @@ def test_a_reset_reader_takes_the_next_file(session: Any, tmp_path: Path) -> Non
     "state",
     [b"\x08", b"\x28\x01\x30\x01", b"\x0a\x01a", b"\x08\x03", b"\x08" + b"\xff" * 9 + b"\x01"],
 )
-def test_other_bytes_are_no_state(session: Any, state: bytes) -> None:
+def test_invalid_states(session: Any, state: bytes) -> None:
     reader = tf.IdentityReader("mine")
     with pytest.raises(
         tf.errors.InvalidArgumentError, match=r"Could not parse state for Ident.*mine"
@@ -179,7 +179,7 @@ def test_threads_share_a_reader_without_loss(session: Any, tmp_path: Path) -> No
     assert sorted(map(int, found)) == sorted(100 * n + k for n in range(8) for k in range(50))
 
 
-def test_a_waiting_reader_holds_no_lock_and_stops_with_its_session(tmp_path: Path) -> None:
+def test_a_waiting_reader_holds_no_lock_and_is_cancelled_with_its_session(tmp_path: Path) -> None:
     reader = tf.IdentityReader()
     queue = tf.FIFOQueue(1, [tf.string], shapes=[()])
     fetch, count = reader.read(queue), reader.num_records_produced()
@@ -205,7 +205,7 @@ def test_a_waiting_reader_holds_no_lock_and_stops_with_its_session(tmp_path: Pat
 # Errors
 
 
-def test_a_missing_file_is_said_and_left(session: Any, tmp_path: Path) -> None:
+def test_a_missing_file_raises_and_is_skipped(session: Any, tmp_path: Path) -> None:
     (good,) = files(tmp_path, b"a\n")
     for reader in (tf.TextLineReader(), tf.WholeFileReader(), tf.FixedLengthRecordReader(1)):
         value = reader.read(queue_of(session, [tmp_path / "missing", good])).value
@@ -214,7 +214,7 @@ def test_a_missing_file_is_said_and_left(session: Any, tmp_path: Path) -> None:
         assert session.run(value).startswith(b"a")
 
 
-def test_records_before_a_broken_one_are_given(session: Any, tmp_path: Path) -> None:
+def test_records_before_a_corrupt_one_are_read(session: Any, tmp_path: Path) -> None:
     path = tmp_path / "file"
     with tf.python_io.TFRecordWriter(str(path)) as writer:
         writer.write(b"one")
@@ -228,7 +228,7 @@ def test_records_before_a_broken_one_are_given(session: Any, tmp_path: Path) -> 
     assert session.run(values).tolist() == [b"one"]
 
 
-def test_arguments_that_make_no_sense(session: Any) -> None:
+def test_invalid_arguments(session: Any) -> None:
     for arguments in ({"record_bytes": 0}, {"record_bytes": 1, "hop_bytes": -1}):
         with pytest.raises(ValueError, match=r"_bytes must be"):
             tf.FixedLengthRecordReader(**arguments)

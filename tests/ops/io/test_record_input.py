@@ -1,4 +1,4 @@
-"""RecordInput: records read beside the steps."""
+"""RecordInput: records read by background threads."""
 
 import threading
 
@@ -26,7 +26,7 @@ def write(folder, files, each, compression=None):
 
 
 @pytest.mark.parametrize("parallelism", [1, 3])
-def test_every_epoch_has_every_record_once(session, tmp_path, parallelism):
+def test_every_epoch_has_each_record_once(session, tmp_path, parallelism):
     records = write(tmp_path, files=3, each=4)
     batch = RecordInput(
         str(tmp_path / "part-*"), batch_size=4, buffer_size=5, parallelism=parallelism, seed=7

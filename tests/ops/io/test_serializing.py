@@ -1,4 +1,4 @@
-"""Tensors as bytes, and sparse tensors that travel or stay as bytes."""
+"""Serialized tensors and sparse tensors, and maps of sparse tensors."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ ARRAYS: list[Any] = [
 
 
 @pytest.mark.parametrize("array", ARRAYS)
-def test_bytes_keep_the_array(array: Any) -> None:
+def test_bytes_round_trip(array: Any) -> None:
     again = from_bytes(to_bytes(array))
     assert again.dtype == array.dtype
     np.testing.assert_array_equal(again, array)
@@ -37,7 +37,7 @@ def test_bytes_are_a_tensor_proto(array: Any) -> None:
     assert [dimension.size for dimension in proto.tensor_shape.dim] == list(array.shape)
 
 
-def test_strings_of_other_writers_are_read() -> None:
+def test_strings_in_repeated_fields_are_read() -> None:
     protos = pytest.importorskip("tensorboard.compat.proto.tensor_pb2")
     proto = protos.TensorProto(dtype=7, string_val=[b"a", b"bc"])
     proto.tensor_shape.dim.add(size=2)
@@ -49,7 +49,7 @@ def test_strings_of_other_writers_are_read() -> None:
     sorted(dtypes.NUMERIC | {tf.bool}, key=int),
     ids=repr,
 )
-def test_elements_one_by_one_are_read(dtype: Any) -> None:
+def test_repeated_fields_are_read(dtype: Any) -> None:
     value = np.array(-3 if dtype.is_integer and not dtype.is_unsigned else 3).astype(
         dtype.as_numpy_dtype
     )
@@ -61,7 +61,7 @@ def test_elements_one_by_one_are_read(dtype: Any) -> None:
         np.testing.assert_array_equal(found, expected)
 
 
-def test_missing_elements_are_the_last_one_or_zero() -> None:
+def test_missing_elements_repeat_the_last_one_or_are_zero() -> None:
     protos = pytest.importorskip("tensorboard.compat.proto.tensor_pb2")
     proto = protos.TensorProto(dtype=9, int64_val=[1, -2])
     proto.tensor_shape.dim.add(size=4)
@@ -74,7 +74,7 @@ def test_missing_elements_are_the_last_one_or_zero() -> None:
 
 
 @pytest.mark.parametrize("size", [1 << 20, 1 << 40, (1 << 63) - 1, -1])
-def test_a_shape_takes_no_more_memory_than_a_message_can_hold(size: int) -> None:
+def test_shapes_beyond_two_gigabytes_are_rejected(size: int) -> None:
     protos = pytest.importorskip("tensorboard.compat.proto.tensor_pb2")
     proto = protos.TensorProto(dtype=1, float_val=[1.0])
     for _ in range(2):
@@ -87,7 +87,7 @@ def test_a_shape_takes_no_more_memory_than_a_message_can_hold(size: int) -> None
     "data",
     [b"", b"\x08", b"\x22\x05ab", b"\x0d1234", b"\x08\x7f", b"\x08\x01\x22\x01a", b"\x0a\x01\x01"],
 )
-def test_other_bytes_are_refused(data: bytes) -> None:
+def test_invalid_bytes_are_rejected(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         from_bytes(data)
 
@@ -104,7 +104,7 @@ def test_serialize_and_parse() -> None:
 
 
 @pytest.mark.parametrize("kind", [tf.string, tf.variant])
-def test_many_sparse_come_back(kind: tf.DType) -> None:
+def test_many_sparse_round_trip(kind: tf.DType) -> None:
     def build(values: Any) -> Any:
         rows = tf.serialize_many_sparse(sparse(values), out_type=kind)
         return tf.deserialize_many_sparse(rows, tf.float64, rank=1)
@@ -133,7 +133,7 @@ BAD: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_bad_values_fail_the_step(name: str) -> None:
+def test_invalid_values_fail_the_step(name: str) -> None:
     values, message = BAD[name]
     with tf.Graph().as_default(), tf.Session() as session:
         rows = tf.stack([tf.serialize_sparse(value) for value in values])
@@ -142,7 +142,7 @@ def test_bad_values_fail_the_step(name: str) -> None:
             session.run(node)
 
 
-def test_unreadable_bytes_are_named() -> None:
+def test_errors_name_invalid_bytes() -> None:
     with tf.Graph().as_default(), tf.Session() as session:
         node = tf.deserialize_many_sparse([["", "", ""]], tf.float32)
         with pytest.raises(
@@ -151,7 +151,7 @@ def test_unreadable_bytes_are_named() -> None:
             session.run(node)
 
 
-def test_map_gives_each_tensor_once() -> None:
+def test_a_tensor_can_be_taken_from_a_map_once() -> None:
     with tf.Graph().as_default(), tf.Session() as session:
         handles = serializing.add_many_sparse_to_tensors_map(sparse(tf.constant(VALUES)))
         wanted = tf.placeholder(tf.int64, [None])

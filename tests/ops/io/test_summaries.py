@@ -1,4 +1,4 @@
-"""Summaries: their bytes are what protobuf itself writes, and say what was summarised."""
+"""Summaries: bytes equal to protobuf's, with the summarised values."""
 
 import io
 import wave
@@ -18,7 +18,7 @@ Summary: Any = tf.Summary
 
 
 def run(make: Any) -> Any:
-    """The Summary that an op gives, whose bytes are exactly those of the message."""
+    """The Summary of an op; asserts that its bytes equal those of the message."""
     with tf.Graph().as_default(), tf.Session() as session:
         written = session.run(make())
     parsed = Summary.FromString(written)
@@ -48,12 +48,12 @@ def test_scalars_of_every_kind(dtype: Any) -> None:
 
 
 @pytest.mark.filterwarnings("error")
-def test_a_scalar_beyond_float32_is_infinite() -> None:
+def test_a_scalar_out_of_range_of_float32_is_infinite() -> None:
     value = only(lambda: summaries.ScalarSummary()("a", np.float64(1e300)))
     assert value.simple_value == np.inf
 
 
-def test_scalars_need_a_value_for_each_tag() -> None:
+def test_scalars_need_a_value_per_tag() -> None:
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"\[\] != \[1\] \(tag 'a'\)"):
         run(lambda: summaries.ScalarSummary()("a", [1.0]))
 
@@ -67,7 +67,7 @@ def test_scalars_are_real() -> None:
 
 
 def plain_histogram(values: Any) -> tuple[list[float], list[float]]:
-    """The definition: one value after another goes to the first bucket whose end is above it."""
+    """The definition: each value is counted in the first bucket whose end is above it."""
     limits = summaries.bucket_limits().tolist()
     counts = [0.0] * len(limits)
     for value in values:
@@ -83,7 +83,7 @@ def plain_histogram(values: Any) -> tuple[list[float], list[float]]:
         elements=st.floats(width=32, allow_nan=False, allow_infinity=False),
     )
 )
-def test_histograms_count_as_one_would_by_hand(values: Any) -> None:
+def test_histograms_match_the_definition(values: Any) -> None:
     histogram = only(lambda: summaries.HistogramSummary()("h", values)).histo
     limits, counts = plain_histogram(values.tolist())
     assert (list(histogram.bucket_limit), list(histogram.bucket)) == (limits, counts)
@@ -94,7 +94,7 @@ def test_histograms_count_as_one_would_by_hand(values: Any) -> None:
         assert histogram.sum_squares == pytest.approx(np.square(values.astype(float)).sum())
 
 
-def test_a_histogram_of_nothing() -> None:
+def test_an_empty_histogram() -> None:
     histogram = only(lambda: summaries.HistogramSummary()("h", np.zeros(0, np.float32))).histo
     largest = np.finfo(np.float64).max
     assert (histogram.min, histogram.max, histogram.num) == (largest, -largest, 0)
@@ -168,7 +168,7 @@ def test_images_of_floats_are_scaled(values: Any, expected: Any, dtype: Any) -> 
     assert pixels(value).ravel().tolist() == expected
 
 
-def test_the_colour_of_what_is_not_finite() -> None:
+def test_the_colour_of_non_finite_pixels() -> None:
     image = np.array([[[[1, np.nan, 1], [1, 1, 1]]]], np.float32)
     blue = np.array([1, 2, 250], np.uint8)
     value = only(lambda: summaries.ImageSummary(max_images=1, bad_color=blue)("i", image))
@@ -182,16 +182,16 @@ def test_a_short_bad_colour() -> None:
 
 
 @pytest.mark.parametrize("shape", [(2, 2, 3), (1, 2, 2, 2), (1, 0, 2, 3)])
-def test_shapes_that_are_no_images(shape: Any) -> None:
+def test_shapes_that_are_not_images(shape: Any) -> None:
     with pytest.raises(tf.errors.InvalidArgumentError):
         run(lambda: summaries.ImageSummary()("i", np.zeros(shape, np.float32)))
 
 
-def test_no_images_at_all() -> None:
+def test_an_empty_batch_of_images() -> None:
     assert not run(lambda: summaries.ImageSummary()("i", np.zeros((0, 2, 2, 3), np.uint8))).value
 
 
-def test_at_least_one_image_is_asked_for() -> None:
+def test_max_images_must_be_positive() -> None:
     with tf.Graph().as_default(), pytest.raises(ValueError, match="at least minimum 1"):
         summaries.ImageSummary(max_images=0)("i", np.zeros((1, 2, 2, 3), np.uint8))
 
@@ -203,7 +203,7 @@ def test_image_ops_are_values() -> None:
     assert one != other
 
 
-def test_image_summaries_travel_in_graph_defs() -> None:
+def test_image_summaries_can_be_exported_and_imported() -> None:
     with tf.Graph().as_default() as graph:
         tf.summary.image("i", np.zeros((1, 2, 2, 3), np.uint8))
     with tf.Graph().as_default() as copy:
@@ -256,12 +256,12 @@ def test_the_older_sound_summary() -> None:
         ((1, 3, 0), 1.0, "1 to 65535 channels"),
     ],
 )
-def test_what_is_no_sound(shape: Any, rate: float, words: str) -> None:
+def test_invalid_sounds(shape: Any, rate: float, words: str) -> None:
     with pytest.raises(tf.errors.InvalidArgumentError, match=words):
         run(lambda: summaries.AudioSummaryV2()("s", np.zeros(shape, np.float32), rate))
 
 
-def test_at_least_one_sound_is_asked_for() -> None:
+def test_max_outputs_must_be_positive() -> None:
     with tf.Graph().as_default(), pytest.raises(ValueError, match="at least minimum 1"):
         summaries.AudioSummaryV2(max_outputs=0)("s", np.zeros((1, 2), np.float32), 1.0)
 
@@ -291,7 +291,7 @@ def test_tensors(value: Any) -> None:
         assert tf.make_ndarray(summary.tensor).shape == np.shape(value)
 
 
-def test_metadata_go_with_the_tensor() -> None:
+def test_metadata_of_tensors() -> None:
     metadata: Any = tf.SummaryMetadata(display_name="shown")
     value = only(lambda: summaries.TensorSummaryV2()("t", [1], metadata.SerializeToString()))
     assert value.metadata == metadata
@@ -300,7 +300,7 @@ def test_metadata_go_with_the_tensor() -> None:
 # Merging
 
 
-def test_merging_keeps_all_values_in_order() -> None:
+def test_merging_concatenates_values() -> None:
     def merged() -> Any:
         scalars = summaries.ScalarSummary()(["a", "b"], [1.0, 2.0])
         histogram = summaries.HistogramSummary()("h", [1.0])
@@ -310,7 +310,7 @@ def test_merging_keeps_all_values_in_order() -> None:
     assert [value.tag for value in run(merged).value] == ["a", "b", "h", "", ""]
 
 
-def test_a_tag_may_occur_once() -> None:
+def test_tags_must_be_distinct() -> None:
     def merged() -> Any:
         return summaries.MergeSummary()([summaries.ScalarSummary()("a", x) for x in (1.0, 2.0)])
 
@@ -321,6 +321,6 @@ def test_a_tag_may_occur_once() -> None:
 @pytest.mark.parametrize(
     "bad", [b"\x0a\x05abc", b"\x0a", b"\xff" * 20, b"\x0b", b"\x0a\x02\x0a\x05"]
 )
-def test_what_is_no_summary_is_not_merged(bad: bytes) -> None:
+def test_merging_invalid_summaries(bad: bytes) -> None:
     with pytest.raises(tf.errors.InvalidArgumentError, match="Could not parse"):
         run(lambda: summaries.MergeSummary()([tf.constant(bad)]))

@@ -109,7 +109,7 @@ def test_bad_sizes() -> None:
         ("ab,b...->...a", [(2, 3), (3,)]),
     ],
 )
-def test_ellipses_broadcast_whatever_is_known_of_the_shapes(equation, shapes) -> None:
+def test_ellipses_broadcast_for_all_static_shapes(equation, shapes) -> None:
     check(
         lambda *x: tf.einsum(equation, *x),
         *[R.normal(size=shape) for shape in shapes],

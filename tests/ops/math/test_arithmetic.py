@@ -155,7 +155,7 @@ def test_scalar_mul_scales_indexed_slices_and_refuses_vectors():
         tf.scalar_mul([1.0, 2.0], tf.constant([1.0, 2.0]))
 
 
-def test_sums_refuse_what_has_no_one_shape_or_dtype():
+def test_sums_require_equal_shapes_and_dtypes():
     with pytest.raises(ValueError, match="at least one Tensor"):
         tf.add_n([])
     with pytest.raises(ValueError, match=r"float32.*int32"):

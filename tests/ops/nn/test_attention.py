@@ -57,7 +57,7 @@ def test_as_products_and_a_softmax(name: str) -> None:
                 np.testing.assert_allclose(one, other, rtol=2e-5, atol=2e-6)
 
 
-def test_shapes_follow_from_what_is_known() -> None:
+def test_static_shapes() -> None:
     with tf.Graph().as_default():
         q, k = tf.placeholder(tf.float32, [None, 2, 5, 4]), tf.placeholder(tf.float32, [2, None, 4])
         output, lse = FusedAttention()(q, k, k, tf.constant(0.0))

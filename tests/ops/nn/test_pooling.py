@@ -170,7 +170,7 @@ def test_windows_may_be_given_for_space_alone() -> None:
         ((1, 1, 1, 3), (1, 1, 1, 3), "evenly divide"),
     ],
 )
-def test_poolings_nobody_knows(ksize: tuple, strides: tuple, match: str) -> None:
+def test_unsupported_poolings(ksize: tuple, strides: tuple, match: str) -> None:
     with tf.Graph().as_default(), pytest.raises(tf.errors.UnimplementedError, match=match):
         tf.nn.max_pool(tf.ones([1, 2, 2, 4]), ksize, strides, "SAME")
 

@@ -50,7 +50,7 @@ def test_bias_add() -> None:
     np.testing.assert_allclose(reals(total), A + A[0], atol=0.03)
 
 
-def test_wide_results_come_back_to_eight_bits() -> None:
+def test_wide_results_are_requantized_to_eight_bits() -> None:
     a, b = quantized(A), quantized(B)
     product = quantized_maths.QuantizedMatMul()(a[0], b[0], *a[1:], *b[1:])
     used = quantized_maths.RequantizationRange()(*product)

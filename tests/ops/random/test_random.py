@@ -1,4 +1,4 @@
-"""Random ops: TensorFlow's own numbers, the moments of each distribution, streams and seeds."""
+"""Random ops: TensorFlow's numbers, the moments of each distribution, streams and seeds."""
 
 import math
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from thalweg.ops.random.philox import Draws, Philox, Stream, Words
 
 
 def run(build: Callable[[], Any], steps: int = 1, seed: int | None = 7) -> list[Any]:
-    """The values of some steps in a session of a graph of its own."""
+    """The values of some steps, in a new graph and session."""
     with tf.Graph().as_default(), tf.Session() as session:
         tf.set_random_seed(seed)
         fetches = build()
@@ -43,8 +43,8 @@ class TestPhilox:
     def test_known_answers(self, key: int, counter: int, words: str):
         assert [f"{word:08x}" for word in Philox(key, counter).blocks(1)[0]] == words.split()
 
-    def test_a_stream_can_be_entered_anywhere(self):
-        generator = Philox(5, (1 << 64) - 3)  # the lower half overflows on the way
+    def test_blocks_at_any_offset(self):
+        generator = Philox(5, (1 << 64) - 3)  # the lower half of the counter overflows
         whole = generator.blocks(8)
         for start in range(8):
             assert (generator.skip(start).blocks(8 - start) == whole[start:]).all()
@@ -62,7 +62,7 @@ class TestPhilox:
             assert min(drawn) >= 0
             assert max(drawn) < limit
 
-    def test_what_is_reserved_is_nobody_elses(self):
+    def test_reserved_blocks_are_disjoint(self):
         stream = Stream(1, 2)
         first, second = stream.reserve(3), stream.reserve(3)
         assert second == first.skip(3)
@@ -72,7 +72,7 @@ class TestPhilox:
 
 
 class TestTensorFlowsNumbers:
-    """What TensorFlow prints for the same seeds."""
+    """The numbers of TensorFlow for the same seeds."""
 
     NORMAL = [-0.81131822, 1.48459876, 0.06532937, -2.44270396, 0.0992484, 0.59122431]
 
@@ -80,7 +80,7 @@ class TestTensorFlowsNumbers:
         (values,) = run(lambda: tf.random_normal([2, 3], seed=1), seed=None)
         np.testing.assert_allclose(values.ravel(), self.NORMAL, rtol=1e-5)
 
-    def test_truncated_normal_leaves_out_what_is_too_far(self):
+    def test_truncated_normal_rejects_distant_numbers(self):
         (values,) = run(lambda: tf.truncated_normal([4], seed=1), seed=None)
         kept = [value for value in self.NORMAL if abs(value) < 2]
         np.testing.assert_allclose(values, kept[:4], rtol=1e-5)
@@ -154,7 +154,7 @@ def test_poisson(rate: float, dtype: Any):
     assert abs(values[:, 0].var() / rate - 1) < 0.15
 
 
-def test_parameters_without_a_distribution_give_nan():
+def test_invalid_parameters_give_nan():
     (gamma,) = run(lambda: tf.random_gamma([2], [-1.0, np.nan]))
     (poisson,) = run(lambda: tf.random_poisson([-1.0, np.nan, np.inf], [2]))
     assert np.isnan(gamma).all()
@@ -214,14 +214,14 @@ def test_crop():
 
 
 class TestDraws:
-    def test_they_are_those_of_the_stream(self) -> None:
+    def test_words_equal_those_of_the_stream(self) -> None:
         stream, draws = Stream(3, 4), Draws(Stream(3, 4), 100)
         for _ in range(40):
             expected, actual = Words(stream.reserve(100)), draws.next()
             assert [actual.word() for _ in range(300)] == [expected.word() for _ in range(300)]
             assert actual.below(1000) == expected.below(1000)
 
-    def test_others_may_draw_in_between(self) -> None:
+    def test_other_draws_may_interleave(self) -> None:
         stream, own = Stream(3, 4), Stream(3, 4)
         draws = Draws(own, 70)
         for skipped in (0, 70, 3, 0, 700, 1):
@@ -230,7 +230,7 @@ class TestDraws:
             assert actual.float64s() == expected.float64s()
             assert actual.float64s() == expected.float64s()
 
-    def test_steps_together_are_the_next_ones(self) -> None:
+    def test_next_steps_equal_single_steps(self) -> None:
         stream, draws = Stream(3, 4), Draws(Stream(3, 4), 500)
         for used in (48, 64, 400, 600):
             generator, words = draws.next_steps(used)
@@ -242,19 +242,19 @@ class TestDraws:
 
 
 class TestStreams:
-    def test_steps_differ_and_sessions_repeat(self):
+    def test_steps_differ_and_sessions_agree(self):
         first = run(lambda: tf.random_uniform([3]), steps=2)
         again = run(lambda: tf.random_uniform([3]), steps=2)
         assert (first[0] != first[1]).all()
         np.testing.assert_array_equal(first, again)
 
-    def test_without_a_seed_nothing_repeats(self):
+    def test_unseeded_sessions_differ(self):
         assert (
             run(lambda: tf.random_uniform([3]), seed=None)[0]
             != run(lambda: tf.random_uniform([3]), seed=None)[0]
         ).all()
 
-    def test_nodes_have_streams_of_their_own(self):
+    def test_nodes_have_separate_streams(self):
         ((one, two),) = run(lambda: [tf.random_uniform([3]), tf.random_uniform([3])])
         assert (one != two).all()
 
@@ -262,12 +262,12 @@ class TestStreams:
         ((one, two),) = run(lambda: [tf.random_uniform([3], seed=5) for _ in range(2)])
         np.testing.assert_array_equal(one, two)
 
-    def test_a_prefix_does_not_depend_on_how_much_is_drawn(self):
+    def test_a_prefix_does_not_depend_on_the_number_of_draws(self):
         (few,) = run(lambda: tf.truncated_normal([10], seed=1))
         (many,) = run(lambda: tf.truncated_normal([1000], seed=1))
         np.testing.assert_array_equal(few, many[:10])
 
-    def test_stateless_numbers_depend_on_the_seed_alone(self):
+    def test_stateless_numbers_depend_only_on_the_seed(self):
         first = run(lambda: tf.random.stateless_uniform([3], [1, 2]), steps=2, seed=1)
         other = run(lambda: tf.random.stateless_uniform([3], [1, 3]), steps=1, seed=2)
         np.testing.assert_array_equal(first[0], first[1])
@@ -386,7 +386,7 @@ class TestCandidates:
         assert true_count.shape == (3, 2)
         assert ((count > 0) & (count <= 1)).all()
 
-    def test_numbers_that_are_read_together_are_those_of_word_after_word(self):
+    def test_float64s_equal_successive_float64(self):
         words, again = (Words(Philox.from_seeds(1, 2)) for _ in range(2))
         assert all(number == again.float64() for number in words.float64s() + words.float64s())
 
@@ -401,9 +401,7 @@ class TestCandidates:
     @pytest.mark.parametrize(
         ("count", "classes"), [(1, 1), (5, 5), (64, 50_000), (300, 400), (700, 50_000)]
     )
-    def test_log_uniform_batches_are_those_of_draw_after_draw(
-        self, count: int, classes: int, unique: bool
-    ):
+    def test_log_uniform_batches_equal_single_draws(self, count: int, classes: int, unique: bool):
         sampler, blocks = samplers.LogUniform(classes), count * 512
         batches = samplers.batches(sampler, Draws(Stream(1, 2), blocks), count, unique)
         stream = Stream(1, 2)
@@ -420,7 +418,7 @@ class TestCandidates:
             assert batch.classes.dtype == np.int64 and batch.expected.dtype == np.float32
             np.testing.assert_array_equal(batch.expected, expected)
 
-    def test_the_c_library_decides_which_class_a_number_is(self):
+    def test_classes_at_rounding_boundaries_follow_the_c_library(self):
         for classes in (1, 10, 50_000, 1 << 40):
             powers = np.log(np.arange(1, min(classes, 3000) + 2)) / np.log1p(classes)
             numbers = np.clip(powers[:, None] * (1 + np.arange(-4, 5) * 2.0**-53), 0, 1 - 2.0**-52)
@@ -480,14 +478,14 @@ class TestCandidates:
             self.sample(tf.nn.uniform_candidate_sampler, num_sampled=6, range_max=5)
 
 
-def test_integers_without_state_stay_in_their_range():
+def test_stateless_integers_stay_in_their_range():
     (drawn,) = run(
         lambda: tf.random.stateless_uniform([200], (1, 2), minval=-3, maxval=4, dtype=tf.int32)
     )
     assert set(drawn.tolist()) == set(range(-3, 4))
 
 
-def test_classes_without_state_follow_their_logits():
+def test_stateless_classes_follow_their_logits():
     logits = np.log([[0.2, 0.8, 1e-9], [1e-9, 0.5, 0.5]])
     one, same = run(lambda: tf.random.stateless_multinomial(logits, 1000, (3, 4)), steps=2)
     np.testing.assert_array_equal(one, same)
@@ -496,7 +494,7 @@ def test_classes_without_state_follow_their_logits():
     assert (one[1] == 1).mean() == pytest.approx(0.5, abs=0.05)
 
 
-def test_the_learned_sampler_without_a_lock_samples_as_the_one_with():
+def test_the_thread_unsafe_learned_sampler_equals_the_thread_safe_one():
     samplers_alike = [LearnedUnigramCandidateSampler, ThreadUnsafeUnigramCandidateSampler]
     options = {"num_true": 1, "num_sampled": 3, "unique": True, "range_max": 8, "seed": 5}
     one, other = (
@@ -508,7 +506,7 @@ def test_the_learned_sampler_without_a_lock_samples_as_the_one_with():
 
 
 @pytest.mark.parametrize("draw", [tf.truncated_normal, tf.random_normal, tf.random_uniform])
-def test_sizes_may_come_from_labels_of_few_bits(draw: Any) -> None:
+def test_sizes_may_be_narrow_integers(draw: Any) -> None:
     drawn = draw([2, np.array([3, 9], np.uint8).max()])
     assert drawn.shape.as_list() == [2, 9]
     with tf.Session() as session:

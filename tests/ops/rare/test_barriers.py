@@ -1,4 +1,4 @@
-"""Barriers: rows are taken once all their components are there."""
+"""Barriers: rows can be taken once they are complete."""
 
 import threading
 
@@ -21,7 +21,7 @@ def barrier():
     return Barrier((tf.float32, tf.string), shapes=((), ()))
 
 
-def test_rows_come_in_the_order_of_their_keys(session, barrier):
+def test_rows_are_taken_in_the_order_of_their_keys(session, barrier):
     session.run(barrier.insert_many(0, ["a", "b"], [1.0, 2.0]))
     session.run(barrier.insert_many(1, ["a"], ["x"]))
     session.run(barrier.insert_many(0, ["c"], [3.0]))
@@ -36,7 +36,7 @@ def test_rows_come_in_the_order_of_their_keys(session, barrier):
     assert session.run(sizes) == (0, 0)
 
 
-def test_taking_waits(session, barrier):
+def test_take_many_waits(session, barrier):
     results = []
     take = barrier.take_many(1)
     waiter = threading.Thread(target=lambda: results.append(session.run(take)))
@@ -47,14 +47,14 @@ def test_taking_waits(session, barrier):
     assert results[0].keys.tolist() == [b"k"]
 
 
-def test_a_component_is_set_once(session, barrier):
+def test_a_component_can_be_set_once(session, barrier):
     insert = barrier.insert_many(0, ["k"], [1.0])
     session.run(insert)
     with pytest.raises(tf.errors.InvalidArgumentError, match="already has a value"):
         session.run(insert)
 
 
-def test_a_closed_barrier_takes_what_completes_rows(session, barrier):
+def test_a_closed_barrier_accepts_components_of_existing_rows(session, barrier):
     session.run(barrier.insert_many(0, ["a", "b"], [1.0, 2.0]))
     session.run(barrier.close())
     with pytest.raises(tf.errors.CancelledError, match="brand new key: c"):
@@ -67,7 +67,7 @@ def test_a_closed_barrier_takes_what_completes_rows(session, barrier):
         session.run(barrier.take_many(1))
 
 
-def test_a_cancelled_barrier_takes_nothing(session, barrier):
+def test_a_cancelled_barrier_rejects_insertions(session, barrier):
     session.run(barrier.insert_many(0, ["a"], [1.0]))
     session.run(barrier.close())
     session.run(barrier.close(cancel_pending_enqueues=True))
@@ -87,7 +87,7 @@ def test_a_small_batch(session, barrier):
     assert session.run(take).keys.tolist() == [b"a"]
 
 
-def test_taking_may_have_a_limit(session, barrier):
+def test_take_many_may_have_a_timeout(session, barrier):
     with pytest.raises(tf.errors.DeadlineExceededError, match="timed out"):
         session.run(barrier.take_many(1, timeout=1))
 
@@ -101,7 +101,7 @@ def test_static_shapes(barrier):
         Barrier(tf.float32, shapes=((0,),))
 
 
-def test_shared_barriers_must_be_alike(session):
+def test_shared_barriers_must_have_equal_attributes(session):
     session.run(Barrier(tf.float32, ((),), shared_name="b").ready_size())
     with pytest.raises(tf.errors.InvalidArgumentError, match="component types"):
         session.run(Barrier(tf.int32, ((),), shared_name="b").ready_size())

@@ -1,4 +1,4 @@
-"""CTC: the loss against the sum over all paths, and the decoders against an exhaustive search."""
+"""CTC: the loss compared with the sum over all paths, the decoders with exhaustive search."""
 
 import itertools
 
@@ -71,7 +71,7 @@ def test_gradient(merge: bool) -> None:
         np.testing.assert_allclose(gradient[index], (up - down) / 2e-5, atol=1e-6)
 
 
-def test_frames_after_the_end_do_not_matter() -> None:
+def test_frames_after_the_end_are_ignored() -> None:
     logits = LOGITS.copy()
     logits[4, 0] = logits[3:, 2] = np.nan
     loss, gradient = run_loss(logits)
@@ -156,14 +156,14 @@ def test_a_beam_may_merge_repeats() -> None:
         assert rows[0][0] == expected
 
 
-def test_more_paths_than_the_beam_holds() -> None:
+def test_more_paths_than_the_beam_width() -> None:
     with tf.Graph().as_default(), pytest.raises(ValueError, match="top_paths"):
         tf.nn.ctc_beam_search_decoder(LOGITS, LENGTHS, beam_width=2, top_paths=3)
 
 
 @pytest.mark.parametrize("blank", [0, 2, -1])
 def test_second_version_takes_any_blank(blank: int) -> None:
-    """Class numbers with the blank taken out, then put in elsewhere, give the same loss."""
+    """The loss does not depend on the position of the blank's class."""
     place = blank % 4
     order = [c for c in range(4) if c != place] + [place]
     logits = LOGITS[:, :, np.argsort(order)]

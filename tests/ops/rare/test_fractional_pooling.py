@@ -1,4 +1,4 @@
-"""Fractional pooling: its regions, the values in them, and where gradients go."""
+"""Fractional pooling: regions, values and gradients."""
 
 import itertools
 
@@ -16,7 +16,7 @@ RATIO = (1.0, 1.6, 2.3, 1.0)
 
 @pytest.mark.parametrize("pseudo_random", [False, True])
 @pytest.mark.parametrize("size, count", [(7, 4), (9, 3), (10, 7), (23, 6), (5, 5)])
-def test_regions_differ_by_one_at_most(size: int, count: int, pseudo_random: bool) -> None:
+def test_sizes_of_regions_differ_by_at_most_one(size: int, count: int, pseudo_random: bool) -> None:
     for seed in range(20):
         sequence = draw_sequence(size, count, pseudo_random, Words(Philox.from_seeds(seed, 1)))
         sizes = np.diff(sequence)
@@ -68,7 +68,7 @@ def test_gradient(kind: str, overlapping: bool) -> None:
         assert error < 1e-6
 
 
-def test_deterministic_regions_stay_and_others_change() -> None:
+def test_only_deterministic_regions_stay_the_same() -> None:
     wide = np.zeros((1, 101, 101, 1), np.float32)
 
     def rows(**options):

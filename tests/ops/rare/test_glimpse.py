@@ -1,4 +1,4 @@
-"""Glimpses: where windows lie, and the noise outside of images."""
+"""Glimpses: the positions of windows, and the noise outside of images."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ def glimpse(offsets: Any, size: Any = (2, 4), **options: Any) -> Any:
         return value
 
 
-def test_centre_and_places() -> None:
+def test_centre_and_offsets() -> None:
     actual = glimpse([[0.0, 0.0], [0.0, -0.5]])
     np.testing.assert_array_equal(actual[0], IMAGE[0, 2:4, 2:6])
     np.testing.assert_array_equal(actual[1], IMAGE[1, 2:4, 0:4])

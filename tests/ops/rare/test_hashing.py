@@ -1,4 +1,4 @@
-"""Hashes against the published implementations, and buckets against TensorFlow's."""
+"""Hashes compared with published implementations, and buckets with TensorFlow's."""
 
 from typing import Any
 

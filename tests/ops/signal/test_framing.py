@@ -72,7 +72,7 @@ def test_spectra_over_time(fft_length: int | None) -> None:
 
 
 @pytest.mark.parametrize(("length", "step"), [(16, 4), (12, 6), (9, 3)])
-def test_signals_come_back(length: int, step: int) -> None:
+def test_inverse_stft_reconstructs_signals(length: int, step: int) -> None:
     x = R.normal(size=(3, length + 10 * step)).astype(np.float32)
     spectra = tf.signal.stft(x, length, step)
     window = tf.signal.inverse_stft_window_fn(step)

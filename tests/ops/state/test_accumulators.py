@@ -10,7 +10,7 @@ from thalweg.ops.state.accumulator_state import (
     DenseAccumulator,
     SparseAccumulator,
     SparseGradient,
-    unchanging,
+    immutable,
 )
 from thalweg.runtime.cancellation import Cancellation
 
@@ -71,7 +71,7 @@ def test_takes_wait_for_enough(session):
     assert results == [4.0]
 
 
-def test_closing_the_session_ends_the_wait():
+def test_closing_the_session_cancels_a_take():
     started = threading.Event()
     errors = []
 
@@ -107,7 +107,7 @@ def test_sharing(session):
         session.run(other.num_accumulated())
 
 
-def test_sparse_rows_average_over_who_has_them(session):
+def test_a_sparse_row_is_averaged_over_the_gradients_that_contain_it(session):
     total = tf.SparseConditionalAccumulator(tf.float32, [None, 2])
     session.run(total.apply_grad([0, 2], [[1.0, 1.0], [2.0, 4.0]]))
     session.run(total.apply_grad([2, 3], [[4.0, 2.0], [6.0, 6.0]], grad_shape=[5, 2]))
@@ -123,7 +123,7 @@ def test_sparse_rows_average_over_who_has_them(session):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32])
 @pytest.mark.parametrize("reduction", ["MEAN", "SUM"])
-@pytest.mark.parametrize("rows", [3, 20, 1000])  # most indices come often, some twice, hardly any
+@pytest.mark.parametrize("rows", [3, 20, 1000])  # most indices are repeated, some, hardly any
 def test_sparse_gradients_are_summed_row_by_row(rows, reduction, dtype):
     generator = np.random.default_rng(rows)
     sizes = [20, 0, 1, 20]
@@ -135,7 +135,7 @@ def test_sparse_gradients_are_summed_row_by_row(rows, reduction, dtype):
         total.apply(0, SparseGradient(indices, values, None))
         np.add.at(sums, indices, values)
         gradients[np.unique(indices)] += 1
-        values[:], indices[:] = 0, 0  # whoever gave them may use them again
+        values[:], indices[:] = 0, 0  # the caller may overwrite its arrays
     taken = total.take(len(sizes), Cancellation())
     found = np.flatnonzero(gradients)
     divisors = gradients[found, None] if reduction == "MEAN" else 1
@@ -148,7 +148,7 @@ def test_sparse_gradients_are_summed_row_by_row(rows, reduction, dtype):
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 @pytest.mark.parametrize("width", [(), (1,), (5,), (3, 2)])
 @pytest.mark.parametrize("rows", [1, 3, 12, 60, 1000])
-def test_rows_are_added_in_the_order_they_came(rows, width, dtype):
+def test_rows_are_added_in_order_of_arrival(rows, width, dtype):
     generator = np.random.default_rng(rows)
     total = SparseAccumulator(tf.as_dtype(dtype), tf.TensorShape([rows, *width]), "SUM")
     sums = {}
@@ -177,24 +177,24 @@ def test_indices_without_a_limit():
 
 
 def received(array):
-    """An array as a message has it: read-only, over memory that is no array's."""
+    """A read-only array over bytes, like the payload of a message."""
     return np.ndarray(array.shape, array.dtype, array.tobytes())
 
 
 def test_gradients_of_messages_are_not_copied():
     values = received(np.float32([[1, 2], [3, 4]]))
-    assert unchanging(values) is values and unchanging(values[1:]).base is values
+    assert immutable(values) is values and immutable(values[1:]).base is values
     for array in (np.ones(3), np.ones(3)[1:], np.broadcast_to(np.ones(1), 3)):
-        assert not np.shares_memory(unchanging(array), array)
+        assert not np.shares_memory(immutable(array), array)
     frozen = np.ones(3)
     view = frozen[:]
-    view.flags.writeable = False  # as what a user feeds
-    assert not np.shares_memory(unchanging(view), frozen)
+    view.flags.writeable = False  # like a fed value
+    assert not np.shares_memory(immutable(view), frozen)
 
 
 @pytest.mark.parametrize("reduction", ["MEAN", "SUM"])
 @pytest.mark.parametrize("dtype", [np.float32, np.int32])
-def test_what_dense_gradients_came_as_is_left_alone(reduction, dtype):
+def test_dense_gradients_are_not_modified(reduction, dtype):
     for count in (1, 2, 5):
         total = DenseAccumulator(tf.as_dtype(dtype), tf.TensorShape([2]), reduction)
         gradients = [received(np.array([n, 10 * n], dtype)) for n in range(1, count + 1)]
@@ -206,7 +206,7 @@ def test_what_dense_gradients_came_as_is_left_alone(reduction, dtype):
         assert taken.dtype == dtype and taken.tolist() == expected.astype(dtype).tolist()
 
 
-def test_sparse_gradients_without_rows_give_none():
+def test_sparse_gradients_without_rows():
     total = SparseAccumulator(tf.float32, tf.TensorShape([4, 2]), "MEAN")
     total.apply(0, SparseGradient(np.zeros(0, np.int64), np.zeros([0, 2], np.float32), None))
     taken = total.take(1, Cancellation())
@@ -226,14 +226,14 @@ def test_sparse_gradients_without_rows_give_none():
         ([0], [[1.0, 2.0]], [3, 2], "expected shape dim 0 to be 4, got 3"),
     ],
 )
-def test_sparse_errors_change_nothing(session, indices, values, shape, message):
+def test_rejected_sparse_gradients_change_nothing(session, indices, values, shape, message):
     total = tf.SparseConditionalAccumulator(tf.float32, [4, 2])
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         session.run(total.apply_grad(indices, values, shape))
     assert session.run(total.num_accumulated()) == 0
 
 
-def test_a_take_that_was_cancelled_takes_nothing():
+def test_a_cancelled_take_removes_nothing():
     total = DenseAccumulator(tf.float32, tf.TensorShape([]), "MEAN")
     cancellation = Cancellation()
     cancellation.cancel(tf.errors.CancelledError(None, None, "its session is gone"))
@@ -243,7 +243,7 @@ def test_a_take_that_was_cancelled_takes_nothing():
     assert total.take(1, Cancellation()) == 3.0
 
 
-def test_who_waits_for_gradients_leaves_them(session):
+def test_awaiting_gradients_does_not_remove_them(session):
     for total in (
         tf.ConditionalAccumulator(tf.float32, [1]),
         tf.SparseConditionalAccumulator(tf.float32, [1]),
@@ -260,7 +260,7 @@ def test_who_waits_for_gradients_leaves_them(session):
         assert session.run(count) == 2
 
 
-def test_waiting_for_gradients_is_cancelled():
+def test_awaiting_gradients_can_be_cancelled():
     total, cancellation = DenseAccumulator(tf.float32, tf.TensorShape([]), "MEAN"), Cancellation()
     cancellation.cancel(tf.errors.CancelledError(None, None, "its session is gone"))
     with pytest.raises(tf.errors.CancelledError, match="its session is gone"):

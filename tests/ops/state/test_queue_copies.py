@@ -1,4 +1,4 @@
-"""What goes through a queue is copied once: into the batch."""
+"""Elements of queues are copied once: into the batch."""
 
 import tracemalloc
 
@@ -27,29 +27,29 @@ def traced():
 
 
 def most_added(call):
-    """How many bytes a call allocated at most, over those at its beginning."""
+    """The peak of the bytes that a call allocates."""
     before, _ = tracemalloc.get_traced_memory()
     tracemalloc.reset_peak()
     call()
     return tracemalloc.get_traced_memory()[1] - before
 
 
-def test_a_megabyte_is_copied_into_the_batch_alone(session, traced):
+def test_an_element_is_copied_only_into_the_batch(session, traced):
     queue = tf.FIFOQueue(COUNT, [tf.float32], shapes=[[SIZE]])
-    with tf.device("/cpu:0"):  # what a GPU made arrives in memory that nobody traces
+    with tf.device("/cpu:0"):  # memory of values from a GPU is not traced
         variable = tf.Variable(tf.ones([SIZE]))
         value = variable + 1.0
     session.run(tf.global_variables_initializer())
     put = session.make_callable(queue.enqueue(value))
     take = session.make_callable(queue.dequeue_many(COUNT))
-    for _ in range(2):  # the first time plans and compiles
+    for _ in range(2):  # the first run plans and compiles
         added = [most_added(put) for _ in range(COUNT)]
         batch = most_added(take)
-    assert all(BYTES <= each < BYTES + SLACK for each in added)  # what the kernel made
+    assert all(BYTES <= each < BYTES + SLACK for each in added)  # the kernel's result
     assert COUNT * BYTES <= batch < COUNT * BYTES + SLACK
 
 
-def test_from_queue_to_queue_an_element_is_the_same_memory(session, monkeypatch):
+def test_an_element_passes_between_queues_without_a_copy(session, monkeypatch):
     taken, dequeue = [], Queue.dequeue
 
     def noted(self, *arguments):

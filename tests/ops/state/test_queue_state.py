@@ -1,4 +1,4 @@
-"""The queues of a session by themselves: order, blocking, closing, and giving up."""
+"""Queues outside of steps: order, blocking, closing, and cancellation."""
 
 import threading
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import thalweg as tf
 from thalweg.graph.dtypes import float32, int64, string
 from thalweg.graph.shapes import TensorShape, scalar
-from thalweg.ops.state.queue_elements import Components, kept
+from thalweg.ops.state.queue_elements import Components, frozen
 from thalweg.ops.state.queue_state import (
     FIFOQueue,
     PaddingFIFOQueue,
@@ -27,7 +27,7 @@ def stop(cancellation, message="stop"):
 
 
 class Caller(threading.Thread):
-    """A call on a thread of its own, and whether it waits."""
+    """Runs a call on a separate thread until it ends or blocks."""
 
     def __init__(self, call):
         super().__init__(daemon=True)
@@ -88,7 +88,7 @@ def test_first_in_first_out():
     assert len(queue) == 1
 
 
-def test_more_than_the_capacity_goes_in_piece_by_piece():
+def test_more_elements_than_the_capacity_are_enqueued_in_parts():
     queue = fifo()
     writer = put(queue, *range(8))
     assert writer.is_waiting and len(queue) == 3
@@ -96,7 +96,7 @@ def test_more_than_the_capacity_goes_in_piece_by_piece():
     assert writer.finished().error is None
 
 
-def test_more_than_the_capacity_is_taken_piece_by_piece():
+def test_more_elements_than_the_capacity_are_dequeued_in_parts():
     queue = fifo(2)
     reader = take(queue, 5)
     for value in range(4):
@@ -106,7 +106,7 @@ def test_more_than_the_capacity_is_taken_piece_by_piece():
     assert reader.finished().result == [0, 1, 2, 3, 4]
 
 
-def test_waiting_requests_are_served_in_order():
+def test_pending_requests_complete_in_order():
     queue = fifo()
     readers = [take(queue, number) for number in (2, 1, 3)]
     writers = [put(queue, *values) for values in ((0,), (1, 2), (3, 4, 5))]
@@ -114,7 +114,7 @@ def test_waiting_requests_are_served_in_order():
     assert all(writer.finished().error is None for writer in writers)
 
 
-def test_closing_lets_in_what_waits_and_nothing_after_it():
+def test_closing_completes_pending_enqueues_and_rejects_later_ones():
     queue = fifo(1)
     put(queue, 1).finished()
     waiting = put(queue, 2)
@@ -127,7 +127,7 @@ def test_closing_lets_in_what_waits_and_nothing_after_it():
     assert "FIFOQueue 'q' is closed." in late.error.message
 
 
-def test_closing_may_cancel_what_waits():
+def test_closing_may_cancel_pending_enqueues():
     queue = fifo(1)
     put(queue, 1).finished()
     waiting = put(queue, 2)
@@ -136,7 +136,7 @@ def test_closing_may_cancel_what_waits():
     assert take(queue, 1).finished().result == [1]
 
 
-def test_a_closed_queue_that_has_too_few_gives_none():
+def test_a_dequeue_of_more_than_a_closed_queue_has_removes_nothing():
     queue = fifo()
     reader = take(queue, 3)
     put(queue, 1, 2).finished()
@@ -146,10 +146,10 @@ def test_a_closed_queue_that_has_too_few_gives_none():
         "FIFOQueue 'q' is closed and has insufficient elements (requested 3, current size 2)"
         in reader.error.message
     )
-    assert take(queue, 2).finished().result == [1, 2]  # what the first had taken is back
+    assert take(queue, 2).finished().result == [1, 2]  # restored after the first failed
 
 
-def test_up_to_gives_the_rest_of_a_closed_queue():
+def test_dequeue_up_to_returns_the_rest_of_a_closed_queue():
     queue = fifo()
     reader = take(queue, 3, fewer=True)
     put(queue, 1, 2).finished()
@@ -166,7 +166,7 @@ def test_closing_twice_is_an_error():
     assert close(queue, cancels=True).finished().error is None
 
 
-def test_a_cancelled_reader_gives_back_what_it_took():
+def test_a_cancelled_dequeue_restores_its_elements():
     queue = fifo()
     first, second = take(queue, 3), take(queue, 1)
     put(queue, 1, 2).finished()
@@ -176,7 +176,7 @@ def test_a_cancelled_reader_gives_back_what_it_took():
     assert take(queue, 1).finished().result == [2]
 
 
-def test_a_cancelled_writer_makes_way():
+def test_a_cancelled_enqueue_unblocks_the_next():
     queue = fifo(1)
     put(queue, 0).finished()
     first, second = put(queue, 1, 2), put(queue, 3)
@@ -186,18 +186,18 @@ def test_a_cancelled_writer_makes_way():
     assert second.finished().error is None
 
 
-def test_a_step_that_is_late_says_so():
+def test_a_step_past_its_deadline_raises_its_own_error():
     reader = take(fifo(), 1)
     reader.cancellation.cancel(tf.errors.DeadlineExceededError(None, None, "too late"))
     assert reader.finished().error.message == "too late"
 
 
-def test_a_request_may_have_a_limit():
+def test_a_request_may_have_a_timeout():
     with pytest.raises(tf.errors.DeadlineExceededError, match="Dequeue operation timed out"):
         fifo().dequeue(Cancellation(), 0.001)
 
 
-def test_a_full_queue_does_not_change_on_a_timeout():
+def test_a_timeout_does_not_change_a_full_queue():
     queue = fifo(1)
     put(queue, 1).finished()
     with pytest.raises(tf.errors.DeadlineExceededError, match="Enqueue"):
@@ -211,7 +211,7 @@ Operation = st.tuples(st.sampled_from(["put", "take", "cancel"]), st.integers(1,
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(Operation, max_size=12), st.integers(1, 4))
-def test_nothing_is_lost_and_nothing_overtakes(operations, capacity):
+def test_no_element_is_lost_or_reordered(operations, capacity):
     queue = fifo(capacity)
     numbers = iter(range(1000))
     writers, readers = [], []
@@ -250,7 +250,7 @@ def shuffling(seeds=(1, 2), reserve=0):
     return RandomShuffleQueue("q", ONE, 100, reserve, seeds)
 
 
-def test_a_shuffling_queue_gives_all_in_another_order():
+def test_a_shuffling_queue_returns_a_permutation():
     queue = shuffling()
     put(queue, *range(50)).finished()
     given_out = take(queue, 50).finished().result
@@ -267,7 +267,7 @@ def test_seeds_fix_the_order():
     assert order((0, 0)) != order((0, 0))
 
 
-def test_some_elements_stay_until_the_end():
+def test_min_after_dequeue_holds_until_the_queue_is_closed():
     queue = shuffling(reserve=3)
     put(queue, *range(5)).finished()
     take(queue, 2).finished()
@@ -278,12 +278,12 @@ def test_some_elements_stay_until_the_end():
 
 
 @pytest.mark.parametrize("reserve", [-1, 100])
-def test_what_stays_must_fit(reserve):
+def test_min_after_dequeue_must_be_below_the_capacity(reserve):
     with pytest.raises(tf.errors.InvalidArgumentError, match="min_after_dequeue"):
         shuffling(reserve=reserve)
 
 
-def test_the_smallest_priority_comes_first_and_equal_ones_in_order():
+def test_priorities_are_ascending_and_stable():
     components = Components([int64, string], [scalar(), scalar()])
     queue = PriorityQueue("q", components, 10)
     words = np.array([b"c", b"a", b"b", b"A"], object)
@@ -296,19 +296,19 @@ def test_the_smallest_priority_comes_first_and_equal_ones_in_order():
 # Elements
 
 
-def test_what_a_kernel_made_is_kept_as_it_is():
+def test_an_array_that_owns_its_memory_is_not_copied():
     array = np.zeros(4)
-    assert kept(array) is array and not array.flags.writeable
+    assert frozen(array) is array and not array.flags.writeable
 
 
-def test_what_somebody_may_change_is_copied():
+def test_a_view_of_writable_memory_is_copied():
     array = np.zeros(4)
-    element = kept(array.view())
+    element = frozen(array.view())
     array[:] = 1
     assert element.tolist() == [0, 0, 0, 0]
 
 
-def test_a_batch_is_the_only_copy():
+def test_single_elements_are_not_copied():
     components = Components([float32], [TensorShape([262144])])
     queue = FIFOQueue("q", components, 4)
     made = np.ones(262144, np.float32)
@@ -328,12 +328,12 @@ def test_a_batch_is_the_only_copy():
         ),
     ],
 )
-def test_elements_that_do_not_fit(values, message):
+def test_invalid_elements(values, message):
     components = Components([float32, int64], [TensorShape([2]), scalar()])
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         components.element(values)
 
 
-def test_rows_must_be_equally_many():
+def test_components_must_have_equal_numbers_of_rows():
     with pytest.raises(tf.errors.InvalidArgumentError, match="same size in the 0th dimension"):
         Components([int64, int64]).elements([np.arange(2), np.arange(3)])

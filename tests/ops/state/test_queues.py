@@ -17,7 +17,7 @@ def session():
 
 @pytest.fixture
 def waiting(monkeypatch):
-    """A semaphore that is released whenever a node begins to wait."""
+    """A semaphore that is released whenever a node begins to wait on a queue."""
     semaphore = threading.Semaphore(0)
     register = Cancellation.on_cancel
 
@@ -31,7 +31,7 @@ def waiting(monkeypatch):
 
 
 class Run(threading.Thread):
-    """A step on a thread of its own."""
+    """Runs a step on a separate thread."""
 
     def __init__(self, session, fetches, feed_dict=None, **kwargs):
         super().__init__(daemon=True)
@@ -87,12 +87,12 @@ def test_static_shapes(make):
     assert queue.dequeue_up_to(3).shape.as_list() == [None]
 
 
-def test_padding_knows_the_rank():
+def test_padding_keeps_the_static_rank():
     queue = tf.PaddingFIFOQueue(5, tf.int32, [[None, 2]])
     assert queue.dequeue_many(3).shape.as_list() == [3, None, 2]
 
 
-def test_shapes_are_checked_when_the_node_is_made():
+def test_shapes_are_checked_at_construction():
     queue = tf.FIFOQueue(5, [tf.int32, tf.int32], shapes=[[], [2]])
     with pytest.raises(ValueError):
         queue.enqueue(([1], [1, 2]))
@@ -104,7 +104,7 @@ def test_shapes_are_checked_when_the_node_is_made():
         queue.dequeue_many(-1)
 
 
-def test_names_of_nodes():
+def test_node_names():
     queue = tf.FIFOQueue(5, tf.int32, name="jobs")
     assert queue.name == "jobs"
     assert queue.enqueue(1).name == "jobs_enqueue"
@@ -120,7 +120,7 @@ def test_batches_need_shapes(session):
         session.run(queue.dequeue_many(1))
 
 
-def test_a_shared_name_is_one_queue(session):
+def test_queues_of_one_shared_name_are_one_queue(session):
     one, two = (tf.FIFOQueue(5, tf.int32, shared_name="shared") for _ in range(2))
     session.run(one.enqueue(3))
     assert session.run(two.dequeue()) == 3
@@ -132,13 +132,13 @@ def test_a_shared_name_is_one_queue(session):
         session.run(other.size())
 
 
-def test_a_name_that_stands_for_something_else(session):
+def test_a_name_of_another_resource_is_an_error(session):
     session.run(tf.ConditionalAccumulator(tf.float32, shared_name="taken").num_accumulated())
     with pytest.raises(tf.errors.InvalidArgumentError, match="not a queue"):
         session.run(tf.FIFOQueue(6, tf.int32, shared_name="taken").size())
 
 
-def test_a_queue_chosen_in_the_step(session):
+def test_a_queue_selected_in_the_step(session):
     queues = [tf.FIFOQueue(5, tf.int32, [[]]) for _ in range(3)]
     which = tf.placeholder(tf.int32, [])
     chosen = tf.QueueBase.from_list(which, queues)
@@ -169,7 +169,7 @@ def test_fed_arrays_may_be_reused(session):
     assert session.run(queue.dequeue()).tolist() == [0, 0, 0]
 
 
-def test_what_is_fetched_beside_may_be_changed(session):
+def test_fetched_arrays_may_be_changed(session):
     queue = tf.FIFOQueue(5, tf.float32)
     value = tf.placeholder_with_default([1.0, 2.0], [2]) * 2.0
     fetched, _ = session.run([value, queue.enqueue(value)])
@@ -177,13 +177,13 @@ def test_what_is_fetched_beside_may_be_changed(session):
     assert session.run(queue.dequeue()).tolist() == [2, 4]
 
 
-def test_dequeued_arrays_are_the_callers(session):
+def test_dequeued_arrays_are_writable(session):
     queue = tf.FIFOQueue(5, tf.float32)
     session.run(queue.enqueue(([1.0, 2.0],)))
     session.run(queue.dequeue())[:] = 5
 
 
-def test_one_step_may_feed_itself(session):
+def test_one_step_may_enqueue_and_dequeue(session):
     queue = tf.FIFOQueue(1, tf.int32)
     taken = queue.dequeue()
     value, _ = session.run([taken + 1, queue.enqueue(4)])
@@ -193,7 +193,7 @@ def test_one_step_may_feed_itself(session):
 # Waiting
 
 
-def test_a_step_waits_for_another(session, waiting):
+def test_a_dequeue_waits_for_an_enqueue_of_another_step(session, waiting):
     queue = tf.FIFOQueue(1, tf.int32)
     reader = Run(session, queue.dequeue())
     waiting.acquire()
@@ -216,7 +216,7 @@ def test_a_timeout_leaves_the_queue_usable(session):
     assert session.run(taken) == 7
 
 
-def test_closing_the_session_ends_the_waiting(waiting):
+def test_closing_the_session_cancels_waiting_steps(waiting):
     with tf.Graph().as_default():
         empty, full = tf.FIFOQueue(1, tf.int32, [[]]), tf.FIFOQueue(1, tf.int32)
         session = tf.Session()
@@ -232,7 +232,7 @@ def test_closing_the_session_ends_the_waiting(waiting):
             assert "operation was cancelled" in run.error.message
 
 
-def test_a_failure_elsewhere_in_the_step_ends_the_waiting(session):
+def test_a_failure_of_another_node_cancels_a_waiting_node(session):
     queue = tf.FIFOQueue(1, tf.int32)
     bad = tf.gather([1], tf.placeholder_with_default([7], [1]))
     with pytest.raises(tf.errors.InvalidArgumentError, match="7"):
@@ -273,7 +273,7 @@ def test_many_producers_and_consumers(session):
     assert sorted(seen) == list(range(producers * each))
 
 
-# Graphs from elsewhere
+# Imported graphs
 
 
 def test_resource_handles(session):
@@ -291,7 +291,7 @@ def test_resource_handles(session):
 
 
 def by_resource(definition):
-    """A graph whose queues are held by resource handles, as later TensorFlow writes it."""
+    """A graph with queues as resource handles, as later TensorFlow writes it."""
     for node in definition.node:
         if "Queue" in node.op:
             node.op += "V2"
@@ -333,7 +333,7 @@ def test_imported_queues_pad(change):
 
 
 @pytest.mark.parametrize("change", [lambda definition: definition, by_resource])
-def test_imported_queues_keep_the_order_of_priorities(change):
+def test_imported_queues_order_by_priority(change):
     with tf.Graph().as_default() as graph:
         queue = tf.PriorityQueue(5, tf.string, [[]], name="q")
         queue.enqueue_many(([3, 1, 2], ["c", "a", "b"]), name="put")
@@ -345,7 +345,7 @@ def test_imported_queues_keep_the_order_of_priorities(change):
         assert priorities.tolist() == [1, 2, 3] and words.tolist() == [b"a", b"b", b"c"]
 
 
-def test_graphs_with_queues_travel(session):
+def test_graphs_with_queues_can_be_exported_and_imported(session):
     queue = tf.RandomShuffleQueue(5, 1, [tf.int32], [[]], seed=3, name="q")
     queue.enqueue(1, name="put")
     queue.dequeue(name="take")
@@ -358,7 +358,7 @@ def test_graphs_with_queues_travel(session):
         assert graph.as_graph_def() == definition
 
 
-def test_what_does_not_fit_a_queue_is_named():
+def test_errors_name_the_component_that_does_not_match():
     queue = tf.FIFOQueue(3, [tf.int32, tf.float32], shapes=[[], [2]], name="pairs")
     with pytest.raises(ValueError, match=r"incompatible: component 1 of queue 'pairs'"):
         queue.enqueue([1, [1.0, 2.0, 3.0]])

@@ -1,4 +1,4 @@
-"""Changes to rows and slices of variables against NumPy loops."""
+"""Updates of rows and slices of variables, compared with NumPy loops."""
 
 import numpy as np
 import pytest
@@ -86,7 +86,7 @@ def test_indices_outside_change_nothing(indices, session):
     assert session.run(w).tolist() == [1, 2, 3]
 
 
-def test_shapes_are_checked_early_and_late(session):
+def test_shapes_are_checked_at_construction_and_at_run_time(session):
     w = variable(np.zeros([3, 2], np.float32))
     with pytest.raises(ValueError, match="incompatible"):
         tf.scatter_add(w, [0, 1], [[1.0, 2.0]])

@@ -34,7 +34,7 @@ def test_dense_updates(dtype, session):
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.float16, np.complex64, np.uint8])
-def test_loops_give_the_new_value(dtype, session):
+def test_compiled_updates_return_the_new_value(dtype, session):
     before, value = np.array([[1, 2], [3, 4]], dtype), np.array([[3, 1], [2, 5]], dtype)
     for change in (tf.assign, tf.assign_add, tf.assign_sub):
         node = change(variable(before), value).op
@@ -65,7 +65,7 @@ def test_static_shapes_are_checked():
         tf.assign_add(variable(["a"]), ["b"])
 
 
-def test_reads_are_of_their_moment(session):
+def test_control_dependencies_order_reads_and_writes(session):
     w = variable(1.0)
     before = tf.identity(w)
     with tf.control_dependencies([before]):
@@ -99,7 +99,7 @@ def test_temporary_variables_live_for_a_step(session):
         session.run(fresh + twin)
 
 
-def test_containers_keep_names_apart(session):
+def test_equal_names_in_different_containers_are_different_variables(session):
     with tf.container("one"):
         a = state.variable_op([], tf.float32, shared_name="shared")
     b = state.variable_op([], tf.float32, shared_name="shared")
@@ -114,7 +114,7 @@ class TestCell:
         cell.assign(np.array([1, 2], np.float32))
         return cell
 
-    def test_reads_are_read_only_and_stay_as_they_were(self):
+    def test_reads_are_read_only_and_never_change(self):
         cell = self.cell()
         seen = cell.read()
         with pytest.raises(ValueError, match="read-only"):
@@ -135,7 +135,7 @@ class TestCell:
         cell.update(lambda buffer: np.add(buffer, 1, out=buffer))
         assert last.tolist() == [[2]]
 
-    def test_exchanged_memory_comes_back_unless_it_is_read(self):
+    def test_exchange_returns_the_old_memory_unless_it_is_leased(self):
         cell = self.cell()
         memory = cell.borrow().array
         assert cell.exchange(np.array([3, 4], np.float32)) is memory
@@ -144,7 +144,7 @@ class TestCell:
         assert seen.tolist() == [3, 4] and cell.read().tolist() == [1, 2]
         assert cell.exchange(np.zeros(3, np.float32)) is None
 
-    def test_no_update_is_lost_between_threads(self):
+    def test_concurrent_updates_are_not_lost(self):
         cell = self.cell()
 
         def work():
@@ -172,7 +172,7 @@ def test_variables_of_old_graphs(session):
     assert session.run(old + 1).tolist() == [2, 3]
 
 
-def test_the_gradient_of_a_value_or_its_initial_one_is_that_of_the_variable(session):
+def test_the_gradient_of_value_or_initial_is_that_of_the_variable(session):
     v = variable([1.0, 2.0])
     y = state.value_or_initial(v._ref(), tf.constant([5.0, 5.0]))
     assert session.run(tf.gradients(y * y, v)[0]).tolist() == [2, 4]

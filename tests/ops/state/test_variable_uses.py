@@ -1,4 +1,4 @@
-"""Steps that use the same variables at once: what excludes what, and what is never lost."""
+"""Concurrent steps that use the same variables: mutual exclusion, and no lost updates."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def cell(is_resource: bool = False) -> VariableCell:
 
 
 def waits(uses: Uses, first: Use[Any], second: Use[Any]) -> bool:
-    """Whether a use that comes second waits for the first to end."""
+    """Whether the second use waits for the first to end."""
     uses.begin(first)
     begun = threading.Event()
 
@@ -69,8 +69,8 @@ def test_writes_of_resource_variables_are_exclusive() -> None:
     assert not waits(Uses(), Use([v]), Use([v]))
 
 
-def test_a_writer_is_not_starved_by_readers() -> None:
-    """A reader that comes after a waiting writer waits behind it."""
+def test_readers_do_not_starve_a_writer() -> None:
+    """A reader that arrives after a waiting writer waits for it."""
     uses, v = Uses(), cell()
     reading, order = Use([v]), []
     uses.begin(reading)
@@ -92,7 +92,7 @@ def test_a_writer_is_not_starved_by_readers() -> None:
     assert order == ["writer", "reader"]
 
 
-def test_a_kernel_may_use_a_variable_inside_its_own_use() -> None:
+def test_uses_of_a_variable_nest_on_one_thread() -> None:
     v = cell()
     with HostUse([v], writes=True):
         v.assign(v.read() + 1)
@@ -100,8 +100,8 @@ def test_a_kernel_may_use_a_variable_inside_its_own_use() -> None:
 
 
 @pytest.mark.parametrize("inner", ["the same", "another"])
-def test_a_use_inside_another_one_is_not_behind_those_that_wait(inner: str) -> None:
-    """One that waits for the outer use would never end otherwise."""
+def test_a_nested_use_overtakes_waiting_uses(inner: str) -> None:
+    """Otherwise it would deadlock with a use that waits for the outer one."""
     v, other = cell(), cell()
     cells = [v] if inner == "the same" else [other]
     order: list[str] = []
@@ -129,7 +129,7 @@ def test_a_use_inside_another_one_is_not_behind_those_that_wait(inner: str) -> N
     assert order == ["inner", "waits for the outer one", "waits for the one that waits"]
 
 
-def test_a_nested_use_waits_for_one_that_runs() -> None:
+def test_a_nested_use_waits_for_a_running_use() -> None:
     v, other = cell(), cell()
     order: list[str] = []
     begun, release = threading.Event(), threading.Event()
@@ -156,7 +156,7 @@ def _wait_for(count: int) -> None:
         pass
 
 
-def test_counters_are_counted_up_by_many_threads_at_once() -> None:
+def test_concurrent_increments_are_not_lost() -> None:
     with tf.Graph().as_default(), tf.Session() as session:
         counter = tf.Variable(0, trainable=False)
         session.run(counter.initializer)
@@ -166,7 +166,7 @@ def test_counters_are_counted_up_by_many_threads_at_once() -> None:
         assert sorted(actual) == list(range(400))
 
 
-def test_a_step_that_waits_can_be_cancelled() -> None:
+def test_a_waiting_step_can_be_cancelled() -> None:
     uses, v = Uses(), cell()
     first, second = Use([v], [0], [0]), Use([v])
     uses.begin(first)
@@ -179,7 +179,7 @@ def test_a_step_that_waits_can_be_cancelled() -> None:
     assert not uses.uses and not uses.waiting
 
 
-def test_views_on_the_host_keep_their_value_and_the_buffer_stays_current() -> None:
+def test_host_views_keep_their_value_while_the_buffer_is_updated() -> None:
     v = cell()
     view = v.read()
     with USES.mutex:
@@ -198,7 +198,7 @@ def test_a_buffer_that_a_step_writes_is_never_replaced() -> None:
         with USES.mutex:
             buffer = v.copy_on_write()
             running.buffers = [buffer]
-        leased = buffer.lease()  # for a moment, as one who is about to ask what runs has
+        leased = buffer.lease()  # briefly, as `read` holds one while it checks for running uses
         with USES.mutex:
             assert v.copy_on_write() is buffer
         del leased
@@ -247,13 +247,13 @@ def test_no_training_step_is_lost(mode: str, threads: int) -> None:
         at_once(threads, work)
         total = threads * steps
         assert session.run([step, count]) == [total, total]
-        if mode != "plain":  # else an element may be written by two steps at once
+        if mode != "plain":  # there, two steps may write one element concurrently
             np.testing.assert_array_equal(session.run(w), np.full(64, total))
 
 
 @pytest.mark.parametrize("dtype", ["int32", "int64", "float32", "float64", "uint8"])
 @pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
-def test_counters_are_added_to_in_one_operation(dtype: str, shape: tuple[int, ...]) -> None:
+def test_additions_to_counters_are_atomic(dtype: str, shape: tuple[int, ...]) -> None:
     with tf.Graph().as_default(), tf.Session() as session:
         v = tf.get_variable("v", shape, dtype, tf.ones_initializer())
         up = tf.assign_add(v, tf.fill(shape, tf.cast(5, dtype)))
@@ -292,7 +292,7 @@ def test_no_read_is_torn(mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_loop_that_updates_loses_nothing_beside_steps(mode: str) -> None:
+def test_updates_of_a_loop_are_not_lost_beside_steps(mode: str) -> None:
     locking, resource = MODES[mode]
     with tf.Graph().as_default(), tf.Session() as session:
         v = tf.get_variable("v", [], initializer=tf.zeros_initializer(), use_resource=resource)
@@ -361,7 +361,7 @@ def test_what_was_read_never_changes_beside_steps_that_write() -> None:
                 grow()
                 leased = held.read()
                 kept.append((leased[::7], leased[::7].copy()))
-                # A GPU updates without locking element by element, also beside a read.
+                # Without locking, a GPU may update elements during a read.
                 assert device.device_type == "GPU" or (leased == leased[0]).all()
                 if number % 3:
                     kept.pop(0)

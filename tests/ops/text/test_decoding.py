@@ -161,7 +161,7 @@ def test_impossible_csv(arguments: dict[str, Any], message: str) -> None:
         tf.decode_csv(["1"], **arguments)
 
 
-def test_what_was_never_compressed() -> None:
+def test_uncompressed_data_is_an_error() -> None:
     with tf.Graph().as_default(), tf.Session() as session:
         with pytest.raises(tf.errors.DataLossError, match="cannot decompress"):
             session.run(tf.decode_compressed("abc", "ZLIB"))

@@ -1,4 +1,4 @@
-"""Checkpoint files: what is written comes back, others can read it, and damage is found."""
+"""Checkpoint files: round trips, compatibility with other tools, and damage."""
 
 import errno
 import itertools
@@ -58,7 +58,7 @@ def data_files(folder):
     return sorted(path for path in folder.iterdir() if ".data-" in path.name)
 
 
-def test_all_dtypes_come_back(tmp_path):
+def test_all_dtypes_round_trip(tmp_path):
     checkpoint = open_checkpoint(saved(tmp_path))
     assert list(checkpoint.entries) == sorted(TENSORS)
     for name, array in TENSORS.items():
@@ -74,7 +74,7 @@ def test_arrays_are_views_of_the_file(tmp_path):
     assert found.flags.aligned
 
 
-def test_other_tools_read_the_data(tmp_path):
+def test_other_tools_can_read_the_data(tmp_path):
     foreign = ("weights", "bfloat16", "complex")  # of float8, their reader makes no arrays
     saved(tmp_path, shards=[[Piece(name, TENSORS[name]) for name in foreign]])
     (path,) = data_files(tmp_path)
@@ -94,7 +94,7 @@ def test_float8_has_the_codes_of_the_format(tmp_path):
     assert header["float8_e5m2"]["dtype"] == "F8_E5M2"
 
 
-def test_files_of_other_tools_are_read(tmp_path):
+def test_files_of_other_tools_can_be_read(tmp_path):
     path = str(tmp_path / "theirs.safetensors")
     save_file({"a": np.eye(3, dtype=np.float64), "b": np.arange(3, dtype=np.int8)}, path)
     checkpoint = open_checkpoint(path)
@@ -109,7 +109,7 @@ def test_files_of_other_tools_are_read(tmp_path):
     )
 )
 @settings(max_examples=30, deadline=None)
-def test_any_array_comes_back(tmp_path_factory, array):
+def test_any_array_round_trips(tmp_path_factory, array):
     prefix = str(tmp_path_factory.mktemp("any") / "model")
     checkpoint_files.save(prefix, [[Piece("x", array)]])
     np.testing.assert_array_equal(open_checkpoint(prefix).read("x"), array)
@@ -121,7 +121,7 @@ def test_arrays_of_any_strides_are_written(tmp_path):
     np.testing.assert_array_equal(open_checkpoint(prefix).read("x"), array)
 
 
-def test_large_streams_pass_the_page_cache_in_blocks(tmp_path):
+def test_large_streams_use_direct_io_in_blocks(tmp_path):
     values = np.random.default_rng(0).random((5, durable.BLOCK // 8 + 3))
     tensors = {f"v{i}": values[i : i + 2] for i in range(3)}
     prefix = saved(tmp_path, shards=[pieces(tensors)])
@@ -133,7 +133,7 @@ def test_large_streams_pass_the_page_cache_in_blocks(tmp_path):
 # Slices
 
 
-def test_slices_make_the_whole_and_other_slices(tmp_path):
+def test_tensors_and_slices_are_assembled_from_slices(tmp_path):
     whole, parts = sliced()
     checkpoint = open_checkpoint(saved(tmp_path, shards=[parts]))
     np.testing.assert_array_equal(checkpoint.read("cut"), whole)
@@ -193,7 +193,7 @@ def test_parts_are_merged(tmp_path):
     ]
 
 
-# Whole or not at all
+# Atomicity
 
 
 def test_saving_again_replaces_the_files(tmp_path):
@@ -205,8 +205,8 @@ def test_saving_again_replaces_the_files(tmp_path):
 
 
 @pytest.mark.parametrize("call", ["fsync", "rename", "pwrite", "write", "ftruncate"])
-def test_an_end_at_any_moment_leaves_the_last_good_one(tmp_path, monkeypatch, call):
-    """Every call that changes files fails in turn, as if the machine had stopped there."""
+def test_a_crash_at_any_point_leaves_the_previous_checkpoint(tmp_path, monkeypatch, call):
+    """Each call that changes files fails, as if the machine had crashed there."""
     prefix = saved(tmp_path)
     plain, calls = getattr(os, call), 0
     for stop in range(20):
@@ -231,7 +231,7 @@ def test_an_end_at_any_moment_leaves_the_last_good_one(tmp_path, monkeypatch, ca
     assert list(open_checkpoint(prefix).entries) == ["new"]
 
 
-def test_a_full_disk_leaves_nothing_behind(tmp_path, monkeypatch):
+def test_a_full_disk_leaves_no_files(tmp_path, monkeypatch):
     prefix = saved(tmp_path)
     before = sorted(path.name for path in tmp_path.iterdir())
 
@@ -247,7 +247,7 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path, monkeypatch):
     np.testing.assert_array_equal(open_checkpoint(prefix).read("weights"), TENSORS["weights"])
 
 
-def test_files_of_dead_writers_are_swept_away(tmp_path):
+def test_partial_files_of_dead_writers_are_swept(tmp_path):
     orphan = tmp_path / "other.index.partial-00aa11bb"
     orphan.write_bytes(b"half")
     with durable.partial_file(str(tmp_path / "busy")) as descriptor:
@@ -260,7 +260,7 @@ def test_files_of_dead_writers_are_swept_away(tmp_path):
 # Damage
 
 
-def test_nothing_there(tmp_path):
+def test_missing_checkpoint(tmp_path):
     with pytest.raises(errors.NotFoundError, match="Failed to find any matching files"):
         open_checkpoint(str(tmp_path / "nothing"))
 
@@ -270,7 +270,7 @@ def test_unknown_names(tmp_path):
         open_checkpoint(saved(tmp_path)).read("nobody")
 
 
-def test_changed_data_is_found_where_it_is(tmp_path):
+def test_errors_locate_changed_data(tmp_path):
     prefix = saved(tmp_path)
     (path,) = data_files(tmp_path)
     content = bytearray(path.read_bytes())
@@ -280,7 +280,7 @@ def test_changed_data_is_found_where_it_is(tmp_path):
         open_checkpoint(prefix).read("weights")
 
 
-def test_a_cut_data_file_is_found(tmp_path):
+def test_a_truncated_data_file_is_detected(tmp_path):
     prefix = saved(tmp_path)
     (path,) = data_files(tmp_path)
     path.write_bytes(path.read_bytes()[:-5])
@@ -292,7 +292,7 @@ _hands_over = itertools.cycle([False, True])
 
 
 def read_all(prefix):
-    """Read all tensors, by turns as views of the file and as a session restores them."""
+    """Read all tensors, alternately as views of the file and as a session restores them."""
     checkpoint = open_checkpoint(prefix)
     if next(_hands_over):
         checkpoint.read_into([(name, None, lambda array: None) for name in checkpoint.entries])
@@ -320,7 +320,7 @@ def mutated(content, rng):
 
 
 def fuzz(read, path, count):
-    """Mutations of a file read as they were written or raise an error that names a file."""
+    """Check that mutations of a file read unchanged or raise an error that names a file."""
     content = path.read_bytes()
     rng = random.Random(0)
     for _ in range(count):
@@ -338,7 +338,7 @@ def test_hostile_indices(tmp_path):
     fuzz(lambda: read_all(prefix), tmp_path / "model.index", MUTATIONS)
 
 
-def test_hostile_indices_with_the_right_checksum(tmp_path, monkeypatch):
+def test_hostile_indices_with_a_valid_checksum(tmp_path, monkeypatch):
     _, parts = sliced()
     prefix = saved(tmp_path, shards=[pieces() + parts])
     path = tmp_path / "model.index"
@@ -360,7 +360,7 @@ def test_hostile_data(tmp_path):
     fuzz(lambda: read_all(str(path)), path, MUTATIONS)
 
 
-def test_shapes_that_no_file_can_fill(tmp_path):
+def test_shapes_larger_than_their_files(tmp_path):
     path = tmp_path / "huge.safetensors"
     note = {"x": {"name": "x", "full": [1 << 40], "start": [0]}}
     entry = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}
@@ -373,7 +373,7 @@ def test_shapes_that_no_file_can_fill(tmp_path):
 @pytest.mark.parametrize(
     "content", [b"", b"1234567", bytes(8), b"\xff" * 8, b"\2" + bytes(7) + b"[]", b"\1" + bytes(9)]
 )
-def test_files_that_are_none(tmp_path, content):
+def test_files_that_are_not_checkpoints(tmp_path, content):
     path = tmp_path / "none.safetensors"
     path.write_bytes(content)
     with pytest.raises(errors.DataLossError, match=r"none\.safetensors: at byte"):

@@ -1,4 +1,4 @@
-"""CRC-32C: known values, every way through the code, and the polynomial that folding rests on."""
+"""CRC-32C: known values, all code paths, and the polynomial multiple of folding."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ SIZES = sorted(
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_every_size_gives_what_the_definition_says(size: int) -> None:
+def test_every_size_matches_the_definition(size: int) -> None:
     data = np.random.default_rng(size).bytes(size)
     assert crc32c(data) == by_bytes(data)
     assert crc32c(data[5:], crc32c(data[:5])) == by_bytes(data)
 
 
 @pytest.mark.parametrize("module", [checksum.by_products, checksum.by_additions])
-def test_both_ways_of_folding_give_what_the_definition_says(module: Callable[[], str]) -> None:
+def test_both_folding_methods_match_the_definition(module: Callable[[], str]) -> None:
     if module is checksum.by_products and not machine_code.has(*checksum._PCLMUL_FEATURES):
         pytest.skip("the processor does not multiply polynomials")
     function, copy = machine_code.functions(module(), checksum.SIGNATURES)
@@ -68,7 +68,7 @@ def test_both_ways_of_folding_give_what_the_definition_says(module: Callable[[],
         assert function(data, size, 0) == by_bytes(data), size
         assert function(data, size, 77) == by_bytes(data, 77), size
         target = np.zeros(size + 200, np.uint8)
-        start = 64 + size % 61  # at all kinds of addresses
+        start = 64 + size % 61  # at all alignments
         assert copy(data, target.ctypes.data + start, size, 77) == by_bytes(data, 77), size
         assert target[start : start + size].tobytes() == data
         assert not target[:start].any()
@@ -76,7 +76,7 @@ def test_both_ways_of_folding_give_what_the_definition_says(module: Callable[[],
 
 
 @pytest.mark.parametrize("size", [0, 1, 63, 5000, (1 << 20) + 3])
-def test_a_copy_gives_the_checksum_of_what_it_copies(size: int) -> None:
+def test_a_copy_returns_the_checksum(size: int) -> None:
     source = np.random.default_rng(size).integers(0, 256, size, np.uint8)
     target = np.zeros_like(source)
     assert checksum.copy_crc32c(source, target, 5) == crc32c(source.data, 5)
@@ -84,12 +84,12 @@ def test_a_copy_gives_the_checksum_of_what_it_copies(size: int) -> None:
 
 
 @given(st.binary(max_size=200), st.integers(0, 30))
-def test_a_checksum_goes_on_where_it_was(data: bytes, cut: int) -> None:
+def test_a_checksum_can_be_continued(data: bytes, cut: int) -> None:
     assert crc32c(data[cut:], crc32c(data[:cut])) == crc32c(data)
 
 
 @pytest.mark.parametrize("size", [0, 3, 5000, 100_000])
-def test_all_buffers_are_alike(size: int) -> None:
+def test_all_types_of_buffers(size: int) -> None:
     data = np.random.default_rng(1).bytes(size)
     array = np.frombuffer(data, np.uint8)
     for other in (
@@ -113,7 +113,7 @@ def remainder(polynomial: int) -> int:
     return polynomial
 
 
-def test_what_folding_uses_is_a_multiple_of_the_polynomial() -> None:
+def test_the_folding_polynomial_is_a_multiple() -> None:
     assert remainder(sum(1 << exponent for exponent in MULTIPLE)) == 0
     assert remainder(sum(1 << exponent * 512 for exponent in MULTIPLE)) == 0
     assert MULTIPLE[0] - MULTIPLE[1] >= checksum._UNROLL

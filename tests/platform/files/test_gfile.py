@@ -63,7 +63,7 @@ def test_seek(path):
         file.seek()
 
 
-def test_what_is_written_can_be_read_through_the_same_file(path):
+def test_written_data_can_be_read_through_the_same_file(path):
     file = gfile.GFile(path, "w+")
     file.write("testing")
     assert file.read() == "testing"

@@ -1,4 +1,4 @@
-"""TFRecord files: what is written is read, by others too, and what is broken says where."""
+"""TFRecord files: round trips, compatibility with other tools, and corruption."""
 
 from __future__ import annotations
 
@@ -35,28 +35,28 @@ def read(path: Path, options: Any = None) -> list[bytes]:
 
 
 def header(length: int) -> bytes:
-    """The begin of a record that claims to be so long, with a right checksum."""
+    """The header of a record with the given length and a valid checksum."""
     size = struct.pack("<Q", length)
     return size + struct.pack("<I", masked_crc32c(size))
 
 
-# What is written is read
+# Round trips
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_was_written_is_read(tmp_path: Path, kind: str) -> None:
+def test_records_round_trip(tmp_path: Path, kind: str) -> None:
     path = write(tmp_path / "file", RECORDS, kind)
     assert read(path, kind) == RECORDS
     assert read(path, TFRecordOptions(kind)) == RECORDS
 
 
-def test_the_bytes_are_those_of_tensorflow(tmp_path: Path) -> None:
+def test_bytes_equal_those_of_tensorflow(tmp_path: Path) -> None:
     assert write(tmp_path / "file", [b"abc", b""]).read_bytes() == GOLDEN
     (tmp_path / "theirs").write_bytes(GOLDEN)
     assert read(tmp_path / "theirs") == [b"abc", b""]
 
 
-def test_compressed_files_are_those_of_other_tools(tmp_path: Path) -> None:
+def test_other_tools_can_read_compressed_files(tmp_path: Path) -> None:
     plain = b"".join(map(framed, RECORDS))
     packed = write(tmp_path / "z", RECORDS, "ZLIB").read_bytes()
     assert zlib.decompress(packed) == plain
@@ -65,7 +65,7 @@ def test_compressed_files_are_those_of_other_tools(tmp_path: Path) -> None:
     assert read(tmp_path / "parts", "GZIP") == RECORDS
 
 
-def test_options_of_compression_are_used(tmp_path: Path) -> None:
+def test_compression_options(tmp_path: Path) -> None:
     items = [b"abcd" * 1000] * 20
     stored = write(tmp_path / "0", items, TFRecordOptions("ZLIB", compression_level=0))
     small = write(tmp_path / "9", items, TFRecordOptions("ZLIB", compression_level=9))
@@ -74,7 +74,7 @@ def test_options_of_compression_are_used(tmp_path: Path) -> None:
     assert read(write(tmp_path / "f", items, flushed), "ZLIB") == items
 
 
-def test_text_and_buffers_are_records_too(tmp_path: Path) -> None:
+def test_text_and_buffers_as_records(tmp_path: Path) -> None:
     with tf.io.TFRecordWriter(str(tmp_path / "file")) as writer:
         writer.write("späte")
         writer.write(bytearray(b"ab"))
@@ -82,7 +82,7 @@ def test_text_and_buffers_are_records_too(tmp_path: Path) -> None:
     assert read(tmp_path / "file") == ["späte".encode(), b"ab", b"cd"]
 
 
-def test_what_is_no_record(tmp_path: Path) -> None:
+def test_invalid_records(tmp_path: Path) -> None:
     with (
         tf.python_io.TFRecordWriter(tmp_path / "r") as writer,
         pytest.raises(TypeError, match="bytes or text, not 3"),
@@ -102,7 +102,7 @@ def test_flushed_records_can_be_read_while_the_file_is_open(tmp_path: Path, kind
         writer.write(b"late")
 
 
-def test_a_writer_that_is_dropped_finishes_its_file(tmp_path: Path) -> None:
+def test_a_dropped_writer_completes_its_file(tmp_path: Path) -> None:
     writer = tf.python_io.TFRecordWriter(str(tmp_path / "file"), "GZIP")
     writer.write(b"kept")
     del writer
@@ -110,7 +110,7 @@ def test_a_writer_that_is_dropped_finishes_its_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_file_without_records_is_there_and_empty(tmp_path: Path, kind: str) -> None:
+def test_a_file_without_records_is_created(tmp_path: Path, kind: str) -> None:
     assert read(write(tmp_path / "file", [], kind), kind) == []
 
 
@@ -126,7 +126,7 @@ def test_records_larger_than_a_block_and_many_small_ones(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_blocks_tell_offsets_where_reading_can_begin(tmp_path: Path, kind: str) -> None:
+def test_reading_can_start_at_offsets_of_blocks(tmp_path: Path, kind: str) -> None:
     path = write(tmp_path / "file", RECORDS, kind)
     with mock.patch.object(records, "_BLOCK", 1 << 12):
         reader = RecordReader(path, kind)
@@ -139,7 +139,7 @@ def test_blocks_tell_offsets_where_reading_can_begin(tmp_path: Path, kind: str) 
         assert list(RecordReader(path, kind, offset)) == RECORDS[number:]
 
 
-# Options and files that are none
+# Options and invalid files
 
 
 def test_compression_types_in_every_spelling() -> None:
@@ -154,7 +154,7 @@ def test_compression_types_in_every_spelling() -> None:
         TFRecordOptions("BZIP")
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(tf.errors.NotFoundError, match="missing"):
         read(tmp_path / "missing")
     with pytest.raises(tf.errors.NotFoundError, match="missing"):
@@ -163,10 +163,10 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
         tf.python_io.TFRecordWriter(str(tmp_path / "missing" / "file"))
 
 
-# Broken files
+# Corrupted files
 
 
-def test_every_cut_says_where_and_gives_what_came_before(tmp_path: Path) -> None:
+def test_truncation_raises_the_offset_after_complete_records(tmp_path: Path) -> None:
     items = [b"one", b"twotwo", b"three"]
     data = write(tmp_path / "file", items).read_bytes()
     starts = [0, 19, 41, len(data)]
@@ -184,7 +184,7 @@ def test_every_cut_says_where_and_gives_what_came_before(tmp_path: Path) -> None
         assert actual == items[:whole]
 
 
-def test_every_changed_byte_is_noticed(tmp_path: Path) -> None:
+def test_every_changed_byte_is_detected(tmp_path: Path) -> None:
     items = [b"one", b"twotwo"]
     data = write(tmp_path / "file", items).read_bytes()
     for index in range(len(data)):
@@ -198,7 +198,7 @@ def test_every_changed_byte_is_noticed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("length", [1 << 20, 1 << 40, (1 << 63) - 1, (1 << 64) - 1, (1 << 64) - 16])
-def test_a_length_that_lies_takes_no_memory(tmp_path: Path, kind: str, length: int) -> None:
+def test_a_corrupted_length_allocates_no_memory(tmp_path: Path, kind: str, length: int) -> None:
     data = framed(b"good") + header(length) + b"not so much"
     packed = {"": data, "ZLIB": zlib.compress(data), "GZIP": gzip.compress(data)}[kind]
     (tmp_path / "liar").write_bytes(packed)
@@ -208,7 +208,7 @@ def test_a_length_that_lies_takes_no_memory(tmp_path: Path, kind: str, length: i
         next(iterator)
 
 
-def test_a_packed_file_that_is_cut_says_so(tmp_path: Path) -> None:
+def test_a_truncated_compressed_file(tmp_path: Path) -> None:
     data = write(tmp_path / "file", [b"one", b"two"], "GZIP").read_bytes()
     for cut in range(1, len(data)):
         (tmp_path / "cut").write_bytes(data[:cut])
@@ -216,7 +216,7 @@ def test_a_packed_file_that_is_cut_says_so(tmp_path: Path) -> None:
             read(tmp_path / "cut", "GZIP")
 
 
-def test_a_plain_file_is_no_packed_one(tmp_path: Path) -> None:
+def test_a_plain_file_is_not_a_compressed_one(tmp_path: Path) -> None:
     path = write(tmp_path / "file", [b"one"])
     with pytest.raises(tf.errors.DataLossError, match="file: cannot decompress from 0 on"):
         read(path, "ZLIB")

@@ -22,5 +22,5 @@ def test_resources_are_relative_to_the_package():
         resource_loader.load_resource("no such file")
 
 
-def test_reading_ahead_is_left_to_the_system():
+def test_readahead_returns_the_path():
     assert resource_loader.readahead_file_path("a", readahead="1M") == "a"

@@ -1,4 +1,4 @@
-"""Tensors out of files block by block: what is handed over, what is checked, what is used again."""
+"""Streaming reads of tensors: delivery, verification and reuse of arrays."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def prefix(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def received(prefix: str, wishes: list[Any]) -> list[Any]:
-    """What comes for each of some names or (name, slice) pairs."""
+    """The arrays received for names or (name, slice) pairs."""
     result: list[Any] = [None] * len(wishes)
 
     def receiver(place: int) -> Any:
@@ -61,7 +61,7 @@ def test_every_receiver_gets_its_array(prefix: str, names: list[str]) -> None:
         assert array.flags.writeable and array.flags.owndata
 
 
-def test_a_slice_that_lies_in_one_piece_and_one_that_does_not(tmp_path: Path) -> None:
+def test_contiguous_and_strided_slices(tmp_path: Path) -> None:
     value = np.arange(20.0).reshape(4, 5)
     halves = [parse_slice("4 5 0,2:-"), parse_slice("4 5 2,2:-")]
     pieces = [Piece("x", value[:2], halves[0]), Piece("x", value[2:], halves[1])]
@@ -74,7 +74,7 @@ def test_a_slice_that_lies_in_one_piece_and_one_that_does_not(tmp_path: Path) ->
     np.testing.assert_array_equal(all_, value)
 
 
-def test_what_a_receiver_gives_back_is_filled_next(tmp_path: Path) -> None:
+def test_returned_arrays_are_filled_next(tmp_path: Path) -> None:
     value = np.arange(BLOCK // 4, dtype=np.float32)
     names = [f"x{n}" for n in range(9)]
     checkpoint_files.save(str(tmp_path / "m"), [[Piece(name, value) for name in names]])
@@ -92,11 +92,11 @@ def test_what_a_receiver_gives_back_is_filled_next(tmp_path: Path) -> None:
     opened = checkpoint_files.open_files(str(tmp_path / "m"))
     opened.read_into([(name, None, receiver(name)) for name in names])
     assert all(np.array_equal(array, value) for array in new.values())
-    # Two threads fill at most four at once: those they began with, and those these run into.
+    # Two threads fill at most four at once: two initially, and the next ones.
     assert sum(array.ctypes.data not in places for array in new.values()) <= 4
 
 
-def test_what_nothing_more_can_fill_is_let_go(tmp_path: Path) -> None:
+def test_arrays_that_are_not_needed_are_freed(tmp_path: Path) -> None:
     sizes = [BLOCK // 4 + n for n in range(9)]
     values = {f"x{n}": np.zeros(size, np.float32) for n, size in enumerate(sizes)}
     checkpoint_files.save(str(tmp_path / "m"), [[Piece(n, value) for n, value in values.items()]])
@@ -114,7 +114,7 @@ def test_what_nothing_more_can_fill_is_let_go(tmp_path: Path) -> None:
 
     opened = checkpoint_files.open_files(str(tmp_path / "m"))
     opened.read_into([(n, None, receiver(value.size)) for n, value in values.items()])
-    assert max(alive) <= 2  # one that each thread is about to let go
+    assert max(alive) <= 2  # one that each thread is about to free
 
 
 def test_arrays_come_from_the_heap_of_the_calling_thread(
@@ -149,7 +149,7 @@ def data_file(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("count", [1, 6])
-def test_a_damaged_block_is_named_and_its_tensors_are_not_handed_over(
+def test_a_damaged_block_raises_and_its_tensors_are_not_delivered(
     tmp_path: Path, count: int
 ) -> None:
     value = np.ones(BLOCK // 4, np.float32)
@@ -175,7 +175,7 @@ def test_a_file_that_cannot_be_read_is_an_error_of_the_system(tmp_path: Path) ->
         streaming.Mapped(str(tmp_path))
 
 
-def test_an_empty_file_is_mapped_as_nothing(tmp_path: Path) -> None:
+def test_an_empty_file_has_an_empty_mapping(tmp_path: Path) -> None:
     path = tmp_path / "empty"
     path.touch()
     mapped = streaming.Mapped(str(path))

@@ -1,4 +1,4 @@
-"""TensorFlow's checkpoints: read as they were written, with slices; damage is found."""
+"""TensorFlow's checkpoints: reading, slices, and damage."""
 
 import random
 
@@ -36,7 +36,7 @@ def written(folder, content=None):
     return prefix
 
 
-def test_files_of_tensorflow_are_read(tmp_path):
+def test_files_of_tensorflow_can_be_read(tmp_path):
     (tmp_path / "v.index").write_bytes(INDEX)
     (tmp_path / "v.data-00000-of-00001").write_bytes(DATA)
     checkpoint = open_checkpoint(str(tmp_path / "v"))
@@ -44,7 +44,7 @@ def test_files_of_tensorflow_are_read(tmp_path):
     assert checkpoint.read("s").tolist() == [b"ab", b""]
 
 
-def test_all_dtypes_come_back(tmp_path):
+def test_all_dtypes_round_trip(tmp_path):
     checkpoint = open_checkpoint(written(tmp_path))
     for name, array in TENSORS.items():
         np.testing.assert_array_equal(checkpoint.read(name), array)
@@ -65,7 +65,7 @@ def test_many_tensors_need_many_blocks(tmp_path):
 
 
 def test_keys_of_slices():
-    """Codes whose order is that of the numbers, one to ten bytes long."""
+    """Encodings of one to ten bytes in the order of the numbers."""
     numbers = [0, -1, 1, 63, 64, -64, -65, 8191, 8192, 1 << 40, -(1 << 40), (1 << 63) - 1]
     keys = {tf_bundle.slice_key(b"n", ((n, 0),)): n for n in numbers}
     assert [keys[key] for key in sorted(keys)] == sorted(numbers)
@@ -73,7 +73,7 @@ def test_keys_of_slices():
     assert tf_bundle.slice_key(b"w", ((0, 67), (0, -1))) == b"\0w\0\1\1\2\x80\xc0\x43\x80\x7f"
 
 
-def test_changed_data_is_found(tmp_path):
+def test_changed_data_is_detected(tmp_path):
     prefix = written(tmp_path)
     path = tmp_path / "theirs.data-00000-of-00001"
     content = path.read_bytes()
@@ -96,7 +96,7 @@ def test_hostile_data(tmp_path):
 
 
 def test_hostile_entries(tmp_path):
-    """Entries that are nonsense inside blocks whose checksums are right."""
+    """Invalid entries in blocks with valid checksums."""
     prefix = written(tmp_path)
     path = tmp_path / "theirs.index"
     found = list(sorted_table.pairs(path.read_bytes()))

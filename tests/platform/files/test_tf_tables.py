@@ -1,4 +1,4 @@
-"""Checkpoints of version 1 that TensorFlow wrote, read; and ones that are not right."""
+"""Reading TensorFlow's checkpoints of version 1, and damaged ones."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_variables_are_restored(path):
 
 
 def test_several_files_are_one_checkpoint(tmp_path):
-    """Each with all descriptions and its share of the slices."""
+    """Each has all descriptions and some of the slices."""
     content = dict(pairs(written()))
     described = content.pop(b"")
     for number in range(2):
@@ -92,7 +92,7 @@ def test_damage_is_an_error_that_names_the_file(path):
             assert str(path) in str(error)
 
 
-def test_a_slice_that_is_missing_is_an_error(path):
+def test_a_missing_slice_is_an_error(path):
     content = dict(pairs(written()))
     path.write_bytes(table([(b"", content[b""])]))
     with pytest.raises(errors.DataLossError, match="do not cover"):

@@ -1,4 +1,4 @@
-"""The wire format, held against protobuf's own messages."""
+"""The wire format, compared with protobuf's messages."""
 
 from typing import Any
 
@@ -16,14 +16,14 @@ int64s = st.integers(-(1 << 63), (1 << 63) - 1)
 
 
 @given(int64s, st.floats(allow_nan=False), st.binary())
-def test_fields_are_written_as_protobuf_writes_them(step: int, time: float, graph: bytes) -> None:
+def test_written_fields_equal_protobufs(step: int, time: float, graph: bytes) -> None:
     event = Event(wall_time=time or 0.0, step=step, graph_def=graph)
     written = wire.double_field(1, time) + wire.integer_field(2, step) + wire.bytes_field(4, graph)
     assert written == event.SerializeToString(deterministic=True)
 
 
 @given(st.floats(width=32, allow_nan=False))
-def test_short_floats_are_written_also_where_they_are_zero(number: float) -> None:
+def test_float_fields_include_zeros(number: float) -> None:
     value = Summary.Value(simple_value=number)
     assert wire.float_field(2, number) == value.SerializeToString()
 
@@ -44,7 +44,7 @@ def test_fields_are_read(step: int, time: float, graph: bytes, number: float) ->
 
 
 @given(st.binary(max_size=64))
-def test_any_bytes_are_fields_or_an_error(message: bytes) -> None:
+def test_any_bytes_parse_or_raise(message: bytes) -> None:
     try:
         assert b"".join(field.raw for field in wire.fields(message)) == message
     except ValueError as error:
@@ -61,6 +61,6 @@ def test_any_bytes_are_fields_or_an_error(message: bytes) -> None:
         (b"\x0b", "unknown kind 3"),
     ],
 )
-def test_errors_say_where(message: bytes, words: str) -> None:
+def test_errors_have_the_offset(message: bytes, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         list(wire.fields(message))

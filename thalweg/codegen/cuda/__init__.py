@@ -1,1 +1,1 @@
-"""Kernels for NVIDIA GPUs: one text over an abstract grid, for NVPTX or for its emulation here."""
+"""Kernels for NVIDIA GPUs, over an abstract grid that is NVPTX or an emulation on the host."""

@@ -1,7 +1,8 @@
-"""The instructions of GPUs that come close to a function of float32 numbers.
+"""Approximate GPU instructions for functions of float32 numbers.
 
-Their bounds are those of the PTX manual. An emulated GPU computes the function and then clears the
-bits of the result that the instruction does not promise, so that what must not rely on them fails.
+Their error bounds are those of the PTX manual. An emulated GPU computes the function and then
+clears the bits of the result that the instruction does not guarantee, so that code which relies on
+them fails.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ from thalweg.ir.functions.register import Register
 
 Code = Callable[..., Value]
 
-_TURING = 75  # the compute capability that has `tanh.approx`
+_TURING = 75  # the compute capability with `tanh.approx`
 
 
 @dataclass(frozen=True)
 class _Instruction:
-    """An instruction: by LLVM's intrinsic, or by one of NVPTX for one number at a time."""
+    """An instruction: by an intrinsic of LLVM, or of NVPTX for single numbers."""
 
     emulated: Callable[..., Register]
     lost_bits: int  # at the end of the mantissa
@@ -56,7 +57,7 @@ def _normal_power(x: Register) -> Register:
 _INSTRUCTIONS = {
     # 2⁻¹¹ of the result
     "tanh": _Instruction(hyperbolic_tangent, 12, "tanh", capability=_TURING),
-    # two units in the last place
+    # two ulps
     "exp2": _Instruction(_power, 1, "exp2"),
     "normal_exp2": _Instruction(_normal_power, 1, nvptx="ex2.approx.ftz.f"),
     "div": _Instruction(Register.__truediv__, 1, nvptx="div.full"),
@@ -65,7 +66,7 @@ _INSTRUCTIONS = {
 
 
 def approximations(target: CudaTarget) -> Mapping[str, Code]:
-    """The code of the approximations of a GPU, by name."""
+    """The code of a GPU's approximations, by name."""
     code = _emulated if target.is_emulated else _written
     return MappingProxyType(
         {

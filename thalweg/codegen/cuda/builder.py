@@ -1,7 +1,7 @@
 """Instructions for threads of a grid: vectors are a few elements of one thread, masks are branches.
 
-A GPU has wide loads and stores, and no masks. What is the same in all lanes of a mask is one
-branch; otherwise lanes go one by one.
+A GPU has wide loads and stores, but no masks. A mask that is uniform over its lanes is one branch;
+otherwise lanes are processed one by one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ WIDEST = 16
 
 
 class GridBuilder(Builder):
-    """One function of a grid being written."""
+    """A builder of a function of a grid."""
 
     def __init__(
         self,
@@ -40,9 +40,9 @@ class GridBuilder(Builder):
         attributes: str,
     ) -> None:
         super().__init__(module, name, parameters, result, attributes)
-        self._uniform: dict[str, Value] = {}  # vectors of one number in all lanes
+        self._uniform: dict[str, Value] = {}  # vectors that are uniform over their lanes
 
-    # What is the same in all lanes
+    # Uniform vectors
 
     def splat(self, value: Value, lanes: int) -> Value:
         result = super().splat(value, lanes)
@@ -58,7 +58,7 @@ class GridBuilder(Builder):
         return super().binary(operation, a, b)
 
     def uniform_value(self, mask: Value) -> Value | None:
-        """The number that a vector has in all lanes, if it is known to have one."""
+        """The scalar that all lanes of a vector equal, if it is known to be uniform."""
         if mask.type.lanes == 1:
             return mask
         if mask.text.startswith("splat ("):
@@ -78,7 +78,7 @@ class GridBuilder(Builder):
             return self._whole_load(kind, address, aligned)
         one = self.uniform_value(mask)
         if one is None and aligned >= kind.lanes:
-            one = self._any_lane(mask)  # an aligned vector lies in memory as a whole or not at all
+            one = self._any_lane(mask)  # an aligned vector is inside as a whole or not at all
         if one is not None:
             return self.choose(
                 one, lambda: self._whole_load(kind, address, aligned), lambda: constant(kind, 0)
@@ -91,8 +91,8 @@ class GridBuilder(Builder):
         return self.emit(kind, f"load {kind}, {address}, align {align}")
 
     def claim_alignment(self, kind: Type, address: Value, aligned: int) -> int:
-        """The bytes that an address is said to be a multiple of. A GPU refuses one that is not, and
-        the host does not mind most of them: where it stands for a GPU, it stops there as well."""
+        """The alignment to claim for an access. A GPU traps on a misaligned access; the host
+        tolerates most, so the emulation checks the address and traps, too."""
         align = min(aligned * alignment(kind), WIDEST)
         if self.module.checks_alignment and align > alignment(kind):
             place = self.emit(I64, f"ptrtoint {address} to i64")
@@ -138,7 +138,7 @@ class GridBuilder(Builder):
 
     @contextmanager
     def lane(self, mask: Value | None, lane: int) -> Generator[None]:
-        """Code for a lane, which runs if a mask allows it."""
+        """Emit code for a lane, which runs if its mask is set."""
         if mask is None:
             yield
             return
@@ -147,11 +147,11 @@ class GridBuilder(Builder):
             yield
 
     def _lanes_from(self, kind: Type, address: Value) -> Callable[[int], Value]:
-        """The addresses of lanes that follow each other."""
+        """The addresses of consecutive lanes."""
         return lambda lane: self.element(address, kind.scalar, lane)
 
     def _each_lane(self, kind: Type, mask: Value | None, element: Callable[[int], Value]) -> Value:
-        """A vector of elements that are computed one by one; those off the mask are zero."""
+        """A vector of elements that are computed one by one; masked-off ones are zero."""
         vector = Value(kind, "poison")
         for lane in range(kind.lanes):
             if mask is None:

@@ -1,7 +1,7 @@
-"""Text of CUDA kernels to PTX, to a cubin, or to code of this machine.
+"""Compiles the text of CUDA kernels to PTX, to a cubin, or to code of the host.
 
-PTX is LLVM's. A cubin is what `ptxas` makes of it, where that is installed (the CUDA toolkit, or
-the wheel of the extra `[cuda]`); without it the driver compiles PTX itself.
+LLVM emits PTX. `ptxas`, if it is installed (from the CUDA toolkit, or the wheel of the extra
+`[cuda]`), compiles it to a cubin; without it the driver compiles PTX itself.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from thalweg.codegen.llvm.compile import (
 from thalweg.codegen.machine import CpuTarget, llvm, named
 from thalweg.platform.caches import memoized
 
-#: LLVM takes `abs.s16` to leave the least number as it is. An H200 gives another one.
+#: LLVM assumes that `abs.s16` does not change the least number. An H200 returns another one.
 _ABS16 = re.compile(r"abs\.s16\s+(%rs\d+), (%rs\d+);")
 _EXACT_ABS16 = r"{ .reg .b16 %less; neg.s16 %less, \2; max.s16 \1, \2, %less; }"
-_ELF64 = b"\x7fELF\x02"  # how a cubin begins
-_TIME_LIMIT = 120  # seconds: `ptxas` has taken minutes for kernels that were too large
+_ELF64 = b"\x7fELF\x02"  # the magic number of a cubin
+_TIME_LIMIT = 120  # seconds: `ptxas` took minutes for kernels that were too large
 
 
 def to_ptx(text: str, target: CudaTarget) -> str:
@@ -53,7 +53,7 @@ def to_ptx(text: str, target: CudaTarget) -> str:
         llvm_lock.acquired(),
         parsed_module(text, target.triple, _layout(target)) as module,
     ):
-        # Made for each module: what passes learnt of one is remembered by its address.
+        # Created for each module: analyses are cached by a module's address, which may be reused.
         builder, whole = _passes(tools.machine)
         run_over_module(whole, module, builder)
         return _ABS16.sub(
@@ -62,7 +62,7 @@ def to_ptx(text: str, target: CudaTarget) -> str:
 
 
 def _passes(machine: Any) -> tuple[Any, Any]:
-    """All passes of the second level but for vectors, which kernels have where they pay."""
+    """All passes of -O2 except vectorization: kernels are emitted with vectors where these pay."""
     options = llvm().create_pipeline_tuning_options(speed_level=2)
     options.loop_vectorization = options.slp_vectorization = False
     builder = llvm().create_pass_builder(machine, options)
@@ -78,11 +78,11 @@ def _layout(target: CudaTarget) -> str:
 
 
 class AssemblyError(RuntimeError):
-    """PTX that `ptxas` does not take."""
+    """PTX that `ptxas` rejects."""
 
 
 def to_cubin(ptx: str, target: CudaTarget) -> bytes | None:
-    """The machine code of a GPU; None where there is no `ptxas`."""
+    """The machine code of a GPU; None without `ptxas`."""
     program = ptxas()
     if program is None:
         return None
@@ -102,12 +102,12 @@ def to_cubin(ptx: str, target: CudaTarget) -> bytes | None:
 
 
 def instruction_bytes(cubin: bytes) -> int:
-    """How many bytes of a cubin are instructions: its sections `.text.*`. 0 for other files."""
+    """The bytes of instructions in a cubin, its sections `.text.*`; 0 for other files."""
     if cubin[:5] != _ELF64:
         return 0
     (first,) = struct.unpack_from("<Q", cubin, 40)
     stride, count, names = struct.unpack_from("<HHH", cubin, 58)
-    # Of a header: the place of the name in the table of names; the section's offset and size.
+    # Of a header: the offset of the name in the string table; the section's offset and size.
     headers = [struct.unpack_from("<I20xQQ", cubin, first + n * stride) for n in range(count)]
     text = headers[names][1]
     return sum(size for name, _, size in headers if cubin.startswith(b".text.", text + name))
@@ -115,7 +115,7 @@ def instruction_bytes(cubin: bytes) -> int:
 
 @cache
 def ptxas() -> str | None:
-    """The path of `ptxas`: on the search path, of the CUDA toolkit, or of NVIDIA's wheel."""
+    """The path of `ptxas`: on the search path, in the CUDA toolkit, or in NVIDIA's wheel."""
     if found := shutil.which("ptxas"):
         return found
     homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
@@ -131,17 +131,17 @@ def ptxas() -> str | None:
 
 @dataclass(frozen=True)
 class HostKernel:
-    """A kernel on the host: call it with the address of its argument words and a launch's shape."""
+    """A kernel on the host, called with the address of its argument words and a launch's shape."""
 
     address: int
 
     def __call__(self, words: int, grid: Extent3, block: Extent3, shared_bytes: int = 0) -> None:
-        """Run a launch."""
+        """Launch the kernel."""
         threads = block[0]
         if block[1:] != (1, 1):
             raise ValueError(f"blocks are in one dimension, not {block}")
         memory = _memory.of(threads, shared_bytes)
-        memory.shared[:] = _GARBAGE  # as on a GPU, what was there before
+        memory.shared[:] = _GARBAGE  # undefined on a GPU
         state = memory.state
         state[: Slot.THREADS + 1] = *grid, threads
         state[Slot.SHARED], state[Slot.STACKS] = memory.shared.ctypes.data, memory.stacks
@@ -153,7 +153,7 @@ class HostKernel:
 
 @dataclass(frozen=True)
 class HostModule:
-    """The kernels of a module, by their names."""
+    """The kernels of a module, by name."""
 
     entries: dict[str, HostKernel]
 
@@ -176,8 +176,8 @@ def load_host(code: bytes, entries: Sequence[str]) -> HostModule:
 
 
 class _HostMachine(threading.local):
-    """A target machine of this thread: kernels are emulated once or twice, so that making code
-    fast counts for more than fast code."""
+    """The target machine of this thread. It compiles fast rather than to fast code, since emulated
+    kernels run only once or twice."""
 
     machine: Any = None
 
@@ -192,8 +192,8 @@ def _host_machine() -> Any:
 
 
 def _emulating() -> CpuTarget:
-    """The processor at hand, without the vector registers that LLVM has no right code for where it
-    is in a hurry: it spills the upper 16 of them by instructions that do not exist."""
+    """The host processor, without vector registers that LLVM's fast code generation handles
+    incorrectly: it spills the upper 16 by instructions that do not exist."""
     native = named("native")
     if native.architecture == "aarch64":
         return native
@@ -210,7 +210,7 @@ def _function(address: int) -> Callable[[int, int], None]:
 
 @dataclass(frozen=True)
 class _LaunchMemory:
-    """What the launches of one thread run in."""
+    """The memory of the launches of one thread."""
 
     state: NDArray[np.int64]
     shared: NDArray[np.uint8]
@@ -224,7 +224,7 @@ class _LaunchMemory:
 
 
 class _Memories(threading.local):
-    """The memory of this thread's launches; only what is written becomes resident."""
+    """The memory of this thread's launches; only written pages become resident."""
 
     def __init__(self) -> None:
         self._stacks = np.empty(0, np.uint8)

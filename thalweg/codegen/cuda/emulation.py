@@ -1,10 +1,10 @@
-"""The abstract grid on the host: the blocks of a launch run one after the other on one thread.
+"""The abstract grid on the host: the blocks of a launch run sequentially on one thread.
 
-The threads of a block are fibres, each with a stack of its own, that run until they must wait for
-others and then hand over to the next one. Where no thread ever waits, they are a plain loop. All
-state of a launch is in memory that its caller gives, so any number of launches may run at once.
+The threads of a block are fibres, each with its own stack, which run until they must wait for
+others and then switch to the next one. If no thread ever waits, they are a plain loop. All state of
+a launch is in memory that its caller provides, so launches may run concurrently.
 
-A wait that can never end (threads of a warp that do not all take part in an exchange) is a trap.
+A deadlock (threads of a warp that do not all take part in an exchange) is a trap.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from thalweg.codegen.machine import named
 from thalweg.platform.caches import memoized
 
 WARP = 32
-STACK_BYTES = 1 << 18  # of a fibre, of which only what it writes becomes resident
+STACK_BYTES = 1 << 18  # of a fibre; only pages that it writes become resident
 
 
 class Slot(IntEnum):
@@ -30,25 +30,25 @@ class Slot(IntEnum):
     THREADS = auto()
     SHARED = auto()  # the address of shared memory
     STACKS = auto()  # the address of the fibres' stacks
-    THREAD = auto()  # the thread that runs now
+    THREAD = auto()  # the current thread
     BLOCK_X = auto()
     BLOCK_Y = auto()
     BLOCK_Z = auto()
     LIVE = auto()  # threads that have not ended
     WORDS = auto()  # the address of the kernel's argument words
-    CALLER = auto()  # the stack of whoever launched
-    IDLE = auto()  # how often a fibre handed over since one got any further
+    CALLER = auto()  # the stack of the caller of the launch
+    IDLE = auto()  # the switches since a fibre last progressed
     ARRIVED = auto()  # threads at the barrier
-    BARRIERS = auto()  # that all threads have passed
+    BARRIERS = auto()  # the number of passed barriers
     FIBRES = auto()  # the first fibre
 
 
 class Fibre(IntEnum):
-    """The words of a thread, and of a warp: those of its first thread."""
+    """The words of a thread; those of a warp are its first thread's."""
 
-    STACK = 0  # where its registers are
+    STACK = 0  # the address of its saved registers
     ENDED = auto()
-    EXCHANGED = auto()  # what other lanes may ask for
+    EXCHANGED = auto()  # the value for other lanes
     WARP_ARRIVED = auto()
     WARP_BARRIERS = auto()
 
@@ -72,22 +72,22 @@ _SWITCHES = {
         "mov x0, x19\\0Ablr x20\\0Abrk #1",
     ),
 }
-#: The words of a stack that `grid.switch` can go to for the first time: which of them holds the
-#: state, the function to call with it, and the address to begin at; and how many there are, with
-#: one for the thread's function at the end. What begins there finds its stack aligned to 16 bytes.
+#: The initial words of a stack for `grid.switch`: the indices of the state, of the function to call
+#: with it, and of the address to begin at; and their number, including the thread's function at the
+#: end. The function is entered with its stack aligned to 16 bytes.
 _FIRST_FRAMES = {"x86_64": (4, 5, 6, 9), "aarch64": (2, 3, 1, 22)}
 
 
 def state_words(threads: int) -> int:
-    """How many words the state of a launch with blocks of some threads has."""
+    """The number of words of the state of a launch with blocks of `threads` threads."""
     return Slot.FIBRES + threads * len(Fibre)
 
 
 @memoized(64)
 def definitions(used: frozenset[str]) -> str:
-    """The functions of the grid that are used, and what they need."""
+    """The used functions of the grid, and the functions that they need."""
     module = Module()
-    for name in filter(used.__contains__, _VALUES):  # in one order, whatever a set's is
+    for name in filter(used.__contains__, _VALUES):  # in a deterministic order
         _write_value(module, name)
     if not used.isdisjoint(_MEETINGS):
         for write in (_write_next, _write_yield, _write_wait, _write_fibre):
@@ -100,7 +100,7 @@ def definitions(used: frozenset[str]) -> str:
 
 @memoized(256)
 def entry(name: str, words: tuple[Type, ...], meets: bool) -> str:
-    """The function that is called: of the argument words and the state of a launch."""
+    """The function that is called, with the argument words and the state of a launch."""
     module = _Calls()
     call = module.function(f"{name}.thread", [POINTER], attributes="noinline nounwind")
     _write_call(call, f"{name}.body", words)
@@ -121,10 +121,10 @@ def entry(name: str, words: tuple[Type, ...], meets: bool) -> str:
 
 
 class _Calls(Module):
-    """A module whose functions call those of the module that their text becomes part of."""
+    """A module whose text becomes part of another one, whose functions it calls."""
 
     def declare(self, name: str, result: Type, parameters: Sequence[Type]) -> None:
-        """They are defined there."""
+        """Does nothing: the other module defines them."""
 
 
 def _get(b: Builder, state: Value, slot: int) -> Value:
@@ -142,13 +142,13 @@ def _of_fibre(b: Builder, state: Value, thread: Value, slot: Fibre) -> Value:
 
 
 def _add(b: Builder, address: Value, amount: int) -> Value:
-    """Count a word up; what it is then."""
+    """Add to a word; returns the new value."""
     after = b.binary("add", b.load(I64, address), number(I64, amount))
     b.store(after, address)
     return after
 
 
-# Where a thread is
+# Indices of threads and blocks
 
 _VALUES = {
     "grid.thread": Slot.THREAD,
@@ -167,11 +167,11 @@ def _write_value(module: Module, name: str) -> None:
     b.ret(b.emit(result, f"{'inttoptr' if is_address else 'trunc'} {word} to {result}"))
 
 
-# Threads that never wait
+# Threads without synchronization
 
 
 def _write_call(b: Builder, body: str, words: Sequence[Type]) -> None:
-    """A function that runs the body of a kernel for the thread that a state says."""
+    """A function that runs the body of a kernel for the current thread of a state."""
     (state,) = b.parameters
     given = b.emit(POINTER, f"inttoptr {_get(b, state, Slot.WORDS)} to ptr")
     values = [b.load(kind, b.element(given, "i64", number(I64, n))) for n, kind in enumerate(words)]
@@ -186,12 +186,12 @@ def _write_threads(b: Builder, state: Value, thread: str) -> None:
         b.line(f"call void @{thread}({state})")
 
 
-# Threads that wait for one another
+# Threads with synchronization
 
 
 def _switch() -> str:
-    """`grid.switch` saves registers on the stack, notes that, and takes those of another stack;
-    `grid.begin` is where a new stack begins: it calls a function with the state."""
+    """`grid.switch` saves the registers on the stack, stores its address, and restores those of
+    another stack; a new stack begins at `grid.begin`, which calls a function with the state."""
     switch, begin = _SWITCHES[named("native").architecture]
     return f"""define void @grid.switch(ptr %save, i64 %to) naked noinline nounwind {{
   call void asm sideeffect "{switch}", "~{{memory}}"()
@@ -205,7 +205,7 @@ define void @grid.begin() naked noinline nounwind {{
 
 
 def _write_fibres(b: Builder, state: Value, thread: str) -> None:
-    """Make a stack for each thread of a block, and go to the first."""
+    """Create a stack for each thread of a block, and switch to the first."""
     zero, one, count = number(I64, 0), number(I64, 1), _get(b, state, Slot.THREADS)
     for slot in (Slot.THREAD, Slot.IDLE, Slot.ARRIVED, Slot.BARRIERS):
         _put(b, state, slot, zero)
@@ -232,7 +232,7 @@ def _write_fibres(b: Builder, state: Value, thread: str) -> None:
 
 
 def _write_next(module: Module) -> None:
-    """`grid.next(state, thread)`: the next thread after one that has not ended."""
+    """`grid.next(state, thread)`: the next thread that has not ended."""
     b = module.function("grid.next", [POINTER, I64], I64, "noinline nounwind")
     state, thread = b.parameters
     count = _get(b, state, Slot.THREADS)
@@ -249,7 +249,7 @@ def _write_next(module: Module) -> None:
 
 
 def _write_yield(module: Module) -> None:
-    """`grid.yield(state)`: let the other threads run until it is this one's turn again."""
+    """`grid.yield(state)`: switch to the next thread; returns when all others have run."""
     b = module.function("grid.yield", [POINTER], attributes="noinline nounwind")
     (state,) = b.parameters
     idle = _add(b, b.element(state, "i64", number(I64, Slot.IDLE)), 1)
@@ -267,7 +267,7 @@ def _write_yield(module: Module) -> None:
 
 
 def _write_wait(module: Module) -> None:
-    """`grid.wait(state, arrived, passed, count)`: wait for others at a barrier of so many."""
+    """`grid.wait(state, arrived, passed, count)`: wait at a barrier of `count` threads."""
     b = module.function("grid.wait", [POINTER, POINTER, POINTER, I64], VOID, "noinline nounwind")
     state, arrived, passed, count = b.parameters
     before = b.load(I64, passed)
@@ -286,7 +286,7 @@ def _write_wait(module: Module) -> None:
 
 
 def _write_fibre(module: Module) -> None:
-    """`grid.fibre(state)`: what a fibre does: all of its thread, then it hands over for good."""
+    """`grid.fibre(state)`: the function of a fibre: runs its thread, then switches for good."""
     b = module.function("grid.fibre", [POINTER], attributes="noinline nounwind")
     (state,) = b.parameters
     here = _get(b, state, Slot.THREAD)
@@ -324,7 +324,7 @@ def _write_barrier(module: Module) -> None:
 
 
 def _wait_for_warp(b: Builder, state: Value) -> Value:
-    """Wait for the warp; its first thread."""
+    """Wait for the warp; returns its first thread."""
     here = _get(b, state, Slot.THREAD)
     first = b.binary("and", here, number(I64, -WARP))
     words = Fibre.WARP_ARRIVED, Fibre.WARP_BARRIERS
@@ -341,7 +341,7 @@ def _write_warp(module: Module) -> None:
 
 
 def _write_lane(module: Module) -> None:
-    """Every lane puts its value down, all wait, each takes one, all wait."""
+    """Every lane stores its value, all wait, each loads one, all wait."""
     b = module.function("grid.lane", [POINTER, I32, I32], I32, "noinline nounwind")
     state, value, lane = b.parameters
     here = _get(b, state, Slot.THREAD)

@@ -1,9 +1,9 @@
-"""The abstract grid: what a kernel may ask of the threads that run it, whatever runs them.
+"""The abstract grid: the thread operations of kernels, independent of the machine.
 
-A `GridModule` is a module of kernels. An entry is written as a function of a grid and of the
-kernel's argument words; what it asks of the grid are calls of `@grid.…`, which the module defines
-for the machine that its text is for: by NVPTX instructions, or on the host, where the threads of a
-block take turns on one thread of the system (`emulation.py`).
+A `GridModule` is a module of kernels. An entry is a function of a grid and of the kernel's argument
+words; operations of the grid are calls of `@grid.…`, which the module defines for its machine: by
+NVPTX instructions, or on the host, where the threads of a block are fibres on one thread of the
+system (`emulation.py`).
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from thalweg.codegen.cuda.builder import GridBuilder
 from thalweg.codegen.cuda.target import CudaTarget
 from thalweg.codegen.llvm.builder import I32, I64, POINTER, VOID, Builder, Module, Type, Value
 
-#: The functions of a grid: the result, and the parameters behind the grid itself.
+#: The functions of a grid: the result, and the parameters after the grid itself.
 FUNCTIONS: dict[str, tuple[Type, tuple[Type, ...]]] = {
-    "grid.thread": (I32, ()),  # of its block
-    "grid.threads": (I32, ()),  # that a block has
+    "grid.thread": (I32, ()),  # in its block
+    "grid.threads": (I32, ()),  # of a block
     **{f"grid.block.{axis}": (I32, ()) for axis in "xyz"},
     **{f"grid.blocks.{axis}": (I32, ()) for axis in "xyz"},
-    "grid.barrier": (VOID, ()),  # all threads of the block meet
-    "grid.warp": (VOID, ()),  # all threads of the warp meet
+    "grid.barrier": (VOID, ()),  # synchronizes the threads of the block
+    "grid.warp": (VOID, ()),  # synchronizes the threads of the warp
     "grid.lane": (I32, (I32, I32)),  # the value of another lane of the warp: (value, lane)
-    "grid.shared": (POINTER, ()),  # the memory of the block
+    "grid.shared": (POINTER, ()),  # the shared memory of the block
 }
 
-#: Functions at which a thread may wait for others.
-MEETING = frozenset({"grid.barrier", "grid.warp", "grid.lane"})
+#: Synchronizing functions: a thread may wait for others.
+SYNCHRONIZING = frozenset({"grid.barrier", "grid.warp", "grid.lane"})
 
 
-_AMPERE = 80  # the compute capability that rounds to bfloat16, and has extremes that keep NaN
+_AMPERE = 80  # the compute capability with rounding to bfloat16, and extremes that propagate NaN
 
 
 class GridModule(Module):
@@ -47,7 +47,7 @@ class GridModule(Module):
         self.packs_words = True
         self.checks_alignment = target.is_emulated
         self.target = target
-        self.min_blocks = 0  # that a multiprocessor is to have room for; 0: as many as there are
+        self.min_blocks = 0  # to be resident on a multiprocessor; 0: unspecified
         self._entries: list[tuple[str, Sequence[Type], Builder, int, int]] = []
         self._used = set[str]()
 
@@ -65,8 +65,8 @@ class GridModule(Module):
     def entry(
         self, name: str, words: Sequence[Type], max_threads: int, maps: int = 0
     ) -> GridBuilder:
-        """A kernel to be written: its first parameter is the grid, then come its argument words,
-        then the addresses of its tensor maps.
+        """Begin a kernel: its parameters are the grid, its argument words, and the addresses of its
+        tensor maps.
 
         No block of its launches has more threads than `max_threads`. Tensor maps are passed by
         value; to emulated kernels, as words with their addresses.
@@ -85,7 +85,7 @@ class GridModule(Module):
 
     @property
     def text(self) -> str:
-        meets = not MEETING.isdisjoint(self._used)
+        meets = not SYNCHRONIZING.isdisjoint(self._used)
         parts = [super().text]
         if self.target.is_emulated:
             parts.append(emulation.definitions(frozenset(self._used)))
@@ -104,30 +104,30 @@ class GridModule(Module):
 
 @dataclass(frozen=True)
 class Grid:
-    """The grid as an entry sees it."""
+    """The grid in an entry."""
 
     builder: Builder
     context: Value
 
     @classmethod
     def of(cls, entry: Builder) -> Grid:
-        """The grid that runs an entry."""
+        """The grid of an entry."""
         return cls(entry, entry.parameters[0])
 
     def thread(self) -> Value:
-        """The number of the thread in its block (i32)."""
+        """The index of the thread in its block (i32)."""
         return self._call("grid.thread")
 
     def threads(self) -> Value:
-        """How many threads a block has (i32)."""
+        """The number of threads of a block (i32)."""
         return self._call("grid.threads")
 
     def block(self, axis: str = "x") -> Value:
-        """The number of the block along an axis of the grid (i32)."""
+        """The index of the block along an axis of the grid (i32)."""
         return self._call(f"grid.block.{axis}")
 
     def blocks(self, axis: str = "x") -> Value:
-        """How many blocks the grid has along an axis (i32)."""
+        """The number of blocks along an axis of the grid (i32)."""
         return self._call(f"grid.blocks.{axis}")
 
     def shared(self) -> Value:
@@ -135,15 +135,15 @@ class Grid:
         return self._call("grid.shared")
 
     def barrier(self) -> None:
-        """Wait until all threads of the block have come here; what they wrote is then seen."""
+        """Synchronize the threads of the block; their writes are visible afterwards."""
         self._call("grid.barrier")
 
     def warp_barrier(self) -> None:
-        """The same for the threads of the warp, all 32 of which must come."""
+        """Synchronize the 32 threads of the warp, all of which must take part."""
         self._call("grid.warp")
 
     def from_lane(self, value: Value, lane: Value) -> Value:
-        """A scalar as another lane of the warp has it; all 32 lanes must take part."""
+        """The value of a scalar in another lane of the warp; all 32 lanes must take part."""
         b, kind = self.builder, value.type
         raw = b.convert("bitcast", value, f"i{kind.bits}") if kind.is_float else value
         if kind.bits == 64:

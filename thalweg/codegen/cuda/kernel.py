@@ -1,4 +1,4 @@
-"""Any kernel of the IR to CUDA kernels, and the grids that they are launched on."""
+"""Emits CUDA kernels for any kernel of the IR, and computes their launches."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def emit(
 ) -> CudaKernel:
     """A kernel as LLVM text for a target.
 
-    A `guarded` one does nothing where the fault word is set when it begins: it writes what lasts.
+    A `guarded` one, which writes a variable, does nothing if the fault word is set when it begins.
     The buffers of an `aligned` one all begin at multiples of 16 bytes.
     """
     if isinstance(kernel, Contraction):

@@ -1,4 +1,4 @@
-"""What a device needs to run a kernel of the IR on a GPU: its text, and its launches' grids."""
+"""CUDA kernels and launches: the output of code generation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Extent3 = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class LaunchShape:
-    """The grid of one launch. Blocks are in one dimension: (threads, 1, 1)."""
+    """The grid of one launch. Blocks are one-dimensional: (threads, 1, 1)."""
 
     grid: Extent3
     block: Extent3
@@ -21,9 +21,9 @@ class LaunchShape:
 
 @dataclass(frozen=True)
 class CudaKernel:
-    """A kernel as LLVM text for the target's machine.
+    """A kernel as LLVM text for a target.
 
-    The entries are launched one after the other. Each takes the argument words of the CPU's
+    The entries are launched in sequence. Each takes the argument words of the CPU's
     kernels (the fault word's address, buffers, scratch, run-time sizes), a parameter of 64 bits
     for each, and after them its encoded tensor maps by value. `scratch` is the memory in
     bytes that the launches share.

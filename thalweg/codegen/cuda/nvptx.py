@@ -8,7 +8,7 @@ from thalweg.codegen.llvm.builder import Type
 
 _SREG = "llvm.nvvm.read.ptx.sreg"
 _FULL = "i32 -1"  # all lanes of a warp take part
-_TENSOR_MAP = 'ptr byval([128 x i8]) align 64 "nvvm.grid_constant"'  # read where it was passed
+_TENSOR_MAP = 'ptr byval([128 x i8]) align 64 "nvvm.grid_constant"'  # read in place
 
 
 def _register(name: str, source: str, low: int, high: int) -> str:
@@ -59,7 +59,7 @@ define internal ptr @grid.shared(ptr %grid) alwaysinline nounwind {
 
 
 def definitions(used: Collection[str]) -> str:
-    """The functions of the grid that are used."""
+    """The used functions of the grid."""
     return "".join(text for name, text in _DEFINITIONS.items() if name in used)
 
 
@@ -71,7 +71,7 @@ def entry(
     maps: int = 0,
     min_blocks: int = 0,
 ) -> str:
-    """The kernel that is launched: `{name}.body` on the grid of the hardware."""
+    """The launched kernel: runs `{name}.body` on the hardware's grid."""
     given = [f"{kind} {marks.get(1 + n, '')} %w{n}" for n, kind in enumerate(words)]
     given += [f"{_TENSOR_MAP} %m{n}" for n in range(maps)]
     passed = "".join(f", {kind} %w{n}" for n, kind in enumerate(words))

@@ -1,8 +1,8 @@
-"""Tensor maps: how the copy engine of a GPU (TMA) finds the elements of a tensor.
+"""Tensor maps: the descriptors by which the copy engine of a GPU (TMA) accesses tensors.
 
-A `TensorMapSpec` belongs to a kernel; with the argument words of a call it is a `TensorMap`, plain
-integers that `cuTensorMapEncodeTiled` or `cuTensorMapEncodeIm2col` takes, or the emulated driver.
-Axes are counted from the innermost.
+A `TensorMapSpec` belongs to a kernel; the argument words of a call resolve it to a `TensorMap`,
+plain integers for `cuTensorMapEncodeTiled`, `cuTensorMapEncodeIm2col` or the emulated driver. Axes
+are counted from the innermost.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from thalweg.ir.dynamic import Dynamic, factors_of
 
 BYTES = 128  # of an encoded map
 MAX_RANK = 5
-#: The dtype of a map by which the copy engine rounds float32 numbers to what tensor cores see.
+#: The dtype of a map by which the copy engine rounds float32 numbers to TF32.
 ROUNDED_FLOAT32 = "tfloat32"
 
 
 @dataclass(frozen=True)
 class Windows:
-    """What makes a map one of images, read as the windows of a convolution (im2col).
+    """The im2col part of a map: images that are read as the windows of a convolution.
 
     A box is `pixels` positions of a window, each of some `channels`. The first position of a row
     and of an image is `lower`, the last one `upper` beyond the end; (width, height) each.
@@ -37,16 +37,16 @@ class Windows:
 
 @dataclass(frozen=True)
 class TensorMap:
-    """A tensor map in numbers. The lines of a box are 128, 64 or 32 bytes, and swizzled by as many;
-    what is outside of the tensor is zero."""
+    """A tensor map in numbers. The lines of a box are 128, 64 or 32 bytes, with the swizzle of this
+    size; elements outside of the tensor are zero."""
 
     address: int
-    dtype: str  # as NumPy and ml_dtypes name it, or `ROUNDED_FLOAT32`
+    dtype: str  # the name in NumPy or ml_dtypes, or `ROUNDED_FLOAT32`
     itemsize: int
     extents: tuple[int, ...]
     strides: tuple[int, ...]  # in bytes, of all axes but the innermost
     box: tuple[int, ...]  # the elements of a copy along each axis
-    steps: tuple[int, ...]  # elements from one that is copied to the next, along each axis
+    steps: tuple[int, ...]  # the distance in elements between copied ones along each axis
     windows: Windows | None = None
 
     @property
@@ -55,7 +55,7 @@ class TensorMap:
         return self.box[0] * self.itemsize
 
     def emulated(self) -> bytes:
-        """The map as the emulated copy engine reads it: 32-bit words, see `MapWord`."""
+        """The encoding for the emulated copy engine: 32-bit words, see `MapWord`."""
 
         def padded(numbers: Sequence[int], fill: int) -> list[int]:
             return [*numbers, *[fill] * (MAX_RANK - len(numbers))]
@@ -72,7 +72,7 @@ class TensorMap:
 
 
 class MapWord:
-    """Where the emulated copy engine finds what: the numbers of 32-bit words."""
+    """The indices of 32-bit words in the encoding for the emulated copy engine."""
 
     ADDRESS, RANK, ITEMSIZE, EXTENTS, STRIDES, BOX, STEPS = 0, 2, 3, 4, 9, 13, 18
     LOWER, UPPER, CHANNELS, PIXELS, IS_ROUNDED = 23, 25, 27, 28, 29
@@ -80,14 +80,14 @@ class MapWord:
 
 @dataclass(frozen=True)
 class TensorMapSpec:
-    """A tensor map of a kernel: that of the call it was made for, and what differs in others.
+    """A tensor map of a kernel: the map of the call it was emitted for, and the varying parts.
 
     A kernel takes its encoded maps by value after its argument words; an emulated one takes their
     addresses, as words.
     """
 
-    argument: int  # the argument word that holds the address of the tensor
-    map: TensorMap  # its address is the distance in bytes from there
+    argument: int  # the index of the argument word with the tensor's address
+    map: TensorMap  # its address is the byte offset from there
     varying: tuple[tuple[int, int, tuple[int, ...]], ...] = ()
     """(axis, number, words): the extent of an axis is the number times those argument words."""
 
@@ -104,12 +104,12 @@ class TensorMapSpec:
         return self.resolved(words).emulated()
 
     def to_json(self) -> dict[str, Any]:
-        """As it is kept on disk."""
+        """The JSON object for cache entries."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> TensorMapSpec:
-        """What `to_json` gave, perhaps read from a file."""
+        """The inverse of `to_json`."""
         given = {name: _tuples(value) for name, value in fields["map"].items()}
         windows = given.pop("windows")
         if windows is not None:
@@ -120,18 +120,18 @@ class TensorMapSpec:
 
 
 def _tuples(value: Any) -> Any:
-    """Lists as the tuples that they were before they became JSON."""
+    """Convert lists from JSON back to tuples."""
     return tuple(map(_tuples, value)) if isinstance(value, list | tuple) else value  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType] - of any JSON values
 
 
 def varying_extents(extents: Sequence[int]) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
-    """What `TensorMapSpec.varying` says of extents, some of which are known at run time only."""
+    """`TensorMapSpec.varying` for extents, some of which are known only at run time."""
     found = [varying_extent(axis, [extent]) for axis, extent in enumerate(extents)]
     return tuple(one for one in found if one is not None)
 
 
 def varying_extent(axis: int, parts: Sequence[int]) -> tuple[int, int, tuple[int, ...]] | None:
-    """The same of one axis, whose extent is a product; None where that is known."""
+    """The entry of one axis, whose extent is a product; None if it is static."""
     factors = [factor for part in parts for factor in factors_of(part)]
     words = tuple(factor.word for factor in factors if isinstance(factor, Dynamic))
     known = [int(factor) for factor in factors if not isinstance(factor, Dynamic)]

@@ -1,1 +1,1 @@
-"""From dataset to dataset: map, batch, shuffle, window and the like."""
+"""Transformations of datasets: map, batch, shuffle, window and the like."""

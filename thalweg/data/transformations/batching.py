@@ -1,4 +1,4 @@
-"""Stages that join elements and take them apart: batch, padded_batch, unbatch, window."""
+"""Stages that batch and unbatch elements: batch, padded_batch, unbatch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from thalweg.graph.composite import SparseTensorValue
 
 
 class BatchFlow(UnaryFlow):
-    """So many elements joined to one."""
+    """Batches of elements."""
 
     def open(self, source: Pipeline, batch_size: Any, *rest: Any) -> None:
         self._size = int(batch_size)
@@ -26,7 +26,7 @@ class BatchFlow(UnaryFlow):
             raise self.failed(invalid("Batch size must be greater than zero."))
         self.source = source.start(self.puller)
         self._drops_remainder = bool(rest[-1])
-        self._taken: list[Element] = []  # kept where a pull is interrupted
+        self._taken: list[Element] = []  # the begun batch of an interrupted pull
         self._reads_rows = self.source.gives_rows
 
     def next(self) -> Element | None:
@@ -69,7 +69,7 @@ class BatchFlow(UnaryFlow):
         return taken
 
     def join(self, elements: list[Element]) -> Element:
-        """A batch of elements."""
+        """Stack elements to a batch."""
         return tuple([stacked(column) for column in zip(*elements, strict=True)])
 
     def own_state(self) -> dict[str, Any]:
@@ -87,7 +87,7 @@ class BatchDatasetV2(Stage):
 
 
 class PaddedBatchFlow(BatchFlow):
-    """So many elements joined to one, all filled up to one shape."""
+    """Batches of elements that are padded to one shape."""
 
     def open(self, source: Pipeline, batch_size: Any, *rest: Any) -> None:
         super().open(source, batch_size, *rest)
@@ -109,7 +109,7 @@ def _padded(values: Any, shape: list[int], filling: Any) -> Any:
 
 
 class PaddedBatchDatasetV2(Stage):
-    """A dataset of batches of elements that are filled up to one shape."""
+    """A dataset of batches of elements that are padded to one shape"""
 
     signature = (
         "input_dataset: variant, batch_size: int64, padded_shapes: N*int64, "
@@ -119,7 +119,7 @@ class PaddedBatchDatasetV2(Stage):
 
 
 class UnbatchFlow(UnaryFlow):
-    """The rows of elements, one after the other."""
+    """The rows of elements."""
 
     def open(self, source: Pipeline) -> None:
         self.source = source.start(self.puller)

@@ -1,4 +1,4 @@
-"""Stages that keep or forgive: cache in memory or in a file, and ignore_errors."""
+"""The stages cache, in memory or in a file, and ignore_errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from thalweg.platform.files.records import RecordReader, framed
 
 
 class Store:
-    """The elements of a first pass, kept for the next ones."""
+    """The elements of a first pass, stored for the next ones."""
 
     is_complete = False
 
@@ -61,7 +61,7 @@ class MemoryStore(Store):
 
 
 class FileStore(Store):
-    """Elements in a file of records, which has its name once it is complete."""
+    """Elements in a file of records, which is renamed to its path once it is complete."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -118,7 +118,7 @@ class FileStore(Store):
 
 
 class CacheFlow(Flow):
-    """The elements of the first pass again."""
+    """Stores the elements in the first pass and reads them from the store in later ones."""
 
     def open(self, source: Pipeline, filename: Any) -> None:
         path = text.text_item(filename).decode()
@@ -128,20 +128,22 @@ class CacheFlow(Flow):
         self._store: Store = memory["store"]
         self._position = 0
         self._is_over = False
-        self._writes(source, not self._store.is_complete)
+        self._open_source(source, not self._store.is_complete)
 
-    def _writes(self, source: Pipeline, is_first: bool) -> None:
+    def _open_source(self, source: Pipeline, is_first: bool) -> None:
         self._source = source.start(self.puller) if is_first else None
 
     def next(self) -> Element | None:
         if self._is_over:
             return None
-        element = self._again() if self._source is None else self._first(self._source)
+        element = (
+            self._read_stored() if self._source is None else self._pull_and_store(self._source)
+        )
         self._is_over = element is None
         self._position += not self._is_over
         return element
 
-    def _first(self, source: Flow) -> Element | None:
+    def _pull_and_store(self, source: Flow) -> Element | None:
         element = source.next()
         try:
             if element is None:
@@ -152,7 +154,7 @@ class CacheFlow(Flow):
             raise self.failed(error) from error
         return element
 
-    def _again(self) -> Element | None:
+    def _read_stored(self) -> Element | None:
         try:
             return self._store.at(self._position)
         except Exception as error:
@@ -166,7 +168,7 @@ class CacheFlow(Flow):
     def load(self, state: Any) -> None:
         self._position, self._is_over = int(state["given"]), bool(state["over"])
         self._store.load(state["store"])
-        self._writes(self.pipeline.inputs[0], state["source"] is not None)
+        self._open_source(self.pipeline.inputs[0], state["source"] is not None)
         if self._source is not None:
             self._source.load(state["source"])
 
@@ -176,14 +178,14 @@ class CacheFlow(Flow):
 
 
 class CacheDataset(Stage):
-    """A dataset that computes its elements once."""
+    """A dataset that computes its elements once"""
 
     signature = "input_dataset: variant, filename: string -> handle: variant"
     flow = CacheFlow
 
 
 class IgnoreErrorsFlow(UnaryFlow):
-    """The elements that could be made."""
+    """The elements that were computed without an error."""
 
     def open(self, source: Pipeline) -> None:
         self.source = source.start(self.puller)
@@ -199,7 +201,7 @@ class IgnoreErrorsFlow(UnaryFlow):
 
 
 class IgnoreErrorsDataset(Stage):
-    """A dataset of the elements that can be made."""
+    """A dataset that skips elements whose computation fails"""
 
     signature = "input_dataset: variant -> handle: variant"
     flow = IgnoreErrorsFlow

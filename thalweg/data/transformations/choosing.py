@@ -1,4 +1,4 @@
-"""`tf.data.experimental`: buckets by length, draws from several datasets, scans and ends."""
+"""`tf.data.experimental`: bucketing, choosing and sampling from datasets, scan, take_while."""
 
 from __future__ import annotations
 
@@ -48,23 +48,23 @@ def bucket_by_sequence_length(
     no_padding: bool = False,
     drop_remainder: bool = False,
 ) -> Transformation:
-    """Batches of elements of about the same length, which are filled up to one.
+    """Padded batches of elements of similar length.
 
     Args:
-        element_length_func: a function from the parts of an element to its length.
-        bucket_boundaries: the lengths at which buckets begin, after the first one.
-        bucket_batch_sizes: how many elements make a batch, one number for each bucket.
+        element_length_func: a function from the components of an element to its length.
+        bucket_boundaries: the lengths at which buckets begin, except the first.
+        bucket_batch_sizes: the batch size of each bucket.
         padded_shapes, padding_values: as `Dataset.padded_batch` takes them.
-        pad_to_bucket_boundary: whether unknown sizes are filled up to the last of the bucket, and
-            not just to the longest of the batch.
-        no_padding: whether elements all have one shape.
-        drop_remainder: whether the last batches, which are too small, are left out.
+        pad_to_bucket_boundary: whether unknown sizes are padded to the bucket's maximum instead of
+            the batch's.
+        no_padding: whether all elements have one shape.
+        drop_remainder: whether smaller last batches are dropped.
 
     Returns:
         A function from datasets to datasets, for `Dataset.apply`.
 
     Raises:
-        ValueError: where there is not one batch size more than boundaries.
+        ValueError: if there are not as many batch sizes as boundaries, and one.
 
     Example:
         >>> rows = tf.data.Dataset.range(1, 5).map(lambda n: tf.fill([n], n))
@@ -109,8 +109,8 @@ def bucket_by_sequence_length(
 
 
 def _filled_shapes(shapes: Any, spec: Any, size: Tensor) -> Any:
-    """The shapes with `size` for what is not known."""
-    flat = structure.spread(shapes, spec)
+    """The shapes with unknown sizes replaced by `size`."""
+    flat = structure.broadcast_structure(shapes, spec)
 
     def filled(shape: Any) -> Tensor:
         sizes = [size if n is None or n == -1 else n for n in as_shape(shape).as_list()]
@@ -135,12 +135,12 @@ def _directed(selector: Dataset, datasets: Sequence[Dataset]) -> Dataset:
 
 @public(*names("choose_from_datasets"))
 def choose_from_datasets(datasets: Sequence[Dataset], choice_dataset: Dataset) -> Dataset:
-    """The elements of several datasets, in the order that another one gives.
+    """The elements of several datasets, in an order given by another one.
 
     Args:
         datasets: datasets of elements of one structure.
-        choice_dataset: a dataset of int64 scalars: the number of the dataset that is next. Numbers
-            of datasets at their end are passed over.
+        choice_dataset: a dataset of int64 scalars: the index of the dataset that is next. Indices
+            of exhausted datasets are skipped.
 
     Returns:
         A dataset.
@@ -167,16 +167,16 @@ def sample_from_datasets(
     weights: TensorLike | Dataset | None = None,
     seed: int | None = None,
 ) -> Dataset:
-    """The elements of several datasets, each drawn from one at random.
+    """The elements of several datasets, each taken from a random one.
 
     Args:
         datasets: datasets of elements of one structure.
-        weights: the probabilities of the datasets, or a dataset of such vectors; equal ones for
+        weights: the probabilities of the datasets, or a dataset of such vectors; uniform for
             None.
         seed: a number that fixes the draws.
 
     Returns:
-        A dataset, which ends when all of them do.
+        A dataset, which ends when all of them have ended.
 
     Example:
         >>> halves = [tf.data.Dataset.range(0, 3), tf.data.Dataset.range(10, 13)]
@@ -204,16 +204,16 @@ def sample_from_datasets(
     return _directed(Dataset.range(_MAX_INDEX).map(next_draw), datasets)
 
 
-# One element after the other
+# Sequential stages
 
 
 @public(*names("scan"))
 def scan(initial_state: TensorStructure, scan_func: Callable[..., Any]) -> Transformation:
-    """What a function of a state and each element gives, the next state with it.
+    """The outputs of a function that also maps a state and each element to the next state.
 
     Args:
         initial_state: the state to begin with, a structure of tensors.
-        scan_func: a function of (state, element) that gives (next state, what comes out).
+        scan_func: a function from (state, element) to (next state, output).
 
     Returns:
         A function from datasets to datasets, for `Dataset.apply`.
@@ -227,10 +227,10 @@ def scan(initial_state: TensorStructure, scan_func: Callable[..., Any]) -> Trans
 
     def apply(dataset: Dataset) -> Dataset:
         state = structure.converted(initial_state)
-        spec = structure.mapped(structure.spec_of, state)
+        spec = structure.map_structure(structure.spec_of, state)
         traced = _scanned(scan_func, spec, dataset)
         widened = structure.common_spec(spec, traced.spec[0])
-        if widened != spec:  # the state changes shape: say so from the start
+        if widened != spec:  # the state changes shape: trace again with a wider spec
             traced = _scanned(scan_func, widened, dataset)
         given = traced.spec[1]
         op = ScanDataset(f=traced.function, **leaves(given))
@@ -250,10 +250,10 @@ def _scanned(function: Callable[..., Any], spec: Any, dataset: Dataset) -> Trace
 
 @public(*names("take_while"))
 def take_while(predicate: Callable[..., Any]) -> Transformation:
-    """The elements before the first of which a predicate does not hold.
+    """The elements before the first for which a predicate is false.
 
     Args:
-        predicate: a function of the parts of an element that gives a scalar bool tensor.
+        predicate: a function of the components of an element that returns a scalar bool tensor.
 
     Returns:
         A function from datasets to datasets, for `Dataset.apply`.
@@ -280,7 +280,7 @@ def take_while(predicate: Callable[..., Any]) -> Transformation:
 
 @public(*names("unique"))
 def unique() -> Transformation:
-    """Each number or word once, where it first comes.
+    """The distinct numbers or words, in order of first occurrence.
 
     Returns:
         A function from datasets to datasets, for `Dataset.apply`.
@@ -313,8 +313,8 @@ def parse_example_dataset(
     """Batches of serialized `Example` messages as dicts of tensors.
 
     Args:
-        features: what is read, as `tf.parse_example` takes it.
-        num_parallel_calls: how many batches are read at once.
+        features: the features to parse, as for `tf.parse_example`.
+        num_parallel_calls: how many batches are parsed in parallel.
 
     Returns:
         A function from datasets to datasets, for `Dataset.apply`.
@@ -330,7 +330,7 @@ def parse_example_dataset(
 
 @public("data.experimental.get_structure")
 def get_structure(dataset_or_iterator: Described) -> Structure:
-    """What the elements are: a structure of specs."""
+    """The spec of the elements: a structure of specs."""
     return dataset_or_iterator.element_spec
 
 
@@ -344,12 +344,12 @@ def rejection_resample(
     initial_dist: TensorLike | None = None,
     seed: int | None = None,
 ) -> Transformation:
-    """Leaves elements out at random, so that classes come as often as they should.
+    """Drops elements at random, so that classes occur with target probabilities.
 
     Args:
-        class_func: a function from the parts of an element to its class, an int32 scalar.
-        target_dist: the probabilities of the classes that are wanted.
-        initial_dist: their probabilities in the dataset; counted on the way for None.
+        class_func: a function from the components of an element to its class, an int32 scalar.
+        target_dist: the target probabilities of the classes.
+        initial_dist: their probabilities in the dataset; estimated while running if None.
         seed: a number that fixes the draws.
 
     Returns:
@@ -385,7 +385,7 @@ def rejection_resample(
 
 
 def _accepted(label: Tensor, chances: Tensor, wanted: Tensor, seed: int | None) -> Tensor:
-    """Whether a draw keeps an element; the class that is most wanting always is kept."""
+    """Whether an element is kept; the most under-represented class always is."""
     tiny = convert_to_tensor(np.finfo(wanted.dtype.as_numpy_dtype).tiny, wanted.dtype)
     ratios = wanted / arithmetic.maximum(chances, tiny)
     chance = ratios / reduce.reduce_max(ratios)
@@ -397,7 +397,7 @@ def _first(pair: Any, _: Tensor) -> Any:
 
 
 def _counted(counts: Tensor, pair: Any) -> Any:
-    """The classes so far, each counted once before it came: none has probability zero."""
+    """The counts of classes so far, which start at one: no probability is zero."""
     hot = marking.one_hot(pair[0], shaping.shape(counts)[0], dtype=counts.dtype)
     seen = counts + hot
     return seen, (pair, seen / reduce.reduce_sum(seen))

@@ -25,7 +25,7 @@ Transformation = Callable[[Dataset], Dataset]
 
 
 def names(name: str) -> tuple[str, str]:
-    """Where a function is public."""
+    """The public names of a function."""
     return f"data.experimental.{name}", f"contrib.data.{name}"
 
 
@@ -33,12 +33,12 @@ def names(name: str) -> tuple[str, str]:
 def shuffle_and_repeat(
     buffer_size: TensorLike, count: TensorLike | None = None, seed: TensorLike | None = None
 ) -> Transformation:
-    """Shuffles, and repeats, reshuffling each time.
+    """Shuffles and repeats, reshuffling in each repetition.
 
     Args:
-        buffer_size: how many elements are drawn from.
-        count: how often the dataset is repeated; without end if None.
-        seed: of the random order.
+        buffer_size: the size of the shuffle buffer.
+        count: how often the dataset is repeated; indefinitely if None.
+        seed: the seed of the shuffle.
 
     Returns:
         A function from datasets to datasets, for `Dataset.apply`.
@@ -60,14 +60,14 @@ def map_and_batch(
     drop_remainder: TensorLike = False,
     num_parallel_calls: Tensor | int | None = None,
 ) -> Transformation:
-    """Batches of a function of each element.
+    """Batches of the results of a function for each element.
 
     Args:
         map_func: the function.
-        batch_size: how many elements make a batch.
-        num_parallel_batches: how many batches are made at once.
-        drop_remainder: whether a last batch that is too small is left out.
-        num_parallel_calls: how many elements are mapped at once.
+        batch_size: the number of elements of a batch.
+        num_parallel_batches: how many batches are computed in parallel.
+        drop_remainder: whether a smaller last batch is dropped.
+        num_parallel_calls: how many elements are mapped in parallel.
 
     Returns:
         A function from datasets to datasets, for `Dataset.apply`.
@@ -94,7 +94,7 @@ def map_and_batch(
 
 @public(*names("ignore_errors"))
 def ignore_errors() -> Transformation:
-    """Leaves out the elements that cannot be made."""
+    """Skips elements whose computation fails."""
 
     def apply(dataset: Dataset) -> Dataset:
         spec = dataset.element_spec
@@ -115,7 +115,7 @@ def batch_and_drop_remainder(batch_size: TensorLike) -> Transformation:
     """Batches of exactly `batch_size` elements.
 
     Args:
-        batch_size: how many elements make a batch.
+        batch_size: the number of elements of a batch.
 
     Returns:
         A function from datasets to datasets, for `Dataset.apply`.
@@ -132,13 +132,13 @@ def batch_and_drop_remainder(batch_size: TensorLike) -> Transformation:
 def padded_batch_and_drop_remainder(
     batch_size: TensorLike, padded_shapes: Structure, padding_values: Structure = None
 ) -> Transformation:
-    """Batches of exactly `batch_size` elements that are filled up to one shape."""
+    """Batches of exactly `batch_size` elements that are padded to one shape."""
     return lambda dataset: dataset.padded_batch(batch_size, padded_shapes, padding_values, True)
 
 
 @public(*names("enumerate_dataset"))
 def enumerate_dataset(start: TensorLike = 0) -> Transformation:
-    """Each element with its number."""
+    """Each element with its index."""
     return lambda dataset: dataset.enumerate(start)
 
 
@@ -151,14 +151,14 @@ def parallel_interleave(
     buffer_output_elements: TensorLike | None = None,
     prefetch_input_elements: TensorLike | None = None,
 ) -> Transformation:
-    """The elements of several datasets in turn, each read by a thread; the order is fixed.
+    """The interleaved elements of several datasets, each prefetched by a thread, in a fixed order.
 
     Args:
         map_func: a function from an element to a dataset.
-        cycle_length: how many datasets are read in turn.
-        block_length: how many elements are taken from each at a time.
+        cycle_length: how many datasets are interleaved.
+        block_length: how many consecutive elements are taken from each.
         sloppy: taken for old programs.
-        buffer_output_elements, prefetch_input_elements: how much is read ahead.
+        buffer_output_elements, prefetch_input_elements: how much is prefetched.
 
     Returns:
         A function from datasets to datasets, for `Dataset.apply`.
@@ -177,13 +177,13 @@ def parallel_interleave(
 
 @public(*names("prefetch_to_device"))
 def prefetch_to_device(device: str, buffer_size: TensorLike | None = None) -> Transformation:
-    """Elements prefetched to the memory of a device, by a thread, while steps run.
+    """Elements prefetched to the memory of a device by a background thread.
 
-    It comes last: what is on a GPU is for steps there.
+    It must be the last stage: elements on a GPU are for steps there.
 
     Args:
         device: the name of the device.
-        buffer_size: how many elements; a good number if None.
+        buffer_size: how many elements; chosen automatically if None.
 
     Returns:
         A function from datasets to datasets, for `Dataset.apply`.
@@ -211,13 +211,13 @@ def group_by_window(
     window_size: TensorLike | None = None,
     window_size_func: Callable[[Tensor], Any] | None = None,
 ) -> Transformation:
-    """Gathers elements by key; `reduce_func(key, dataset)` of each group, when it is full.
+    """Groups elements by key, and concatenates `reduce_func(key, dataset)` of the full groups.
 
     Args:
         key_func: a function from an element to an int64 scalar.
-        reduce_func: a function of (key, dataset of a group) that gives a dataset.
-        window_size: how many elements make a group.
-        window_size_func: a function from a key to that size, in its place.
+        reduce_func: a function from (key, dataset of a group) to a dataset.
+        window_size: the number of elements of a full group.
+        window_size_func: a function from a key to that number; replaces `window_size`.
 
     Returns:
         A function from datasets to datasets, for `Dataset.apply`.
@@ -271,7 +271,7 @@ def get_single_element(dataset: Dataset) -> Structure:
 
 @public(*names("Counter"))
 def Counter(start: TensorLike = 0, step: TensorLike = 1, dtype: Any = int64) -> Dataset:
-    """Numbers without end."""
+    """An infinite arithmetic sequence."""
 
     def number(place: Tensor) -> Tensor:
         return casting.cast(place * step + start, as_dtype(dtype))
@@ -283,7 +283,7 @@ def Counter(start: TensorLike = 0, step: TensorLike = 1, dtype: Any = int64) -> 
 
 
 class _IteratorSaveable(SaveableObject):
-    """Where an iterator is, as a part of a checkpoint."""
+    """The position of an iterator as a part of a checkpoint."""
 
     def __init__(self, iterator: Iterator) -> None:
         self._iterator = iterator
@@ -297,10 +297,10 @@ class _IteratorSaveable(SaveableObject):
 
 @public(*names("make_saveable_from_iterator"))
 def make_saveable_from_iterator(iterator: Iterator) -> SaveableObject:
-    """What a Saver saves of an iterator: restored, it gives the very next element.
+    """The saveable of an iterator's position: after a restore it continues with the next element.
 
-    Put it into the `SAVEABLE_OBJECTS` collection, or into a Saver's `var_list`. A state that is
-    restored before the initializer runs is where the initializer then starts.
+    Add it to the `SAVEABLE_OBJECTS` collection, or to a Saver's `var_list`. If the state is
+    restored before the initializer runs, the initializer starts there.
     """
     return _IteratorSaveable(iterator)
 
@@ -309,7 +309,7 @@ def make_saveable_from_iterator(iterator: Iterator) -> SaveableObject:
 
 
 class _Settings:
-    """Settings by name: what is not set is None."""
+    """Settings by name; None if not set."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -319,22 +319,22 @@ class _Settings:
 
 @public("data.experimental.OptimizationOptions")
 class OptimizationOptions(_Settings):
-    """How pipelines may be rewritten: whatever is set, results are the same."""
+    """Options for rewriting pipelines, which never change results."""
 
 
 @public("data.experimental.ThreadingOptions")
 class ThreadingOptions(_Settings):
-    """How many threads pipelines may use: whatever is set, results are the same."""
+    """Options for the threads of pipelines, which never change results."""
 
 
 @public("data.experimental.DistributeOptions")
 class DistributeOptions(_Settings):
-    """How pipelines are spread over workers."""
+    """Options for the distribution of pipelines over workers."""
 
 
 @public("data.Options")
 class Options(_Settings):
-    """What a dataset is told by `with_options`. The order of elements is always fixed.
+    """Options for `Dataset.with_options`. The order of elements is always deterministic.
 
     Example:
         >>> options = tf.data.Options()

@@ -1,4 +1,4 @@
-"""Groups: elements gathered by key, each full group made into a dataset by a function."""
+"""The stage group_by_window: groups elements by key; a function maps full groups to datasets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from thalweg.runtime.kernels import Context
 
 
 class GroupByWindowFlow(UnaryFlow):
-    """The elements of the datasets that groups become."""
+    """The elements of the datasets that the function returns for groups."""
 
     def open(self, source: Pipeline, *functions: Function) -> None:
         self.source = source.start(self.puller)
@@ -34,7 +34,7 @@ class GroupByWindowFlow(UnaryFlow):
                 return None
 
     def _open_next(self) -> bool:
-        """Read the dataset of the next group that is full, or left at the end."""
+        """Open the dataset of the next full group or, at the end, of the next remaining one."""
         self._current = None
         while not self._is_over:
             element = self.source.next()
@@ -93,7 +93,7 @@ class GroupByWindowFlow(UnaryFlow):
 
 
 class GroupByWindowDataset(Stage):
-    """A dataset of what a function makes of groups of elements."""
+    """A dataset of the elements of datasets that a function returns for groups of elements"""
 
     signature = (
         "input_dataset: variant, key_func_other_arguments: [Tkey], "

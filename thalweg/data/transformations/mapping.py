@@ -1,6 +1,6 @@
 """Stages that call a function for each element: map, filter, flat_map, interleave.
 
-A parallel map calls its function on threads, and gives the results in the order of the elements.
+A parallel map calls its function on threads, and returns the results in the order of the elements.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ AUTOTUNE = -1
 
 
 class MapFlow(UnaryFlow):
-    """A function of each element; of many at once where that is exactly the same."""
+    """The results of a function; vectorized over many elements if the results are exactly equal."""
 
     def open(self, source: Pipeline, function: Function, *_: Any) -> None:
         self.source = source.start(self.puller)
         node, run = self.pipeline.node, self.puller.run
         self.call = function.bound(run, node)
-        self._left: list[Element] = []  # taken and not given, last first
+        self._unmapped: list[Element] = []  # pulled from the source but not mapped, in reverse
         self._error: Exception | None = None
         if self.source.gives_rows and self.pipeline.has_rows:
-            whole = vectorised(function, source.stage)
-            self._whole = self._row_function() if whole is None else whole.bound(run, node)
-            self.gives_rows = self._whole is not None
+            batched = vectorised(function, source.stage)
+            self._batch_call = self._row_function() if batched is None else batched.bound(run, node)
+            self.gives_rows = self._batch_call is not None
 
     def _row_function(self) -> Callable[..., Rows] | None:
         """The function called for each row, if that is supported."""
         return self.call.run_rows if self.call.supports_rows else None
 
     def next(self) -> Element | None:
-        element = self._left.pop() if self._left else self.source.next()
+        element = self._unmapped.pop() if self._unmapped else self.source.next()
         return None if element is None else self.result(element)
 
     def result(self, element: Element) -> Element:
@@ -61,23 +61,23 @@ class MapFlow(UnaryFlow):
         if self._error is not None:
             error, self._error = self._error, None
             raise error
-        if self._left:
+        if self._unmapped:
             return self._one_by_one(most)
-        columns = self._taken(most)
+        columns = self._pull_rows(most)
         if columns is None:
             return None
         count = len(columns[0])
         try:
-            results = self._whole(*columns)  # pyright: ignore[reportOptionalCall] - it gives rows
+            results = self._batch_call(*columns)  # pyright: ignore[reportOptionalCall] - it gives rows
             if all(len(result) == count for result in results):
                 return results
-        except Exception:  # whatever it was: one by one it is clear whose fault
+        except Exception:  # mapped one by one below, so that the error is attributed to its element
             pass
-        self._left = list(zip(*columns, strict=True))[::-1]
+        self._unmapped = list(zip(*columns, strict=True))[::-1]
         return self._one_by_one(most)
 
-    def _taken(self, most: int) -> Rows | None:
-        """As many rows as were asked for, if there are any: their number is part of a program."""
+    def _pull_rows(self, most: int) -> Rows | None:
+        """Pull rows until there are `most`: programs are specialized for the number of rows."""
         parts: list[Rows] = []
         while most > 0 and self._error is None:
             try:
@@ -95,9 +95,9 @@ class MapFlow(UnaryFlow):
 
     def _one_by_one(self, most: int) -> Rows | None:
         done: list[Element] = []
-        while self._left and len(done) < most:
+        while self._unmapped and len(done) < most:
             try:
-                done.append(self.result(self._left.pop()))
+                done.append(self.result(self._unmapped.pop()))
             except Exception as error:
                 if not done:
                     raise
@@ -109,23 +109,23 @@ class MapFlow(UnaryFlow):
 
     def own_state(self) -> dict[str, Any]:
         failure = [] if self._error is None else [Failure(self._error)]
-        return {"left": packed_elements(self._left), "error": packed_items(failure)}
+        return {"left": packed_elements(self._unmapped), "error": packed_items(failure)}
 
     def set_own_state(self, state: Any) -> None:
-        self._left = unpacked_elements(state["left"])
+        self._unmapped = unpacked_elements(state["left"])
         errors = unpacked_items(state["error"])
         self._error = errors[0].error if errors and isinstance(errors[0], Failure) else None
 
 
 class MapDataset(FunctionStage):
-    """A dataset of a function of each element."""
+    """A dataset of the results of a function for each element"""
 
     signature = "input_dataset: variant, other_arguments: [Targuments] -> handle: variant"
     flow = MapFlow
 
 
 class _Job:
-    """One call of a function, out on a thread."""
+    """A call of the function on a worker thread."""
 
     __slots__ = ("done", "element", "item")
 
@@ -136,7 +136,7 @@ class _Job:
 
 
 class _Workers:
-    """Threads that do jobs, until they are dropped."""
+    """Worker threads, which stop when this object is dropped."""
 
     def __init__(self, node: Node, call: Callable[..., Element], count: int) -> None:
         self.jobs: SimpleQueue[_Job | None] = SimpleQueue()
@@ -173,7 +173,7 @@ def _attempted(call: Callable[..., Element], element: Element) -> Item:
 
 
 class ParallelMapFlow(MapFlow):
-    """A function of several elements at a time, the results in order."""
+    """The results of a function that is called for several elements in parallel, in order."""
 
     def open(self, source: Pipeline, function: Function, *others: Any) -> None:
         super().open(source, function)
@@ -203,7 +203,7 @@ class ParallelMapFlow(MapFlow):
         return item
 
     def _runs_inline(self) -> bool:
-        """Whether the next call is made here: the first is, and then those that hold the GIL."""
+        """Whether the next call runs on this thread: the first one, and calls that hold the GIL."""
         is_first, self._is_first = self._is_first, False
         return self._is_inline or is_first or self.call.holds_gil
 
@@ -255,7 +255,7 @@ def _done(item: Item) -> _Job:
 
 
 class ParallelMapDataset(FunctionStage):
-    """A dataset of a function of each element, called for several at a time."""
+    """As MapDataset, with parallel calls"""
 
     signature = (
         "input_dataset: variant, other_arguments: [Targuments], num_parallel_calls: int32 "
@@ -265,7 +265,7 @@ class ParallelMapDataset(FunctionStage):
 
 
 class FilterFlow(UnaryFlow):
-    """The elements of which a predicate holds."""
+    """The elements for which a predicate holds."""
 
     def open(self, source: Pipeline, function: Function) -> None:
         self.source = source.start(self.puller)
@@ -285,7 +285,7 @@ class FilterFlow(UnaryFlow):
 
 
 class FilterDataset(FunctionStage):
-    """A dataset of the elements of which a predicate holds."""
+    """A dataset of the elements for which a predicate holds"""
 
     signature = "input_dataset: variant, other_arguments: [Targuments] -> handle: variant"
     graphdef_names: ClassVar = {"f": "predicate"}
@@ -293,7 +293,7 @@ class FilterDataset(FunctionStage):
 
 
 class _OpenDataset:
-    """An open dataset, and the element that the function made it from."""
+    """An open dataset, and the element that the function was called for."""
 
     def __init__(self, element: Element, flow: Flow | PrefetchedPipeline) -> None:
         self.element = element
@@ -301,7 +301,7 @@ class _OpenDataset:
 
 
 class InterleaveFlow(UnaryFlow):
-    """The elements of several datasets in turn, each made by a function of an element."""
+    """The interleaved elements of datasets that a function returns for each element."""
 
     def open(
         self,
@@ -332,7 +332,7 @@ class InterleaveFlow(UnaryFlow):
                 if element is not None:
                     return element
             elif not self._is_over:
-                self._take()
+                self._open_dataset()
             else:
                 self._advance()
         return None
@@ -353,8 +353,8 @@ class InterleaveFlow(UnaryFlow):
         self._in_block = 0
         self._place = (self._place + 1) % self._cycle
 
-    def _take(self) -> None:
-        """Read a new dataset in the empty slot."""
+    def _open_dataset(self) -> None:
+        """Open the next dataset in the empty slot."""
         element = self.source.next()
         if element is None:
             self._is_over = True
@@ -398,14 +398,14 @@ class InterleaveFlow(UnaryFlow):
 
 
 class FlatMapDataset(FunctionStage):
-    """A dataset of the elements of the datasets that a function makes, one after the other."""
+    """A dataset of the concatenated datasets that a function returns"""
 
     signature = "input_dataset: variant, other_arguments: [Targuments] -> handle: variant"
     flow = InterleaveFlow
 
 
 class InterleaveDataset(FunctionStage):
-    """A dataset of the elements of the datasets that a function makes, several in turn."""
+    """A dataset of the interleaved datasets that a function returns"""
 
     signature = (
         "input_dataset: variant, other_arguments: [Targuments], cycle_length: int64, "
@@ -415,7 +415,7 @@ class InterleaveDataset(FunctionStage):
 
 
 class ParallelInterleaveDatasetV2(FunctionStage):
-    """As InterleaveDataset, each dataset prefetched by a thread of its own."""
+    """As InterleaveDataset; each dataset is prefetched by a thread"""
 
     signature = (
         "input_dataset: variant, other_arguments: [Targuments], cycle_length: int64, "

@@ -1,4 +1,4 @@
-"""Stages that choose and order elements: repeat, take, skip, shard, zip, concatenate."""
+"""Stages that select and order elements: repeat, take, skip, shard, zip, concatenate."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from thalweg.data.columns import invalid
 from thalweg.data.flow import Element, Flow, Interrupted, Pipeline, Rows, Stage, UnaryFlow
 from thalweg.data.state_code import packed_elements, unpacked_elements
 
-_AT_ONCE = 1024  # rows that are read to be skipped
+_AT_ONCE = 1024  # rows that are read together to be skipped
 
 
 class RepeatFlow(UnaryFlow):
-    """The elements several times over, or for ever."""
+    """The elements, repeated, perhaps indefinitely."""
 
     def open(self, source: Pipeline, count: Any) -> None:
         self._pipeline = source
         self.source = source.start(self.puller)
-        self._left = int(count)  # passes, this one included; negative for ever
-        self._is_new = True  # this pass gave nothing yet
+        self._left = int(count)  # passes, including the current one; negative: unlimited
+        self._is_new = True  # this pass has produced nothing yet
         self.gives_rows = self.source.gives_rows
 
     def next(self) -> Element | None:
@@ -54,7 +54,7 @@ class RepeatFlow(UnaryFlow):
 
 
 class RepeatDataset(Stage):
-    """A dataset that gives its elements several times over."""
+    """A dataset of repeated elements"""
 
     signature = "input_dataset: variant, count: int64 -> handle: variant"
     flow = RepeatFlow
@@ -170,7 +170,7 @@ class ShardDataset(Stage):
 
 
 class ZipFlow(Flow):
-    """One element of each of several datasets, side by side."""
+    """Tuples of one element of each of several datasets."""
 
     def open(self, sources: list[Pipeline]) -> None:
         self._sources = [source.start(self.puller) for source in sources]
@@ -212,7 +212,7 @@ class ZipFlow(Flow):
 
 
 class ZipDataset(Stage):
-    """A dataset of the elements of several datasets side by side."""
+    """A dataset of tuples of elements of several datasets"""
 
     signature = "input_datasets: N*variant -> handle: variant"
     flow = ZipFlow
@@ -254,7 +254,7 @@ class ConcatenateFlow(Flow):
 
 
 class ConcatenateDataset(Stage):
-    """A dataset of the elements of one dataset and then those of another."""
+    """A dataset of the elements of one dataset, then those of another"""
 
     signature = "input_dataset: variant, another_dataset: variant -> handle: variant"
     flow = ConcatenateFlow

@@ -1,5 +1,5 @@
-"""Pipelines that a thread of their own prefetches: `prefetch`, parallel interleave, and copies to
-the memory of a device, which such a thread makes while steps run."""
+"""Prefetching by a background thread: `prefetch`, parallel interleave, and copies to the memory of
+a device."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class PrefetchedPipeline:
 
 
 def packed_items(items: Sequence[Item]) -> Any:
-    """Elements, errors and the end, for a state."""
+    """Encode items (elements, errors, the end) for a saved state."""
     elements = [item for item in items if item is not None and not isinstance(item, Failure)]
     marks = [_mark(item) for item in items]
     return {"elements": packed_elements(elements), "marks": marks}
@@ -90,7 +90,7 @@ def _mark(item: Item) -> Any:
 
 
 def unpacked_items(packed: Any) -> list[Item]:
-    """The items again."""
+    """The inverse of `packed_items`."""
     elements = iter(unpacked_elements(packed["elements"]))
     return [_item(mark, elements) for mark in packed["marks"]]
 
@@ -136,7 +136,7 @@ class PrefetchDataset(Stage):
 
 
 class CopyToDeviceFlow(UnaryFlow):
-    """The same elements; arrays of more than a few numbers are buffers of a device."""
+    """The same elements, with large arrays as buffers of a device."""
 
     def open(self, source: Pipeline, device: Any) -> None:
         self.source = source.start(self.puller)
@@ -157,7 +157,7 @@ class CopyToDeviceFlow(UnaryFlow):
 
 
 class CopyToDeviceDataset(Stage):
-    """A dataset of the same elements in the memory of a device."""
+    """A dataset of the same elements in the memory of a device"""
 
     signature = "input_dataset: variant, device: string -> handle: variant"
     flow = CopyToDeviceFlow

@@ -1,7 +1,7 @@
-"""Shuffling: each element is drawn at random from a buffer of those that are next.
+"""Shuffling: each element is drawn at random from a buffer of the next ones.
 
-Where elements are rows of columns, so is the buffer, and many are drawn at once. The order is the
-same either way: it depends on the seeds, on which pass it is, and on nothing else.
+If elements are rows of columns, so is the buffer, and many are drawn together. The order is the
+same either way: it depends only on the seeds and the number of the pass.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Draws:
         self._seeds, self._number = seeds, number
         self.drawn = drawn
         self._words: list[int] = []
-        self._start = 0  # the draw that the first word of the block is for
+        self._start = 0  # the draw that uses the first word of the block
 
     def below(self, limit: int) -> int:
         """Draw an integer in [0, limit)."""
@@ -49,7 +49,7 @@ class Draws:
 
 
 class ShuffleFlow(UnaryFlow):
-    """The elements in a random order."""
+    """The elements in random order."""
 
     def open(self, source: Pipeline, buffer_size: Any, seed: Any, seed2: Any) -> None:
         self._size = int(buffer_size)
@@ -64,7 +64,7 @@ class ShuffleFlow(UnaryFlow):
         self._buffer = _RowBuffer() if self.gives_rows else _ElementBuffer()
 
     def _chosen(self, *seeds: int) -> tuple[int, int]:
-        """The seeds; if both are 0, random ones that all passes share."""
+        """The seeds; if both are 0, random ones, which all passes share."""
         memory = self.pipeline.memory
         if not any(seeds):
             memory.setdefault("seeds", [philox.fresh_seed() for _ in seeds])
@@ -103,7 +103,7 @@ class ShuffleFlow(UnaryFlow):
             self._hole = None
 
     def _next_place(self, count: int) -> int | None:
-        """Which element of the buffer is next."""
+        """Draw the slot of the next element; None if the buffer is empty."""
         self._hole = self._draws.below(count) if count else None
         return self._hole
 
@@ -256,12 +256,12 @@ def _gathered(old: Array, new: Array, numbers: Array, is_old: Array, first: int)
 
 
 def _owned(column: Array) -> Array:
-    """A column that may be written to: parts of what others own are copied once."""
+    """The column, or a copy if it is a view or read-only."""
     return column if column.base is None and column.flags.writeable else column.copy()
 
 
 class ShuffleDataset(Stage):
-    """A dataset of the elements in a random order."""
+    """A dataset of the elements in random order"""
 
     signature = (
         "input_dataset: variant, buffer_size: int64, seed: int64, seed2: int64 -> handle: variant"

@@ -1,4 +1,4 @@
-"""Stages that remember: scan, take_while, unique; and one that chooses among several datasets."""
+"""Stages with state: scan, take_while, unique, and the choice among several datasets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from thalweg.runtime.kernels import Context
 
 
 class ScanFlow(UnaryFlow):
-    """What a function of a state and each element gives, and the next state with it."""
+    """The outputs of a function that also maps a state and each element to the next state."""
 
     def open(self, source: Pipeline, initial_state: list[Any], function: Function) -> None:
         self.source = source.start(self.puller)
@@ -42,7 +42,7 @@ class ScanFlow(UnaryFlow):
 
 
 class ScanDataset(Stage):
-    """A dataset of what a function gives that also changes a state."""
+    """A dataset of the outputs of a function that also updates a state"""
 
     signature = (
         "input_dataset: variant, initial_state: [Tstate], other_arguments: [Targuments] "
@@ -57,7 +57,7 @@ class ScanDataset(Stage):
 
 
 class TakeWhileFlow(UnaryFlow):
-    """The elements before the first of which a predicate does not hold."""
+    """The elements before the first for which a predicate is false."""
 
     def open(self, source: Pipeline, function: Function) -> None:
         self.source = source.start(self.puller)
@@ -85,7 +85,7 @@ class TakeWhileFlow(UnaryFlow):
 
 
 class TakeWhileDataset(FunctionStage):
-    """A dataset of the elements before the first of which a predicate does not hold."""
+    """A dataset of the elements before the first for which a predicate is false"""
 
     signature = "input_dataset: variant, other_arguments: [Targuments] -> handle: variant"
     graphdef_names: ClassVar = {"f": "predicate"}
@@ -93,7 +93,7 @@ class TakeWhileDataset(FunctionStage):
 
 
 class UniqueFlow(UnaryFlow):
-    """Each element once, where it first comes."""
+    """The distinct elements, in order of first occurrence."""
 
     def open(self, source: Pipeline) -> None:
         self.source = source.start(self.puller)
@@ -124,21 +124,21 @@ class UniqueFlow(UnaryFlow):
 
 
 class UniqueDataset(Stage):
-    """A dataset of the different elements of another."""
+    """A dataset of the distinct elements"""
 
     signature = "input_dataset: variant -> handle: variant"
     flow = UniqueFlow
 
 
 class DirectedInterleaveFlow(Flow):
-    """An element of the dataset whose number another dataset gives; what is at its end is left."""
+    """Elements of the datasets whose indices another dataset gives; exhausted ones are skipped."""
 
     def open(self, selector: Pipeline, sources: list[Pipeline]) -> None:
         self._selector = selector.start(self.puller)
         self._sources = [source.start(self.puller) for source in sources]
         self._left = len(sources)
         self._ended = [False] * len(sources)
-        self._chosen: int | None = None  # drawn, but not given yet
+        self._chosen: int | None = None  # the index that was read but not used yet
 
     def next(self) -> Element | None:
         while self._left:
@@ -196,7 +196,7 @@ class DirectedInterleaveFlow(Flow):
 
 
 class DirectedInterleaveDataset(Stage):
-    """A dataset of the elements of several, in the order that another one gives."""
+    """A dataset of the elements of several datasets, in an order given by another one"""
 
     signature = "selector_input_dataset: variant, data_input_datasets: N*variant -> handle: variant"
     flow = DirectedInterleaveFlow

@@ -1,8 +1,8 @@
-"""A function of one element as a function of many: the same body with one more axis in front.
+"""Vectorization: a function of one element as a function of a batch, by a leading batch axis.
 
-That is done only where each row of the result is exactly what the function gives for the element
-alone: for elementwise ops, changes of shape, and decoders that take texts of any shape. A rule says
-how an op takes batches; a body with an op that has none is called for each element.
+It is applied only if each row of the result is exactly the function's result for the element:
+to elementwise ops, changes of shape, and decoders of strings of any shape. A rule adds the axis to
+an op; a body with an op without a rule is called for each element.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from thalweg.ops.text.decoding import AsString, DecodeCSV, DecodeRaw, StringToNu
 
 
 class NoRule(Exception):
-    """A body cannot take batches."""
+    """A body cannot be vectorized."""
 
 
 class Value(NamedTuple):
-    """What stands for a tensor of a body in the body for batches."""
+    """The tensor of the vectorized body that corresponds to one of the original body."""
 
     tensor: Tensor
-    shape: TensorShape  # of the tensor in the body: of one element
+    shape: TensorShape  # of the original tensor, for one element
     is_batch: bool
 
 
@@ -46,7 +46,7 @@ _made: weakref.WeakKeyDictionary[Body, Lambda | None] = weakref.WeakKeyDictionar
 
 
 def vectorised(function: Function, source: Stage) -> Function | None:
-    """A function of rows of many elements, or None if there is no such form."""
+    """The vectorized function, or None if its body cannot be vectorized."""
     body = function.body
     if body not in _made:
         try:
@@ -58,7 +58,7 @@ def vectorised(function: Function, source: Stage) -> Function | None:
 
 
 def _batched_body(body: Body, count: int) -> Body:
-    """The body whose first `count` arguments, and so its outputs, have one more axis in front."""
+    """The body with a leading batch axis in its first `count` arguments, and so in its outputs."""
     graph = SubGraph(body.graph.outer, body.graph.holder)
     values: dict[Tensor, Value] = {}
     with graph.as_default(), graph.without_scopes():
@@ -84,7 +84,7 @@ def _with_axis(shape: TensorShape) -> TensorShape:
 
 
 def _add(graph: SubGraph, node: Node, values: dict[Tensor, Value]) -> None:
-    """Add what stands for a node."""
+    """Add the vectorized form of a node."""
     inputs = [values[tensor] for tensor in node.inputs]
     if node.control_inputs or node.op.stateful:
         raise NoRule
@@ -110,7 +110,7 @@ def _rule(op: Op) -> Rule:
 
 
 def _elementwise(node: Node, inputs: Sequence[Value]) -> Sequence[Any]:
-    """Inputs of a lower rank than others get axes of size one after the batch's."""
+    """Inputs of lower rank get axes of size one after the batch axis."""
     ranks = [value.shape.rank for value in inputs]
     known = [rank for rank in ranks if rank is not None]
     if len(known) < len(ranks):
@@ -142,22 +142,22 @@ def _reshaped(tensor: Tensor, sizes: Sequence[int]) -> Tensor:
     return shaping.reshape(tensor, [-1, *sizes])
 
 
-def _other_shape(node: Node, inputs: Sequence[Value]) -> Sequence[Any]:
-    """The same elements in another shape."""
+def _reshape(node: Node, inputs: Sequence[Value]) -> Sequence[Any]:
+    """Changes of shape become a reshape that keeps the batch axis."""
     if any(value.is_batch for value in inputs[1:]):
         raise NoRule
     return [_reshaped(inputs[0].tensor, _sizes(node.outputs[0].shape))]
 
 
-def _first_alone(node: Node, inputs: Sequence[Value]) -> Sequence[Any]:
-    """The op itself takes any number of axes in its first input."""
+def _batch_first_input(node: Node, inputs: Sequence[Value]) -> Sequence[Any]:
+    """The op accepts any number of leading axes in its first input."""
     if any(value.is_batch for value in inputs[1:]):
         raise NoRule
     return _applied(node, [value.tensor for value in inputs])
 
 
 def _select(node: Node, inputs: Sequence[Value]) -> Sequence[Any]:
-    """A condition that is a batch of scalars chooses among the rows of batches."""
+    """A batch of scalar conditions selects rows of batches."""
     if not all(value.is_batch for value in inputs):
         raise NoRule
     condition, then, otherwise = inputs
@@ -169,11 +169,11 @@ def _select(node: Node, inputs: Sequence[Value]) -> Sequence[Any]:
 def _one_hot(node: Node, inputs: Sequence[Value]) -> Sequence[Any]:
     if node.op.attributes["axis"] != -1:
         raise NoRule
-    return _first_alone(node, inputs)
+    return _batch_first_input(node, inputs)
 
 
 def _parse(node: Node, inputs: Sequence[Value]) -> Sequence[Any]:
-    """One Example after the other is a batch of Examples, where all features are dense."""
+    """ParseSingleExample becomes ParseExample, if all features are dense."""
     op = node.op
     assert isinstance(op, ParseSingleExample)
     ragged = any(not shape.is_fully_defined() for shape in op.dense_shapes)
@@ -187,15 +187,15 @@ def _parse(node: Node, inputs: Sequence[Value]) -> Sequence[Any]:
 
 
 _RULES: dict[type[Op], Rule] = {
-    basic.Identity: _first_alone,
-    Reshape: _other_shape,
-    ExpandDims: _other_shape,
-    Squeeze: _other_shape,
+    basic.Identity: _batch_first_input,
+    Reshape: _reshape,
+    ExpandDims: _reshape,
+    Squeeze: _reshape,
     Select: _select,
     OneHot: _one_hot,
-    DecodeRaw: _first_alone,
-    DecodeCSV: _first_alone,
-    StringToNumber: _first_alone,
-    AsString: _first_alone,
+    DecodeRaw: _batch_first_input,
+    DecodeCSV: _batch_first_input,
+    StringToNumber: _batch_first_input,
+    AsString: _batch_first_input,
     ParseSingleExample: _parse,
 }

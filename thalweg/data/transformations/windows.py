@@ -1,4 +1,4 @@
-"""Windows: elements that are themselves small datasets, each of some neighbouring elements."""
+"""Windows: elements that are small datasets of consecutive elements."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from thalweg.data.state_code import packed_elements, unpacked_elements
 
 
 class WindowFlow(UnaryFlow):
-    """Neighbouring elements, `size` at a time, the next ones `shift` further on."""
+    """Windows of `size` elements, whose starts are `shift` elements apart."""
 
     def open(self, source: Pipeline, size: Any, shift: Any, stride: Any, drops: Any) -> None:
         self._size, self._shift, self._stride = int(size), int(shift), int(stride)
@@ -54,7 +54,7 @@ class WindowFlow(UnaryFlow):
 
 
 class WindowDataset(Stage):
-    """A dataset of datasets of neighbouring elements, one per leaf."""
+    """A dataset of windows: datasets of consecutive elements, one per leaf"""
 
     signature = (
         "input_dataset: variant, size: int64, shift: int64, stride: int64, drop_remainder: bool "

@@ -1,4 +1,4 @@
-"""The kernels of a program that a GPU runs, for readers and tuners."""
+"""The kernels of a GPU program, for plans, profiles and the tuner."""
 
 from __future__ import annotations
 
@@ -17,44 +17,44 @@ from thalweg.device.cuda.tuner import CudaSubject
 
 
 class GpuKernel(CompiledKernel):
-    """A kernel that a GPU runs."""
+    """A kernel of a GPU program."""
 
     def __init__(self, call: CudaCall, target: CudaTarget, memory: Memory) -> None:
         super().__init__(call.launch, call.specialized)
         self.call = call
         self._target, self._memory = target, memory
-        self.scratch = call.kernel.scratch  # which its launches share; these are timed together
+        self.scratch = call.kernel.scratch  # shared by its launches, which are timed together
         self.users = max(prod(shape.grid) * prod(shape.block) for shape in call.shapes)
-        # 0 of an emulated GPU, and of the machine code where the driver makes it.
+        # 0 on an emulated GPU; `sass` is 0 if the driver compiles the PTX.
         self.code_sizes = {"ptx": call.kernel.ptx_size, "sass": call.kernel.sass_size}
 
     @property
     def llvm(self) -> str:
-        """Its code as Thalweg wrote it."""
+        """The emitted LLVM text."""
         return self.call.emitted(self._target).text
 
     @cached_property
     def asm(self) -> str:
-        """Its PTX; of an emulated GPU, the processor's instructions."""
+        """The PTX; on an emulated GPU, the host's assembly."""
         if self._target.is_emulated:
             return assembly(self.llvm, target_named("native"))
         return to_ptx(self.llvm, self._target)
 
     @property
     def peaks(self) -> str:
-        """What its memory and its arithmetic reach at best."""
+        """The peak rates of its memory and arithmetic."""
         rate = f"{self._target.memory_rate / 1e9:.0f} GB/s of its memory"
         products = product_peak(2, self._target) / 1e12
         return f"gpu      {rate}, {products:.0f} TFLOP/s of products of 16 bits"
 
     def memory_limit(self, touched: int) -> float:
-        """Bytes per second of its memory, whatever their number."""
+        """The memory bandwidth in bytes per second, which does not depend on `touched`."""
         del touched
         return self._target.memory_rate
 
     @property
     def arithmetic_limit(self) -> float:
-        """Operations per second of its cores, or of the tensor cores where these multiply."""
+        """The peak operations per second of its cores, or of the tensor cores if it uses them."""
         return arithmetic_peak(self.kernel, self._target)
 
     @property

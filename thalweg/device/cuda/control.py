@@ -1,9 +1,9 @@
 """Control nodes as one CUDA graph: regions, and conditional graphs for loops and branches.
 
 The device decides whether there is another iteration, so a loop costs the host one launch. Loop
-variables, traces and lists are buffers of the device, fresh for each call; what is small, and the
-counters that the host looks at, lie together and come and go in one copy each. A fault, or a call
-that is to stop, ends all loops.
+variables, traces and lists are buffers of the device, allocated for each call; small values and the
+counters that the host reads are contiguous, and transferred in one copy in each direction. A fault
+or a cancelled step ends all loops.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from thalweg.control.lists import ListValue
 from thalweg.device.control import ControlStep, Results, input_rows, references_of
 from thalweg.device.cuda.control_graph import ControlGraph
-from thalweg.device.cuda.control_parts import placed_parts
+from thalweg.device.cuda.control_parts import place_parts
 from thalweg.device.cuda.kernels import Kernels
 from thalweg.device.cuda.memory import DeviceBuffer, Memory
 from thalweg.device.cuda.pinned import Pinned
@@ -34,13 +34,13 @@ from thalweg.ops.state.variable_uses import Use
 Array = NDArray[Any]
 
 _ALIGNMENT = 256
-_MAX_SMALL = 1 << 10  # bytes of an input or a result that comes and goes with the counters
-_SPIN = 2e-3  # seconds for which a call looks for the end without a pause
+_MAX_SMALL = 1 << 10  # bytes of an input or a result that is transferred with the counters
+_SPIN = 2e-3  # seconds for which a call polls for the end without sleeping
 _PAUSE = 5e-5
 
 
 class CudaControlStep(ControlStep["_Invocation"]):
-    """A control node, compiled for one set of shapes, that a GPU runs."""
+    """A control node, compiled for one set of shapes on a GPU."""
 
     def __init__(
         self,
@@ -71,8 +71,8 @@ class CudaControlStep(ControlStep["_Invocation"]):
         self.small = [view for view in results if view.bytes <= _MAX_SMALL or view in counters]
         self.large = [view for view in results if view not in set(self.small)]
 
-    def _arrange(self) -> None:
-        """Where memory of the invocation lies: small inputs, the fault word, small results; the
+    def _plan_memory(self) -> None:
+        """Lay out the memory of an invocation: small inputs, the fault word, small results; the
         temporaries of the parts; the program's own memory."""
         self.offsets: dict[BufferView, int] = {}
         small = [view for view in self.inputs if view.bytes <= _MAX_SMALL]
@@ -94,7 +94,7 @@ class CudaControlStep(ControlStep["_Invocation"]):
         return self.upload(np.require(array, requirements=["C", "A"]))
 
     def upload(self, array: Array) -> DeviceBuffer:
-        """An array of the host as a buffer."""
+        """Copy an array of the host to a new buffer."""
         result = self.memory.buffer(array.shape, array.dtype, self._shared.name)
         self.memory.upload(result.address, array)
         return result
@@ -129,14 +129,14 @@ class CudaControlStep(ControlStep["_Invocation"]):
         return [(buffer, buffer.copy()) for buffer in buffers if buffer is not None]
 
     def _restore(self, saved: Sequence[tuple[Buffer, Buffer]]) -> None:
-        """Have variables as they were."""
+        """Restore the values of variables."""
         context, stream = self.memory.context, self.memory.stream
         for buffer, copy in saved:
             context.copy(buffer.address, copy.address, copy.nbytes, stream)
         context.wait(stream)
 
     def _bind_inputs(self, invocation: _Invocation, values: Sequence[Any]) -> bool:
-        """Bind what comes in; whether it is as expected."""
+        """Bind the inputs; False if a list does not have the expected form."""
         for view in self.inputs:
             value: Any = values[view.source]
             if isinstance(value, ListValue):
@@ -170,11 +170,11 @@ class CudaControlStep(ControlStep["_Invocation"]):
     def _bind_variable(self, invocation: _Invocation, number: int, address: int) -> None:
         invocation.bind(self.variables[number], address)
 
-    def _large_results(
+    def _allocate_results(
         self, invocation: _Invocation, values: Sequence[Any], context: Any
     ) -> dict[BufferView, DeviceBuffer]:
-        """Fresh memory for loop variables, lists and traces; what small ones begin with is put
-        where it is copied from."""
+        """Allocate memory for large loop variables, lists and traces, and write the initial values
+        of small ones to the pinned memory that is uploaded."""
         starts = self.initial_values(values, context)
         for view in self.small:
             start = starts.get(view)
@@ -185,21 +185,21 @@ class CudaControlStep(ControlStep["_Invocation"]):
         result: dict[BufferView, DeviceBuffer] = {}
         for view in self.large:
             start = starts.get(view)
-            buffer = self._fresh(view) if start is None else start()
+            buffer = self._allocate(view) if start is None else start()
             if not isinstance(buffer, DeviceBuffer):
                 buffer = self.upload(np.require(buffer, view.dtype, ["C", "A"]))
             result[view] = buffer
             invocation.bind(view, buffer.address)
         return result
 
-    def _fresh(self, view: BufferView) -> DeviceBuffer:
+    def _allocate(self, view: BufferView) -> DeviceBuffer:
         return self.memory.buffer(view.shape, np.dtype(view.dtype), self._shared.name)
 
     def initial_rows(self, value: ListValue, view: BufferView) -> Any:
-        """The rows of a list that is about to be changed, in memory of their own."""
+        """A copy of the rows of a list that the loop will change."""
         if view in self.offsets:
             return super().initial_rows(value, view)
-        result, rows = self._fresh(view), value.on_device
+        result, rows = self._allocate(view), value.on_device
         if rows is None and value.written.any():
             return super().initial_rows(value, view)
         context, stream = self.memory.context, self.memory.stream
@@ -213,7 +213,7 @@ class CudaControlStep(ControlStep["_Invocation"]):
 
 
 class _Invocation:
-    """A program with memory of its own: what one call in flight needs."""
+    """The memory and the graph of one running call."""
 
     versions, early, deliver = (), (), None
 
@@ -245,7 +245,7 @@ class _Invocation:
         )
 
     def upload_buffer(self, view: BufferView) -> Array:
-        """Pinned memory that is copied to where a view is, when the graph begins."""
+        """The pinned memory that the graph's upload copies to a view."""
         return self._array(self._upload, view)
 
     def _array(self, pinned: Pinned, view: BufferView) -> Array:
@@ -258,13 +258,13 @@ class _Invocation:
         self._graph.bind(targets, address)
 
     def small_results(self) -> Results:
-        """What came back to the host."""
+        """Copies of the small results that the graph downloaded."""
         return {view: self._array(self._returned, view).copy() for view in self._step.small}
 
     def run(self, context: Any) -> None:
-        """Run the graph; a step that is to stop ends its loops."""
+        """Run the graph; if the step is cancelled, its loops end."""
         size = self._step.end_of_small
-        graph = self._graph.ready(
+        graph = self._graph.prepare(
             (self.address, self._upload.address, size), (self._returned.address, self.address, size)
         )
         driver = self._memory.context
@@ -279,7 +279,7 @@ class _Invocation:
             raise
 
     def _wait(self, context: Any) -> None:
-        """Until the graph is done, or the step is to stop."""
+        """Wait until the graph is done; raises if the step is cancelled."""
         driver, start = self._memory.context, time.perf_counter()
         while not driver.is_done(self.stream):
             if time.perf_counter() - start > _SPIN:
@@ -287,7 +287,7 @@ class _Invocation:
                 time.sleep(_PAUSE)
 
     def close(self) -> None:
-        """Free the memory; nothing of it runs any more."""
+        """Free the memory. Its graph must not be running."""
         self._graph.close()
         self._memory.pool.free(self._block)
         self.keep_alive.clear()

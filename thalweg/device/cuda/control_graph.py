@@ -1,7 +1,7 @@
-"""The CUDA graph of a control program: kernels of its parts, conditional graphs for the rest.
+"""The CUDA graph of a control program: the kernels of its parts, and conditional graphs.
 
-Addresses of memory from outside are bound before a launch. Where they changed since the last one,
-parameters of kernels are updated, or the graph is made again.
+Addresses of external memory are bound before a launch. If they changed since the last one, kernel
+parameters are updated or, if the driver refuses, the graph is rebuilt.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from thalweg.lower.control.program import BufferView, Item, Loop, Part
 from thalweg.lower.memory.buffers import Buffer, BufferKind
 
 _Copy = tuple[int, int, int]  # target, source, size
-_Launch = tuple[PlacedPart, int]  # a part, and the number of a launch in it
+_Launch = tuple[PlacedPart, int]  # a part, and the index of a launch in it
 
 
 class ControlGraph:
-    """A program as a graph."""
+    """The CUDA graph of a program, with its argument words."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class ControlGraph:
         stop: int,
         memory: Memory,
     ) -> None:
-        """`known` are the addresses of views that never change."""
+        """`known`: the addresses of views that are fixed."""
         self._items, self._parts, self._memory = items, parts, memory
         self._known, self._fault, self._arena, self._stop = known, fault, arena, stop
         self._bound: dict[BufferView, int] = {}
@@ -82,7 +82,7 @@ class ControlGraph:
         return self._constants[id(buffer)].address
 
     def bind(self, view: BufferView, address: int) -> None:
-        """Have memory from outside for a view."""
+        """Bind a view to external memory."""
         if self._bound.get(view) == address:
             return
         self._bound[view] = address
@@ -92,18 +92,18 @@ class ControlGraph:
 
     # The graph
 
-    def ready(self, upload: _Copy, download: _Copy) -> Graph:
-        """The graph with the words as they are: made at first, updated later. It begins and ends
-        with a copy."""
-        if self._graph is not None and not self._is_updated():
+    def prepare(self, upload: _Copy, download: _Copy) -> Graph:
+        """The graph with the current words: built by the first call, updated by later ones. It
+        begins with an upload and ends with a download."""
+        if self._graph is not None and not self._update_changed():
             self.close()
         if self._graph is None:
             self._graph = self._built(upload, download)
         self._changed.clear()
         return self._graph
 
-    def _is_updated(self) -> bool:
-        """Update what has changed; False where the driver refuses."""
+    def _update_changed(self) -> bool:
+        """Update the launches that have changed; False if the driver refuses."""
         try:
             for launch in self._changed:
                 self._update(launch)
@@ -121,7 +121,7 @@ class ControlGraph:
         return graph
 
     def _add_all(self, items: Sequence[Item], graph: Graph, before: list[int]) -> list[int]:
-        """Add what comes one after the other; the last nodes."""
+        """Add items in sequence; returns the last nodes."""
         for item in items:
             if isinstance(item, Part):
                 before = self._add_part(self._parts[item], graph, before)
@@ -161,7 +161,7 @@ class ControlGraph:
         return [end for number, end in enumerate(ends) if number not in followed] or before
 
     def _add_launch(self, launch: _Launch, graph: Graph, after: list[int]) -> int:
-        """The entries of a launch, one after the other; the last node."""
+        """Add the entries of a launch in sequence; returns the last node."""
         call = launch[0].listing.calls[launch[1]]
         for entry, shape in enumerate(call.shapes):
             self._memory.context.allow_shared(call.kernel.functions[entry], shape.shared_bytes)
@@ -191,7 +191,7 @@ class ControlGraph:
     # Tensor maps
 
     def _place_maps(self) -> int:
-        """Where the tensor maps of each launch go; how many there are."""
+        """Assign offsets to the tensor maps of each launch; returns their number."""
         self._map_offsets: dict[_Launch, int] = {}
         count = 0
         for placed in self._parts.values():
@@ -201,7 +201,7 @@ class ControlGraph:
         return count
 
     def _encoded(self, launch: _Launch, call: CudaCall, first: int) -> int:
-        """The tensor maps of a launch, for the addresses that its words have now."""
+        """Encode the tensor maps of a launch for the current addresses; returns their address."""
         if not call.kernel.tensor_maps:
             return 0
         start = -(-self._maps.ctypes.data // 64) * 64 + BYTES * self._map_offsets[launch]

@@ -1,7 +1,7 @@
-"""The parts of a control program with their kernels: what a graph launches, and on which words.
+"""The parts of a control program with their kernels and argument words.
 
-Comes in: a program and its kernels. Goes out: for each part its launches
-with their argument words, one part's after the other's.
+Given a program and its kernels, it lists the launches of each part; their argument words are
+contiguous, part by part.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from thalweg.device.cuda.dependencies import chained
+from thalweg.device.cuda.dependencies import serial_edges
 from thalweg.device.cuda.kernels import Kernels
 from thalweg.device.cuda.listing import CudaCall, CudaListing, listed
 from thalweg.device.cuda.loading import load_kernels
@@ -22,7 +22,7 @@ from thalweg.lower.memory.buffers import Buffer
 
 @dataclass(frozen=True, eq=False)
 class PlacedPart:
-    """A part with its kernels; its words begin at `start` among those of all parts."""
+    """A part with its kernels; `start` is the index of its first word among those of all parts."""
 
     part: Part
     listing: CudaListing
@@ -30,33 +30,33 @@ class PlacedPart:
 
     @property
     def arena_size(self) -> int:
-        """Bytes of its temporaries and scratch memory."""
+        """The bytes of its temporaries and scratch memory."""
         return self.listing.arena.size
 
     @property
     def word_count(self) -> int:
-        """The argument words of all its launches."""
+        """The number of argument words of all its launches."""
         return sum(call.word_count for call in self.listing.calls)
 
     def after(self) -> list[tuple[int, ...]]:
-        """For each launch the earlier ones that it comes after. Where two buffers are one memory,
-        hazards between them are not known: each launch comes after the one before."""
+        """The dependencies of each launch. If two buffers are bound to one view, their hazards are
+        unknown: the launches are serialized."""
         views = list(self.part.views.values())
         if len(set(map(id, views))) < len(views):
-            return chained(len(self.listing.calls))
+            return serial_edges(len(self.listing.calls))
         return [call.after for call in self.listing.calls]
 
     def addresses(self, call: CudaCall) -> Iterator[tuple[int, Buffer, int]]:
-        """The words of a launch that point to buffers: (word, buffer, bytes after its start)."""
+        """The words of a launch that point to buffers: (word, buffer, byte offset)."""
         places = zip(call.launch.buffers, call.launch.starts, strict=True)
         for number, (buffer, start) in enumerate(places, self.start + call.words + 1):
             yield number, buffer, start * np.dtype(buffer.dtype).itemsize
 
 
-def placed_parts(
+def place_parts(
     program: ControlProgram, specialized: Sequence[SpecializedKernel], kernels: Kernels
 ) -> dict[Part, PlacedPart]:
-    """The parts of a program, their kernels compiled or found."""
+    """The parts of a program, with kernels from the cache or compiled."""
     adapted = iter(specialized)
     result: dict[Part, PlacedPart] = {}
     start = 0

@@ -1,9 +1,8 @@
-"""Which launches of a region come after which: the edges of its CUDA graph.
+"""The dependencies between launches of a region: the edges of its CUDA graph.
 
-A launch comes after those that wrote what it accesses, and after those that accessed what it
-writes. One that is guarded, because it writes a variable, comes after all checks. What follows from
-other edges is left out. All launches are on a few lanes, in each of which one comes after another:
-a graph that is wide takes its driver long to launch.
+A launch depends on those with which it has a memory hazard. A guarded one, which writes a variable,
+depends on all checks. Transitive edges are omitted. Launches are distributed over a few serial
+lanes: the driver is slow to launch wide graphs.
 """
 
 from __future__ import annotations
@@ -15,30 +14,30 @@ from thalweg.lower.lowered import Launch
 from thalweg.lower.memory.arena import Arena
 from thalweg.lower.memory.buffers import Buffer, BufferKind
 
-_MAX_LANES = 8  # a hundred kernels side by side took 70 microseconds longer to launch
+_MAX_LANES = 8  # a hundred parallel kernels took 70 microseconds longer to launch
 
 #: A range of the arena, or a buffer outside of it.
 Extent = Buffer | tuple[int, int]
 
 
 def is_check(launch: Launch) -> bool:
-    """Whether a launch may find a fault."""
+    """Whether a launch may set the fault word."""
     return isinstance(launch.kernel, Loops) and bool(launch.kernel.checks)
 
 
 def writes_variable(launch: Launch) -> bool:
-    """Whether a launch writes what lasts."""
+    """Whether a launch writes a variable."""
     return any(buffer.kind is BufferKind.VARIABLE for buffer in launch.written)
 
 
 def edges(
     launches: Sequence[Launch], arena: Arena, scratch: Sequence[int]
 ) -> list[tuple[int, ...]]:
-    """For each launch the earlier ones that it comes after; `scratch` is how much memory each one
-    has at its place in the arena."""
+    """The earlier launches that each launch depends on; `scratch` is the size of each launch's
+    scratch memory in the arena."""
     tracked = _Accesses()
     checks: list[int] = []
-    before: list[int] = []  # all that each launch comes after, as bits
+    before: list[int] = []  # the transitive dependencies of each launch, as bits
     found: list[tuple[int, ...]] = []
     for number, launch in enumerate(launches):
         written = [_extent(buffer, arena) for buffer in launch.written]
@@ -51,20 +50,20 @@ def edges(
             needed.update(checks)
         if is_check(launch):
             checks.append(number)
-        direct, reached = _reduced(needed, before)
+        direct, reached = _transitive_reduction(needed, before)
         found.append(direct)
         before.append(reached)
-    return in_lanes(found)
+    return limit_lanes(found)
 
 
-def chained(count: int) -> list[tuple[int, ...]]:
-    """Edges by which each launch comes after the one before."""
+def serial_edges(count: int) -> list[tuple[int, ...]]:
+    """Edges that serialize launches: each depends on the previous one."""
     return [(number - 1,) if number else () for number in range(count)]
 
 
-def in_lanes(after: Sequence[tuple[int, ...]], most: int = _MAX_LANES) -> list[tuple[int, ...]]:
-    """Edges with more of them, so that at most so many launches wait for nothing but what they
-    need: one that continues no lane comes after the lane that has waited longest."""
+def limit_lanes(after: Sequence[tuple[int, ...]], most: int = _MAX_LANES) -> list[tuple[int, ...]]:
+    """Add edges so that launches form at most `most` serial lanes: a launch continues a lane that
+    it depends on, a new one, or else the lane whose last launch is the oldest."""
     tails: list[int] = []  # the last launch of each lane
     result: list[tuple[int, ...]] = []
     for number, needed in enumerate(after):
@@ -80,8 +79,8 @@ def in_lanes(after: Sequence[tuple[int, ...]], most: int = _MAX_LANES) -> list[t
     return result
 
 
-def _reduced(needed: set[int], before: Sequence[int]) -> tuple[tuple[int, ...], int]:
-    """Those of some launches that no other one of them comes after, and all that come before."""
+def _transitive_reduction(needed: set[int], before: Sequence[int]) -> tuple[tuple[int, ...], int]:
+    """The dependencies that are not implied by others; and all transitive ones, as bits."""
     direct: list[int] = []
     reached = 0
     for number in sorted(needed, reverse=True):
@@ -99,7 +98,7 @@ def _extent(buffer: Buffer, arena: Arena) -> Extent:
 
 
 class _Accesses:
-    """The last launches that wrote and read each piece of memory."""
+    """The last launches that wrote and read each buffer and range of the arena."""
 
     def __init__(self) -> None:
         self._whole: dict[Buffer, tuple[int, list[int]]] = {}  # the writer (or -1), the readers
@@ -108,7 +107,7 @@ class _Accesses:
     def add_launch(
         self, number: int, read: Sequence[Extent], written: Sequence[Extent]
     ) -> set[int]:
-        """Note what a launch accesses; the launches that it must come after."""
+        """Record the accesses of a launch; returns the launches with which it has a hazard."""
         result: set[int] = set()
         for extents, writes in ((read, False), (written, True)):
             for extent in extents:
@@ -136,6 +135,6 @@ class _Accesses:
             if meets and (writes or wrote):
                 result.add(launch)
             if not (meets and writes and start <= first and last <= end and launch != number):
-                kept.append(one)  # unless it is overwritten: who comes later comes after us
+                kept.append(one)  # unless it is overwritten: later hazards are with this launch
         self._ranges = [*kept, (start, end, number, writes)]
         return result

@@ -1,4 +1,4 @@
-"""CUDA devices: GPUs of this machine, found by their driver and opened when they are first used."""
+"""CUDA devices: the GPUs of this machine, which are opened on first use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from thalweg import errors
 from thalweg.codegen.cuda.target import CudaTarget
 from thalweg.device.cuda.control import CudaControlStep
-from thalweg.device.cuda.discovery import found_driver
+from thalweg.device.cuda.discovery import find_driver
 from thalweg.device.cuda.driver import Context, Driver, Properties
 from thalweg.device.cuda.graph_template import GraphTemplate
 from thalweg.device.cuda.kernels import Kernels, LoadedKernel
@@ -35,7 +35,7 @@ from thalweg.platform.forks import freed_after_fork
 
 Array = NDArray[Any]
 
-_LEFT = 256 << 20  # bytes of a GPU that are left to its driver and to others
+_RESERVED = 256 << 20  # bytes of a GPU that are left to the driver and other processes
 
 
 class CudaDevice(Device):
@@ -52,8 +52,8 @@ class CudaDevice(Device):
         options: GpuOptions | None = None,
         is_emulated: bool = False,
     ) -> None:
-        """At most a fraction of its memory is used (0: all but some that is left to others), taken
-        as it is needed or, without growth, at once."""
+        """`options` limit the used fraction of the memory (0: all but a reserve); it is allocated
+        on demand or, without growth, at once."""
         self.properties, options = driver.properties(index), options or GpuOptions()
         super().__init__(name, target_of(self.properties, options, is_emulated))
         found = self.properties
@@ -70,22 +70,22 @@ class CudaDevice(Device):
 
     @cached_property
     def key(self) -> str:
-        """Names everything about the device that its programs depend on."""
+        """The cache key of the device: all properties that its programs depend on."""
         return f"{self.target} {self.target.key}"
 
     @property
     def is_lost(self) -> bool:
-        """Whether an error has closed it."""
+        """Whether a sticky error has closed the device."""
         return "_shared" in self.__dict__ and self._shared.memory.context.lost is not None
 
     @property
     def context(self) -> Context:
-        """The GPU in use."""
+        """The opened GPU."""
         return self.shared.memory.context
 
     @property
     def shared(self) -> DeviceMemory:
-        """The memory that all programs share; raises what closed the device, if something did."""
+        """The memory that all programs share; raises the error that closed the device, if any."""
         if os.getpid() != self._process:
             raise errors.FailedPreconditionError(
                 None,
@@ -110,43 +110,43 @@ class CudaDevice(Device):
         free, total = context.memory()
         if self._fraction:
             return int(self._fraction * total)
-        return max(free - _LEFT, free // 2)
+        return max(free - _RESERVED, free // 2)
 
     # Memory
 
     @property
     def memory_limit(self) -> int:
-        """How many bytes of the GPU the process may use."""
+        """The number of bytes of the GPU that the process may use."""
         return int((self._fraction or 1.0) * self.properties.memory)
 
     def allocate(self, shape: tuple[int, ...], dtype: Any) -> Buffer:
-        """Memory for an array; what it holds is undefined. Objects are the host's."""
+        """Uninitialised memory for an array; arrays of objects are in host memory."""
         if np.dtype(dtype).hasobject:
             return host_buffer(shape, dtype)
         return self.shared.memory.buffer(shape, dtype, self.name)
 
     def upload(self, value: Array) -> DeviceBuffer:
-        """A copy of an array of the host."""
+        """Copy an array of the host to a new buffer."""
         shared = self.shared
         result = shared.memory.buffer(value.shape, value.dtype, self.name)
         shared.memory.upload(result.address, value)
         return result
 
     def relieve_by(self, release: Callable[[], None]) -> None:
-        """Have `release` called when memory runs out."""
+        """Register a function that is called to free memory when it is exhausted."""
         self.shared.releases.append(release)
 
     # Programs
 
     def load(self, lowered: Lowered, kernels: Sequence[SpecializedKernel]) -> CudaProgram:
-        """A lowered region as a program on this GPU."""
+        """Load a lowered region as a program on this GPU."""
         names, loaded = load_kernels(lowered, kernels, self.kernels, self.target)
         template, listing = make_template(lowered, kernels, names, loaded, self.target)
         unique = list(dict(zip(names, loaded, strict=True)).values())
         return CudaProgram(template, unique, lowered.spec.region, lambda: listing, self.shared)
 
     def _find_named(self, names: Sequence[str]) -> list[LoadedKernel] | None:
-        """Kernels by their names in the kernel cache, loaded; None unless all are there."""
+        """Load kernels by their names in the kernel cache; None unless all are found."""
         return self.kernels.find(names)
 
     def restore(
@@ -156,12 +156,12 @@ class CudaDevice(Device):
         region: Region,
         listing: Callable[[], CudaListing],
     ) -> CudaProgram:
-        """A program from its template and its loaded kernels."""
+        """Restore a program from its template and its loaded kernels."""
         return CudaProgram(template, kernels, region, listing, self.shared)
 
     @property
     def runs_control(self) -> bool:
-        """Whether the driver knows conditions in graphs; else the executor runs control nodes,
+        """Whether the driver supports conditional graphs; if not, the executor runs control nodes
         region by region."""
         return self.context.has_conditionals
 
@@ -173,8 +173,8 @@ class CudaDevice(Device):
 
 
 def target_of(properties: Properties, options: GpuOptions, is_emulated: bool = False) -> CudaTarget:
-    """What lowering and the code generator must know about a GPU; an emulated one packs images of
-    any size, as tests have small ones."""
+    """The target of a GPU, for lowering and the code generator. For an emulated one, images of any
+    size are packed, since tests have small ones."""
     least = 1 if is_emulated else CudaTarget.min_packed_elements
     return CudaTarget(
         name="cuda emulated" if is_emulated else "cuda",
@@ -196,13 +196,13 @@ def target_of(properties: Properties, options: GpuOptions, is_emulated: bool = F
 
 
 def cuda_devices(count: int | None, task: str, gpus: GpuOptions) -> list[CudaDevice]:
-    """The GPUs of this process: all, so many, or those of a list of indices. One that an error
-    closed is left out."""
-    driver, is_emulated = found_driver()
+    """The GPUs of this process: all or the first `count`, of those that `gpus` makes visible.
+    Closed ones are omitted."""
+    driver, is_emulated = find_driver()
     if driver is None:
         return []
     there = range(driver.count())
-    chosen = _chosen(gpus.visible, there)
+    chosen = _visible_indices(gpus.visible, there)
     made: list[CudaDevice] = []
     for number, index in enumerate(chosen[:count]):
         key = index, number, task, replace(gpus, visible="")
@@ -213,8 +213,8 @@ def cuda_devices(count: int | None, task: str, gpus: GpuOptions) -> list[CudaDev
     return [device for device in made if not device.is_lost]
 
 
-def _chosen(visible: str, there: range) -> list[int]:
-    """The indices of the GPUs that a list names; all for an empty one."""
+def _visible_indices(visible: str, there: range) -> list[int]:
+    """The indices of the GPUs in a visible device list; all for an empty one."""
     names = [part.strip() for part in visible.split(",") if part.strip()]
     unknown = [name for name in names if not name.isdigit() or int(name) not in there]
     if unknown:
@@ -230,6 +230,6 @@ def _chosen(visible: str, there: range) -> list[int]:
 _devices = Bounded[Any, CudaDevice]("GPUs of this process", 64)
 
 
-def forget_devices() -> None:
-    """Open GPUs anew, for sessions that come later."""
+def reset_devices() -> None:
+    """Drop the opened GPUs: later sessions open them again."""
     _devices.clear()

@@ -11,9 +11,9 @@ from thalweg.device.cuda.presence import driver_kind
 
 
 @cache
-def found_driver() -> tuple[Driver | None, bool]:
-    """The driver, None where there is no GPU, and whether it is the emulation."""
+def find_driver() -> tuple[Driver | None, bool]:
+    """The driver, or None without a GPU; and whether it is the emulation."""
     kind = driver_kind()
     if kind == "emulated":
         return EmulatedDriver(), True
-    return (LibcudaDriver.found() if kind else None), False
+    return (LibcudaDriver.find() if kind else None), False

@@ -1,9 +1,9 @@
-"""What this package asks of a CUDA driver: memory, copies, streams, events, modules and graphs.
+"""The interface of a CUDA driver: memory, copies, streams, events, modules and graphs.
 
-A `Driver` finds GPUs, a `Context` is one of them in use. There are two of each: that of libcuda
-(`libcuda.py`), and an emulation in which device memory is memory of the host and kernels are built
-for it (`emulated.py`). Addresses and handles are integers. What fails is an error of
-`thalweg.errors`; one after which CUDA answers nothing else closes the context, not the process.
+A `Driver` finds GPUs, a `Context` is an opened GPU. There are two implementations: libcuda
+(`libcuda.py`), and an emulation in which device memory is host memory and kernels are compiled for
+the host (`emulated.py`). Addresses and handles are integers. Failures raise errors of
+`thalweg.errors`; a sticky one closes the context, not the process.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from thalweg.codegen.cuda.launch import LaunchShape
 from thalweg.codegen.cuda.tensor_map import TensorMap
 
 OUT_OF_MEMORY = 2
-#: Results that a context gives for every call after the one that caused them: illegal addresses
-#: and instructions, failed launches and assertions, memory errors, a GPU that is gone.
+#: Sticky errors, which all later calls of a context return, too: illegal addresses and
+#: instructions, failed launches and assertions, memory errors, a lost GPU.
 STICKY = frozenset({46, 214, 220, 221, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 999})
 
 
 @dataclass(frozen=True)
 class Properties:
-    """A GPU, as its driver describes it."""
+    """The properties of a GPU, from its driver."""
 
     name: str
     capability: int  # compute capability times ten
@@ -32,15 +32,15 @@ class Properties:
     multiprocessors: int
     threads_per_block: int
     threads_per_multiprocessor: int
-    shared_bytes: int  # that a block may ask for
+    shared_bytes: int  # the maximum of a block
     l2: int
-    memory_rate: float  # bytes a second
+    memory_rate: float  # bytes per second
     bus_id: str
 
 
 @dataclass(frozen=True)
 class KernelNode:
-    """A kernel of a graph: what it is launched with. `words` is the address of its parameters of
+    """A kernel of a graph with its launch parameters. `words` is the address of its parameters of
     64 bits, `maps` that of the tensor maps that follow them."""
 
     function: int
@@ -53,12 +53,12 @@ class KernelNode:
 
 @dataclass(frozen=True)
 class Condition:
-    """Whether a graph runs: what is at some addresses."""
+    """The condition of a conditional graph: the addresses that it is read from."""
 
     truth: int  # a byte of the device, 0 or 1
-    fault: int  # the fault word: nothing more runs once it is set
-    stop: int  # a byte of pinned memory, by which the host does the same
-    negated: bool = False  # the truth is to be 0
+    fault: int  # the fault word: if it is set, the condition is false
+    stop: int  # a byte of pinned memory, which the host sets to the same effect
+    negated: bool = False  # the truth must be 0
 
 
 class Driver(ABC):
@@ -66,23 +66,23 @@ class Driver(ABC):
 
     @abstractmethod
     def count(self) -> int:
-        """How many GPUs this process may see."""
+        """The number of GPUs that are visible to this process."""
 
     @abstractmethod
     def properties(self, index: int) -> Properties:
-        """What one of them is; this takes no memory of it."""
+        """The properties of a GPU; uses none of its memory."""
 
     @abstractmethod
     def open(self, index: int, name: str) -> Context:
-        """One of them, to be used under the name of its device."""
+        """Open a GPU under the name of its device."""
 
 
 class Graph(ABC):
-    """Kernels and copies with the order between them, launched as one."""
+    """Kernels and copies with dependencies, launched together."""
 
     @abstractmethod
     def add_kernel(self, kernel: KernelNode, after: Sequence[int]) -> int:
-        """Add a kernel; the number of its node."""
+        """Add a kernel; returns the number of its node."""
 
     @abstractmethod
     def add_upload(self, target: int, source: int, size: int, after: Sequence[int]) -> int:
@@ -100,35 +100,35 @@ class Graph(ABC):
     def add_conditional(
         self, condition: Condition, repeats: bool, after: Sequence[int]
     ) -> tuple[int, Graph]:
-        """Add a graph that runs if a condition holds, and again as long as it does if it repeats;
-        the number of its node, and the graph, which is to be filled and finished before this."""
+        """Add a graph that runs if a condition holds or, with `repeats`, while it holds. Returns
+        the number of its node and the graph, which must be finished before this one."""
 
     @abstractmethod
     def finish(self) -> None:
-        """No more is added: it may be launched."""
+        """Complete the graph for launches; no more nodes may be added."""
 
     @abstractmethod
     def update(self, node: int, kernel: KernelNode) -> None:
-        """Give a kernel other parameters, from the next launch on."""
+        """Change the parameters of a kernel for the next launches."""
 
     @abstractmethod
     def launch(self, stream: int) -> None:
-        """Run it after what the stream has, and return at once."""
+        """Enqueue the graph on a stream; returns without waiting."""
 
     @abstractmethod
     def close(self) -> None:
-        """Free it. It must not be running."""
+        """Free the graph. It must not be running."""
 
 
 class Context(ABC):
-    """A GPU in use. Any number of threads may call it at once."""
+    """An opened GPU. Thread-safe."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.lost: errors.OpError | None = None  # why it can be used no more
+        self.lost: errors.OpError | None = None  # the sticky error that closed it
 
     def failure(self, code: int, call: str, described: str) -> errors.OpError:
-        """The error for a result of the driver. A sticky one closes this context."""
+        """The error for a result code of the driver. A sticky one closes this context."""
         if code == OUT_OF_MEMORY:
             return errors.ResourceExhaustedError(None, None, f"{self.name}: out of memory ({call})")
         message = f"{self.name}: {call} failed with CUDA error {code}, {described}"
@@ -146,29 +146,29 @@ class Context(ABC):
 
     @abstractmethod
     def memory(self) -> tuple[int, int]:
-        """Bytes that are free, and all there are."""
+        """(free bytes, total bytes)."""
 
     @abstractmethod
     def allocate(self, size: int) -> int:
-        """The address of new memory of the device, aligned to 256 bytes."""
+        """Allocate device memory, aligned to 256 bytes; returns its address."""
 
     @abstractmethod
     def free(self, address: int) -> None:
-        """Free memory of the device; of a context that is lost, nothing happens."""
+        """Free device memory; does nothing on a lost context."""
 
     @abstractmethod
     def pin(self, size: int) -> int:
-        """The address of new memory of the host that copies reach directly."""
+        """Allocate pinned host memory; returns its address."""
 
     @abstractmethod
     def unpin(self, address: int) -> None:
         """Free pinned memory."""
 
-    # Work, in the order in which a stream is given it
+    # Operations, which are executed in the order of their stream
 
     @abstractmethod
     def upload(self, target: int, source: int, size: int, stream: int) -> None:
-        """Copy from the host. From memory that is not pinned it is read before this returns."""
+        """Copy from the host. Memory that is not pinned is read before this returns."""
 
     @abstractmethod
     def download(self, target: int, source: int, size: int, stream: int) -> None:
@@ -176,51 +176,51 @@ class Context(ABC):
 
     @abstractmethod
     def copy(self, target: int, source: int, size: int, stream: int) -> None:
-        """Copy between two places of the device."""
+        """Copy within the device."""
 
     @abstractmethod
     def clear(self, target: int, size: int, stream: int) -> None:
-        """Have zeros at an address of the device."""
+        """Fill device memory with zeros."""
 
     @abstractmethod
     def stream(self) -> int:
-        """A new stream."""
+        """Create a stream."""
 
     @abstractmethod
     def wait(self, stream: int) -> None:
-        """Return when all that a stream was given is done; other threads run meanwhile."""
+        """Wait until all operations of a stream are done; releases the GIL."""
 
     @abstractmethod
     def is_done(self, stream: int) -> bool:
-        """Whether all that a stream was given is done."""
+        """Whether all operations of a stream are done."""
 
     @abstractmethod
     def event(self) -> int:
-        """A new event, which notes the time when it is recorded."""
+        """Create an event, which stores the time of its recording."""
 
     @abstractmethod
     def elapsed(self, first: int, second: int) -> float:
-        """Seconds between two events that have been recorded."""
+        """The seconds between two recorded events."""
 
     # Code
 
     @abstractmethod
     def load(self, image: bytes, entries: Sequence[str]) -> tuple[int, ...]:
-        """The entries of a module: PTX, a cubin, or an object of the host where it is emulated."""
+        """Load a module (PTX, a cubin, or a host object if emulated); returns its entries."""
 
     @abstractmethod
     def allow_shared(self, function: int, size: int) -> None:
-        """Let launches of a function have so much dynamic shared memory."""
+        """Allow launches of a function to use this much dynamic shared memory."""
 
     @abstractmethod
     def encode(self, tensor_map: TensorMap, target: int) -> None:
-        """Write a tensor map as kernels take it to an address of the host."""
+        """Encode a tensor map at an address of the host."""
 
     @abstractmethod
     def graph(self) -> Graph:
-        """A new graph."""
+        """Create a graph."""
 
     @property
     @abstractmethod
     def has_conditionals(self) -> bool:
-        """Whether graphs may have conditional ones inside."""
+        """Whether conditional graphs are supported."""

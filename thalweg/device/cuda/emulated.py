@@ -1,8 +1,8 @@
-"""A CUDA driver without a GPU: device memory is memory of the host, kernels are host code.
+"""An emulated CUDA driver: device memory is host memory, kernels are host code.
 
-`THALWEG_CUDA=emulated` gives every process one such GPU. All that stands above the driver is as
-with a real one. Work is done when a stream is given it. A graph runs its nodes in an order that its
-edges allow and that is not the one in which they were added, so that a missing edge shows.
+`THALWEG_CUDA=emulated` gives every process one emulated GPU. All layers above the driver are the
+same as on a real one. Operations are executed synchronously. A graph runs its nodes in an order
+that its edges allow but that differs from the order of insertion, which exposes missing edges.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from thalweg.device.cuda.driver import (
 #: Memory of an emulated GPU, in bytes.
 MEMORY = 4 << 30
 _ALIGNMENT = 256
-_GARBAGE = 0xA5  # what new memory holds
+_GARBAGE = 0xA5  # the content of new memory
 _NAMES = {2: "CUDA_ERROR_OUT_OF_MEMORY", 700: "CUDA_ERROR_ILLEGAL_ADDRESS"}
 
 
 class EmulatedDriver(Driver):
-    """One GPU, of the size and speed that tests want."""
+    """One GPU, with a size and speed for tests."""
 
     def __init__(self, memory: int = MEMORY) -> None:
         self._memory = memory
@@ -68,7 +68,7 @@ class EmulatedDriver(Driver):
 
 @dataclass
 class _Memory:
-    """Memory of the host by the addresses that were given out."""
+    """Allocated host memory by address."""
 
     limit: int
     used: int = 0
@@ -76,7 +76,7 @@ class _Memory:
     lock: Any = field(default_factory=threading.Lock)
 
     def take(self, size: int) -> int:
-        """An aligned address; 0 where there is not so much."""
+        """Allocate memory; returns its aligned address, or 0 if it exceeds the limit."""
         with self.lock:
             if self.used + size > self.limit:
                 return 0
@@ -92,7 +92,7 @@ class _Memory:
 
 
 class EmulatedContext(Context):
-    """An emulated GPU in use."""
+    """An opened emulated GPU."""
 
     def __init__(self, name: str, memory: int = MEMORY) -> None:
         super().__init__(name)
@@ -102,17 +102,17 @@ class EmulatedContext(Context):
         self._handles = itertools.count(1)
         self._sticky = 0
 
-    def break_down(self, code: int) -> None:
-        """Give this result to every call from now on, as after a kernel's illegal access."""
+    def fail_with(self, code: int) -> None:
+        """Make all later calls fail with this sticky error, as after a kernel's illegal access."""
         self._sticky = code
 
     def check(self, call: str) -> None:
-        """Fail where an earlier call broke the context."""
+        """Raise the sticky error, if there is one."""
         if self._sticky:
             raise self.failed(self._sticky, call)
 
     def failed(self, code: int, call: str) -> Exception:
-        """The error for a result."""
+        """The error for a result code."""
         return self.failure(code, call, _NAMES.get(code, "an error of the emulation"))
 
     # Memory
@@ -172,7 +172,7 @@ class EmulatedContext(Context):
         return next(self._handles)
 
     def record(self, event: int) -> None:
-        """Note the time."""
+        """Record the time of an event."""
         self._events[event] = time.perf_counter()
 
     def elapsed(self, first: int, second: int) -> float:
@@ -201,14 +201,14 @@ class EmulatedContext(Context):
         return True
 
     def run(self, kernel: KernelNode, words: int) -> None:
-        """Run a launch on parameters at an address."""
+        """Launch a kernel with the parameters at an address."""
         shape = kernel.shape
         function = self._functions[kernel.function]
         function(words, shape.grid, shape.block, shape.shared_bytes)
 
 
 class EmulatedGraph(Graph):
-    """Calls, and which of them come before which."""
+    """Calls with their dependencies."""
 
     def __init__(self, context: EmulatedContext) -> None:
         self._context = context
@@ -220,10 +220,10 @@ class EmulatedGraph(Graph):
         return self._add(self._call(kernel), after)
 
     def _call(self, kernel: KernelNode) -> Callable[[], None]:
-        """A launch with the parameters that the kernel has now: later ones need an update."""
+        """A launch with a copy of the kernel's current parameters."""
         given = np.frombuffer(ctypes.string_at(kernel.words, 8 * kernel.word_count), np.int64)
         maps = np.frombuffer(ctypes.string_at(kernel.maps, BYTES * kernel.map_count), np.uint8)
-        maps = maps.copy()  # of which a kernel takes the addresses, as words
+        maps = maps.copy()  # passed to the kernel by address
         words = np.append(given, maps.ctypes.data + BYTES * np.arange(kernel.map_count))
         words = words.astype(np.int64)
 
@@ -263,7 +263,7 @@ class EmulatedGraph(Graph):
         return len(self._calls) - 1
 
     def finish(self) -> None:
-        """Order the nodes: whatever is ready and was added last comes next."""
+        """Order the nodes: of the ready ones, the last added comes first."""
         waiting = [len(set(after)) for after in self._after]
         followers: list[list[int]] = [[] for _ in self._calls]
         for number, after in enumerate(self._after):

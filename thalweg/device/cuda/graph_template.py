@@ -1,4 +1,4 @@
-"""A program of a GPU but for its addresses: argument words, and the kernels of its CUDA graphs."""
+"""The template of a GPU program: argument words without addresses, and launches of kernels."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import NamedTuple
 from thalweg.codegen.cuda.launch import LaunchShape
 from thalweg.device.program_template import ProgramTemplate
 
-#: Bytes of a result up to which it comes to the host with all other small ones.
+#: The maximum bytes of a small result, which is downloaded together with all others.
 MAX_SMALL_OUTPUT = 1 << 10
 
 
 class PlacedLaunch(NamedTuple):
-    """A launch of a kernel: which kernel, where its words begin and how many there are, the grid of
-    each entry, the launches that it comes after, and about how many seconds it takes."""
+    """A launch of a kernel: the kernel's index, the index and number of its words, the grid of each
+    entry, the launches that it depends on, and its estimated seconds."""
 
     kernel: int
     word: int
@@ -27,11 +27,11 @@ class PlacedLaunch(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class GraphTemplate(ProgramTemplate):
-    """The program of a region on some shapes, as CUDA graphs that run one after the other."""
+    """The program of a region for given shapes, as a sequence of CUDA graphs."""
 
     launches: Sequence[PlacedLaunch]
-    graphs: Sequence[int]  # the launch that each graph begins with
-    input_shapes: Sequence[tuple[int, ...]]  # of the inputs that are read
-    #: Nothing is checked, and kernels write each small result once and never read it: it may lie in
-    #: memory of the host.
+    graphs: Sequence[int]  # the first launch of each graph
+    input_shapes: Sequence[tuple[int, ...]]  # of the inputs
+    #: There are no checks, and kernels write each small result once and never read it: they write
+    #: it to host memory.
     writes_to_host: bool = False

@@ -1,11 +1,11 @@
-"""Invocations: what one call of a program in flight needs on a GPU.
+"""Invocations: the memory and the CUDA graphs of one running call on a GPU.
 
-An `Invocation` is a program template with memory of its own: an arena, small arguments and results
-with pinned memory beside them, a stream, and the CUDA graphs of its launches. Small inputs and the
-positions of random streams are one copy at the start of the first graph, if there are such; the
-fault word and small results are one copy at the end of the last. Where nothing is checked, kernels
-write small results straight to the host's memory. Addresses that change from call to call are
-parameters of kernels, which are updated where they changed.
+An `Invocation` is a program template with its own memory: an arena, small arguments and results
+with a pinned copy, a stream, and the CUDA graphs of its launches. Small inputs and the positions of
+random streams are uploaded in one copy at the start of the first graph, if there are any; the fault
+word and small results are downloaded in one copy at the end of the last. Without checks, kernels
+write small results directly to host memory. Addresses that vary between calls are kernel
+parameters, which are updated if they changed.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from thalweg.ops.state.variable_uses import Use
 
 Array = NDArray[Any]
 
-#: Bytes of an input up to which it goes with all other small ones.
+#: The maximum bytes of a small input, which is uploaded together with all others.
 MAX_SMALL_INPUT = 1 << 16
 _ALIGNMENT = 256
 _FAULT_BYTES = 16  # results follow it
 
 
 class Staged(NamedTuple):
-    """Memory of the device that belongs to the invocation, and pinned memory beside it, if any."""
+    """Device memory of the invocation, and its pinned copy, if any."""
 
     address: int
     host: Array | None
 
 
 def is_small(output: Output) -> bool:
-    """Whether a result comes back to the host with the fault word."""
+    """Whether a result is downloaded together with the fault word."""
     size = np.dtype(output.dtype).itemsize * math.prod(output.shape)
     return output.reference < 0 and size <= MAX_SMALL_OUTPUT
 
@@ -57,7 +57,7 @@ class Timed(NamedTuple):
 
 
 class Invocation:
-    """A program with memory of its own."""
+    """A program with its own memory and graphs."""
 
     versions, early, deliver = (), (), None
 
@@ -74,8 +74,8 @@ class Invocation:
         self._template, self._kernels, self._memory = template, kernels, memory
         self.use = use
         self.addresses = [0] * len(template.references)
-        self.borrowed: Sequence[Any] = ()  # the variables' buffers that the words point to
-        self.keep_alive: list[Any] = []  # what the launches that run may access
+        self.borrowed: Sequence[Any] = ()  # the buffers of variables that the words point to
+        self.keep_alive: list[Any] = []  # buffers that running launches may access
         self._plan_memory(input_dtypes)
         base = self._block.address
         known = [base + self._fault, base + self._arena, base + self._streams]
@@ -85,12 +85,12 @@ class Invocation:
         self.words += template.words
         self._launch_of = self._launches_of_words()
         self._changed: set[int] = set()  # launches whose parameters have changed
-        self.is_ready = False  # its graphs have the words as they are
+        self.is_ready = False  # the graphs have the current words
         for (targets, *_), staged in zip(template.outputs, self.outputs, strict=True):
             if staged is not None:
                 self.bind(targets, staged.address)
         self.input_addresses = [staged.address for staged in self.inputs]
-        #: For each input its number, its place among the values, and the memory it is staged in.
+        #: For each input its number, its index in the values, and the memory it is staged in.
         self.places = [
             (number, place, staged.address, staged.host)
             for number, ((place, _), staged) in enumerate(
@@ -103,7 +103,7 @@ class Invocation:
         self.clear_fault()
         self.timed: list[Timed] = []
         self._is_timed = is_timed
-        self.is_serial = is_timed  # each launch comes after the one before
+        self.is_serial = is_timed  # each launch depends on the previous one
         maps = [kernels[launch.kernel].tensor_maps for launch in template.launches]
         self._maps = np.zeros(BYTES * (sum(map(len, maps)) + 1), np.uint8)
         pairs = enumerate(self.outputs)
@@ -121,8 +121,8 @@ class Invocation:
     # Memory
 
     def _plan_memory(self, dtypes: Sequence[Any]) -> None:
-        """Small inputs, streams, the fault word and small results lie side by side, then the arena,
-        then large inputs."""
+        """Lay out the memory: small inputs, streams, the fault word and small results are
+        contiguous; then come the arena and large inputs."""
         template = self._template
         shapes = [(s, np.dtype(d)) for s, d in zip(template.input_shapes, dtypes, strict=True)]
         sizes = [kind.itemsize * math.prod(shape) for shape, kind in shapes]
@@ -157,7 +157,7 @@ class Invocation:
 
     @property
     def memory_size(self) -> int:
-        """The bytes of the device's memory that it has."""
+        """The bytes of its device memory."""
         return self._block.size
 
     @property
@@ -165,7 +165,7 @@ class Invocation:
         return STREAM_BYTES * len(self._template.streams)
 
     def _plan_results(self, start: int) -> tuple[int, list[tuple[int, int, Any, Any]]]:
-        """Where the small results lie: (start or -1, start, shape, dtype) of each output."""
+        """Lay out the small results: (start or -1, start, shape, dtype) of each output."""
         found: list[tuple[int, int, Any, Any]] = []
         for output in self._template.outputs:
             _, shape, dtype, reference, _ = output
@@ -193,7 +193,7 @@ class Invocation:
         return Staged(self._block.address + place, array)
 
     def clear_fault(self) -> None:
-        """Have a fault word that says nothing: at first, and after a fault."""
+        """Clear the fault word, initially and after a fault."""
         context = self._memory.context
         context.clear(self._block.address + self._fault, _FAULT_BYTES, self.stream)
         context.wait(self.stream)
@@ -201,12 +201,12 @@ class Invocation:
     # Words
 
     def _launches_of_words(self) -> NDArray[np.int64]:
-        """For each word the launch that it is a parameter of."""
+        """The launch of each word."""
         counts = [launch.words for launch in self._template.launches]
         return np.repeat(np.arange(len(counts)), counts)
 
     def bind(self, targets: Collection[tuple[int, int]], address: int) -> None:
-        """Point argument words to memory: each to so many bytes after its start."""
+        """Point argument words to memory: each target is (word, byte offset)."""
         for word, shift in targets:
             if self.words[word] != address + shift:
                 self.words[word] = address + shift
@@ -216,14 +216,13 @@ class Invocation:
     # Graphs
 
     def serialize(self) -> None:
-        """Have each launch come after the one before, from now on."""
+        """Serialize the launches of this and later calls."""
         if not self.is_serial:
             self.is_serial, self.is_ready = True, False
             self._close_graphs()
 
     def prepare(self) -> None:
-        """Have graphs with the words as they are: made on the first call, updated on others. One
-        that `is_ready` has them."""
+        """Build the graphs on the first call, update them on later ones; sets `is_ready`."""
         if not self.graphs:
             self._build()
         for number in self._changed:
@@ -262,7 +261,7 @@ class Invocation:
         return graph
 
     def _add(self, graph: Graph, number: int, after: Sequence[int]) -> int:
-        """The entries of a launch, one after the other; the last node."""
+        """Add the entries of a launch in sequence; returns the last node."""
         context = self._memory.context
         kernel = self._kernels[self._template.launches[number].kernel]
         first = last = 0
@@ -293,7 +292,7 @@ class Invocation:
         )
 
     def _encode_maps(self, number: int, kernel: LoadedKernel) -> int:
-        """The tensor maps of a launch, for the addresses that its words have now."""
+        """Encode the tensor maps of a launch for the current addresses; returns their address."""
         if not kernel.tensor_maps:
             return 0
         earlier = self._template.launches[:number]
@@ -306,7 +305,7 @@ class Invocation:
         return start
 
     def close(self) -> None:
-        """Free the memory; nothing of it runs any more."""
+        """Free the memory. Its graphs must not be running."""
         self._close_graphs()
         self._memory.pool.free(self._block)
         self.borrowed, self.keep_alive = (), []

@@ -1,5 +1,5 @@
-"""Kernels of GPUs by what they are: made once, kept on disk beside those of CPUs, and loaded into
-the context of each device that uses them."""
+"""The cache of GPU kernels, by content: compiled once, stored on disk beside those of CPUs, and
+loaded into the context of each device that uses them."""
 
 from __future__ import annotations
 
@@ -28,29 +28,29 @@ from thalweg.ir.kernel import Contraction, Kernel
 from thalweg.platform.caches import Bounded
 from thalweg.platform.forks import freed_after_fork
 
-#: Threads that compile: most of the time is LLVM's and `ptxas`'s, which need no GIL.
+#: Compilation threads: LLVM and `ptxas`, which take most of the time, do not hold the GIL.
 _COMPILERS = max(4, min(16, os.cpu_count() or 1))
 
 
 @dataclass(frozen=True)
 class Image:
-    """A kernel as a driver loads it, and what a launch needs besides its code."""
+    """The code of a kernel, and the other data that launches need."""
 
     code: bytes  # PTX, a cubin, or an object of the host
     entries: tuple[str, ...]
     scratch: int
     tensor_maps: tuple[TensorMapSpec, ...]
-    ptx_size: int = 0  # bytes of the text that the code was made of
+    ptx_size: int = 0  # bytes of the PTX that the code was compiled from
 
     def to_bytes(self) -> bytes:
-        """As it is kept on disk: a line about it, and the code."""
+        """The content of its cache entry: a line of metadata, and the code."""
         about = {"entries": self.entries, "scratch": self.scratch, "ptx": self.ptx_size}
         maps = [tensor_map.to_json() for tensor_map in self.tensor_maps]
         return json.dumps({**about, "maps": maps}).encode() + b"\n" + self.code
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Image:
-        """What `to_bytes` wrote; raises ValueError, KeyError or TypeError for anything else."""
+        """The inverse of `to_bytes`; raises ValueError, KeyError or TypeError for other content."""
         head, _, code = content.partition(b"\n")
         about: Any = json.loads(head)
         maps = tuple(TensorMapSpec.from_json(each) for each in about["maps"])
@@ -60,20 +60,20 @@ class Image:
 
 @dataclass(frozen=True)
 class LoadedKernel:
-    """A kernel in a device's context."""
+    """A kernel in the context of a device."""
 
     functions: tuple[int, ...]
     scratch: int
     tensor_maps: tuple[TensorMapSpec, ...]
     size: int  # bytes of code
     ptx_size: int
-    sass_size: int  # 0 where the driver makes the machine code
+    sass_size: int  # 0 if the driver compiles the PTX
 
 
 @dataclass(frozen=True)
 class KernelRequest:
-    """A kernel that is wanted. `guarded`: it does nothing where the fault word is set. `aligned`:
-    its buffers begin at multiples of 16 bytes. `explain` gives the error that the user sees."""
+    """A request for a kernel. `guarded`: it does nothing if the fault word is set. `aligned`: its
+    buffers begin at multiples of 16 bytes. `explain` converts compilation errors for the user."""
 
     kernel: Kernel
     guarded: bool
@@ -81,7 +81,7 @@ class KernelRequest:
     explain: Callable[[Exception], Exception]
 
     def name(self, target: CudaTarget) -> str:
-        """What it is called in the cache."""
+        """The name of its cache entry."""
         kernel = self.kernel
         tuned = tuned_schedule(kernel, target) if isinstance(kernel, Contraction) else None
         form = f"{self.guarded} {self.aligned} {tuned}"
@@ -90,7 +90,7 @@ class KernelRequest:
 
 
 class Kernels:
-    """The kernels of one device."""
+    """The loaded kernels of one device."""
 
     def __init__(self, context: Callable[[], Context], target: CudaTarget) -> None:
         self._context, self.target = context, target
@@ -98,7 +98,7 @@ class Kernels:
         self._lock = freed_after_fork(threading.Lock())
 
     def load(self, requests: Sequence[KernelRequest]) -> list[LoadedKernel]:
-        """The kernels asked for, compiled where no process has done so before."""
+        """The requested kernels, from the cache or compiled."""
         names = [request.name(self.target) for request in requests]
         wanted = dict(zip(names, requests, strict=True))
         with self._lock:
@@ -115,7 +115,7 @@ class Kernels:
             return [self._known[name] for name in names]
 
     def find(self, names: Sequence[str]) -> list[LoadedKernel] | None:
-        """The kernels of these names, if none of them has to be compiled."""
+        """The kernels with these names; None if one is not in the cache."""
         with self._lock:
             found = [self._found(name) for name in names]
         kernels = [kernel for kernel in found if kernel is not None]
@@ -133,7 +133,7 @@ class Kernels:
             known = self._known[name] = self._loaded(Image.from_bytes(content))
             note(disk_hits=1, code_bytes=known.size)
         except (ValueError, KeyError, TypeError, RuntimeError):
-            return None  # not of our making: it is compiled again
+            return None  # an invalid entry: the kernel is compiled again
         return known
 
     def _made(self, requests: Sequence[KernelRequest]) -> list[Image]:
@@ -158,7 +158,7 @@ class Kernels:
 
 
 def code_of(kernel: CudaKernel, target: CudaTarget) -> tuple[bytes, int]:
-    """What the driver of a target loads, and how many bytes of PTX it was made of."""
+    """The code that the target's driver loads, and the bytes of its PTX."""
     if target.is_emulated:
         return object_code(kernel.text, named("native")), 0
     ptx = to_ptx(kernel.text, target)

@@ -1,4 +1,4 @@
-"""The CUDA driver, libcuda, called through ctypes. Nothing else of CUDA has to be installed."""
+"""The CUDA driver, libcuda, called through ctypes. No other part of CUDA must be installed."""
 
 from __future__ import annotations
 
@@ -31,26 +31,26 @@ from thalweg.device.cuda.ptx import (
     THREADS,
 )
 
-_STATIC_SHARED = 48 << 10  # above this, a function has to be allowed its shared memory
+_STATIC_SHARED = 48 << 10  # above this, a function needs permission for its shared memory
 _MAX_DYNAMIC_SHARED = 8  # an attribute of functions
 _CLUSTER = 4  # an attribute of launches
 _HOST, _DEVICE = 1, 2  # kinds of memory
-_LIKELY_RATE = 1e12  # bytes a second
+_DEFAULT_RATE = 1e12  # bytes per second, if the driver does not report the memory clock
 _NOT_READY = 600
-_NON_BLOCKING = 1  # a stream that does not wait for the default one
-_MAX_KERNEL_COPY = 1 << 16  # bytes that a kernel of a graph copies to or from the host
-_CONDITIONAL, _IF, _WHILE = 13, 0, 1  # a kind of nodes, and kinds of conditions
-_CONDITIONALS_SINCE = 12040  # the version of the driver that has them
+_NON_BLOCKING = 1  # a stream that does not synchronize with the default one
+_MAX_KERNEL_COPY = 1 << 16  # bytes up to which a kernel copies to or from the host
+_CONDITIONAL, _IF, _WHILE = 13, 0, 1  # a type of nodes, and types of conditions
+_CONDITIONALS_SINCE = 12040  # the first driver version that supports them
 
 # Attributes of devices
 _THREADS_PER_BLOCK, _MULTIPROCESSORS, _BUS_WIDTH, _L2 = 1, 16, 37, 38
 _MEMORY_CLOCK, _THREADS_PER_MULTIPROCESSOR, _MAJOR, _MINOR, _SHARED = 36, 39, 75, 76, 97
 
-#: How tensor maps name the elements of tensors; those of other types are bytes.
+#: The codes of dtypes in tensor maps; other types are treated as bytes.
 _MAP_DTYPES = {"float16": 6, "float32": 7, "float64": 8, "bfloat16": 9, ROUNDED_FLOAT32: 11}
 _MAP_BYTES = 0
 _NOT_INTERLEAVED, _L2_256, _ZEROS_OUTSIDE = 0, 3, 0
-_SWIZZLES = {32: 1, 64: 2, 128: 3}  # by the bytes of a line
+_SWIZZLES = {32: 1, 64: 2, 128: 3}  # by bytes of a line
 
 
 class _KernelParameters(Structure):
@@ -93,7 +93,7 @@ class _ClusterSize(Structure):
 
 
 class _ConditionalParameters(Structure):
-    """Those of a node of any kind, as far as a conditional one has them."""
+    """The parameters of a generic node, as far as a conditional node uses them."""
 
     _fields_ = (
         ("kind", c_int),
@@ -115,8 +115,8 @@ def _described(code: int) -> str:
     return ": ".join(parts) or "which the driver does not know"
 
 
-def _called_often(name: str, pointers: int) -> Any:
-    """A function that takes so many pointers, as integers."""
+def _fast_function(name: str, pointers: int) -> Any:
+    """A function with `pointers` pointer arguments, declared so that ctypes converts them fast."""
     function = getattr(library(), name)
     function.argtypes = [c_void_p] * pointers
     return function
@@ -126,8 +126,8 @@ class LibcudaDriver(Driver):
     """The driver of this machine."""
 
     @classmethod
-    def found(cls) -> LibcudaDriver | None:
-        """The driver; None where there is no GPU that it can use."""
+    def find(cls) -> LibcudaDriver | None:
+        """The driver; None if it cannot use a GPU."""
         return cls() if library().cuInit(0) == 0 else None
 
     def count(self) -> int:
@@ -148,8 +148,8 @@ class LibcudaDriver(Driver):
         self._call("cuDeviceGetName", name, 256, device)
         self._call("cuDeviceGetPCIBusId", bus, 64, device)
         self._call("cuDeviceTotalMem_v2", byref(memory), device)
-        # Memory transfers twice in a cycle of its clock, which is in kHz where it is told at all.
-        rate = 2e3 * number(_MEMORY_CLOCK) * number(_BUS_WIDTH) / 8 or _LIKELY_RATE
+        # Two transfers per cycle of the memory clock, which is in kHz, or 0 if not reported.
+        rate = 2e3 * number(_MEMORY_CLOCK) * number(_BUS_WIDTH) / 8 or _DEFAULT_RATE
         return Properties(
             name.value.decode(),
             10 * number(_MAJOR) + number(_MINOR),
@@ -185,8 +185,8 @@ class LibcudaContext(Context):
         super().__init__(name)
         self._handle = c_void_p()
         self._current = threading.local()
-        self._synchronize = _called_often("cuStreamSynchronize", 1)
-        self._query = _called_often("cuStreamQuery", 1)
+        self._synchronize = _fast_function("cuStreamSynchronize", 1)
+        self._query = _fast_function("cuStreamQuery", 1)
         code = library().cuDevicePrimaryCtxRetain(byref(self._handle), device)
         if code:
             raise self.failure(code, "cuDevicePrimaryCtxRetain", _described(code))
@@ -199,16 +199,16 @@ class LibcudaContext(Context):
             raise self.failure(code, function, _described(code))
 
     def release(self, function: str, handle: Any) -> None:
-        """Free something. Finalizers do so, and some after the driver has ended: what it answers
-        does not matter."""
+        """Free a handle. The result is ignored: finalizers may run after the driver has shut
+        down."""
         if self.lost is None:
             self.enter()
             getattr(library(), function)(handle)
 
     def enter(self) -> None:
-        """Have this thread's calls go to this context."""
+        """Make this context the current one of this thread."""
         try:
-            return self._current.entered  # None; this is asked for twice in every step
+            return self._current.entered  # None; the fast path, taken twice in every step
         except AttributeError:
             pass
         code = library().cuCtxSetCurrent(self._handle)
@@ -290,7 +290,7 @@ class LibcudaContext(Context):
 
     def load(self, image: bytes, entries: Sequence[str]) -> tuple[int, ...]:
         module, log = c_void_p(), ctypes.create_string_buffer(8192)
-        options = (c_int * 2)(5, 6)  # where the log of errors goes, and how long it may be
+        options = (c_int * 2)(5, 6)  # the buffer of the error log, and its size
         values = (c_void_p * 2)(ctypes.cast(log, c_void_p), len(log))
         self.enter()
         code = library().cuModuleLoadDataEx(byref(module), image, 2, options, values)
@@ -339,10 +339,10 @@ class LibcudaContext(Context):
     def has_conditionals(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride] -- computed once
         version = c_int()
         self.call("cuDriverGetVersion", byref(version))
-        return version.value >= _CONDITIONALS_SINCE and self._makes_conditionals()
+        return version.value >= _CONDITIONALS_SINCE and self._can_build_conditionals()
 
-    def _makes_conditionals(self) -> bool:
-        """Whether a graph with a conditional one can be made; it is not launched."""
+    def _can_build_conditionals(self) -> bool:
+        """Whether a graph with a conditional node can be built; it is not launched."""
         graph = self.graph()
         try:
             _, body = graph.add_conditional(Condition(0, 0, 0), True, ())
@@ -361,7 +361,7 @@ class LibcudaContext(Context):
 
     @cached_property
     def condition_setter(self) -> int:
-        """The kernel that sets conditions of graphs."""
+        """The kernel that sets the conditions of graphs."""
         return self.load(CONDITION_TEXT.encode() + b"\0", [SET_CONDITION])[0]
 
 
@@ -372,11 +372,11 @@ class LibcudaGraph(Graph):
         self._context, self._context_handle = context, handle
         self._graph, self._runnable = graph, c_void_p()
         self._nodes: list[c_void_p] = []
-        self._leaves: set[int] = set()  # nodes that nothing comes after
-        self._condition: Sequence[int] | None = None  # of one that repeats
-        self._root = self  # the graph that is launched
-        self._first: _Launch | None = None  # the kernel that was added first
-        self._start: Callable[[int], int] | None = None  # the whole of it, on a stream
+        self._leaves: set[int] = set()  # nodes without successors
+        self._condition: Sequence[int] | None = None  # of a graph that repeats
+        self._root = self  # the outermost graph, which is launched
+        self._first: _Launch | None = None  # the first kernel
+        self._start: Callable[[int], int] | None = None  # launches the graph on a stream
 
     @property
     def _is_one_kernel(self) -> bool:
@@ -411,12 +411,14 @@ class LibcudaGraph(Graph):
     def _add_kernel_copy(self, target: int, source: int, size: int, after: Sequence[int]) -> int:
         pieces = size // PIECE
         shape = LaunchShape((-(-pieces // THREADS), 1, 1), (THREADS, 1, 1))
-        return self._add_own(self._context.copier, shape, (target, source, pieces), after)
+        return self._add_internal_kernel(
+            self._context.copier, shape, (target, source, pieces), after
+        )
 
-    def _add_own(
+    def _add_internal_kernel(
         self, function: int, shape: LaunchShape, values: Sequence[int], after: Sequence[int]
     ) -> int:
-        """A kernel of the driver's own; the node has a copy of the values."""
+        """Add one of the driver's own kernels; the node copies the values."""
         words = (c_uint64 * len(values))(*values)
         return self.add_kernel(
             KernelNode(function, shape, ctypes.addressof(words), len(values)), after
@@ -440,7 +442,7 @@ class LibcudaGraph(Graph):
 
     def _add_condition(self, condition: Sequence[int], after: Sequence[int]) -> int:
         shape = LaunchShape((1, 1, 1), (1, 1, 1))
-        return self._add_own(self._context.condition_setter, shape, condition, after)
+        return self._add_internal_kernel(self._context.condition_setter, shape, condition, after)
 
     def _add_copy(self, copy: _Copy, size: int, after: Sequence[int]) -> int:
         copy.source_pitch = copy.target_pitch = copy.width = size
@@ -463,15 +465,15 @@ class LibcudaGraph(Graph):
 
     def finish(self) -> None:
         if self._is_one_kernel and self._root is self:
-            self._start = self._first  # it is launched by itself
+            self._start = self._first  # launched without a graph
             return
-        if self._condition is not None:  # whether there is another iteration
+        if self._condition is not None:  # decide whether there is another iteration
             self._add_condition(self._condition, sorted(self._leaves))
         if self._root is not self:
             return
         arguments = byref(self._runnable), self._graph, ctypes.c_ulonglong(0)
         self._context.call("cuGraphInstantiateWithFlags", *arguments)
-        self._start = partial(_called_often("cuGraphLaunch", 2), self._runnable)
+        self._start = partial(_fast_function("cuGraphLaunch", 2), self._runnable)
 
     def update(self, node: int, kernel: KernelNode) -> None:
         if self._is_one_kernel and self._root is self:
@@ -497,10 +499,10 @@ class LibcudaGraph(Graph):
 
 
 class _Launch:
-    """A kernel that is launched by itself, which is faster than a graph of one."""
+    """The direct launch of a kernel, which is faster than a graph of one node."""
 
     def __init__(self, kernel: KernelNode) -> None:
-        # A node has a copy of its parameters, so that a launch has, too.
+        # Parameters are copied, as they are by a node.
         self._words = ctypes.create_string_buffer(
             ctypes.string_at(kernel.words, 8 * kernel.word_count)
         )
@@ -525,7 +527,7 @@ class _Launch:
 
 
 def _parameters(kernel: KernelNode, context: c_void_p) -> tuple[_KernelParameters, Any]:
-    """What a node is told of its kernel, and the memory that must live until it has been told."""
+    """The parameters of a kernel node, and the memory that must live until they are copied."""
     addresses = [kernel.words + 8 * n for n in range(kernel.word_count)]
     addresses += [kernel.maps + BYTES * n for n in range(kernel.map_count)]
     array = (c_void_p * len(addresses))(*addresses)

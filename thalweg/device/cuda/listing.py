@@ -1,4 +1,4 @@
-"""The launches of a lowered region with their kernels: what a program of a GPU was made of."""
+"""The listing of a GPU program: the launches of a lowered region with their kernels."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from thalweg.lower.lowered import Launch, Lowered
 from thalweg.lower.memory.arena import arrange
 from thalweg.lower.memory.buffers import Buffer
 
-_FLOPS_RATE = 2e13  # of plain arithmetic: an estimate that only cuts long steps into graphs
+_FLOPS_RATE = 2e13  # of plain arithmetic: an estimate, used only to split long steps into graphs
 
 
 @dataclass(frozen=True, eq=False)
 class CudaCall:
-    """A launch with its kernel: its argument words, its grids, and what it comes after."""
+    """A launch with its kernel, argument words, grids and dependencies."""
 
     launch: Launch
     specialized: SpecializedKernel
@@ -36,15 +36,15 @@ class CudaCall:
     aligned: bool
     shapes: tuple[LaunchShape, ...]
     after: tuple[int, ...]
-    seconds: float  # about what it takes
+    seconds: float  # estimated
 
     @property
     def word_count(self) -> int:
-        """How many words its arguments take: the fault word, buffers, scratch and sizes."""
+        """The number of argument words: the fault word, buffers, scratch and sizes."""
         return len(self.launch.buffers) + 2 + len(self.specialized.words)
 
     def emitted(self, target: CudaTarget) -> CudaKernel:
-        """Its code as LLVM text."""
+        """Its emitted code."""
         return emit(self.specialized.kernel, target, self.guarded, self.aligned)
 
 
@@ -52,14 +52,14 @@ CudaListing = Listing[CudaCall]
 
 
 def guarded_launches(launches: Sequence[Launch]) -> list[bool]:
-    """For each launch, whether it must not run in a step with a fault: it writes a variable, and
-    something is checked."""
+    """Whether each launch must do nothing after a fault: it writes a variable, and the region has
+    checks."""
     checks = any(map(is_check, launches))
     return [checks and writes_variable(launch) for launch in launches]
 
 
 def aligned_launches(lowered: Lowered) -> list[bool]:
-    """For each launch, whether all its buffers begin at multiples of 16 bytes."""
+    """Whether all buffers of each launch begin at multiples of 16 bytes."""
     streams = {buffer: n * STREAM_BYTES for n, buffer in enumerate(lowered.streams.values())}
 
     def start(buffer: Buffer, first: int) -> int:
@@ -78,7 +78,7 @@ def listed(
     loaded: Sequence[LoadedKernel],
     target: CudaTarget,
 ) -> CudaListing:
-    """The launches of a region with their kernels, laid out in memory and in order."""
+    """The launches of a region with their kernels, memory plan and dependencies."""
     launches = lowered.launches
     sizes = [kernel.scratch for kernel in loaded]
     arena = arrange(launches, sizes, lowered.pieces, target)
@@ -106,7 +106,7 @@ def listed(
 
 
 def seconds_of(launch: Launch, target: CudaTarget) -> float:
-    """About how long a launch takes."""
+    """The estimated time of a launch."""
     work = flops_bytes(launch.kernel)
     busy = max(work.operations / _FLOPS_RATE, work.moved / target.memory_rate)
     return busy + target.launch_time * 1e-9

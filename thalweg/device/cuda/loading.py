@@ -1,4 +1,4 @@
-"""From a lowered region to a program of a GPU: kernels compiled or found, words laid out."""
+"""Builds the template of a GPU program from a lowered region, and loads its kernels."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from thalweg.lower.lowered import Launch, Lowered
 from thalweg.lower.memory.barriers import amid_updates
 from thalweg.lower.memory.buffers import Buffer
 
-#: Seconds after which a step is cut: between two graphs it hears of signals and of its deadline.
+#: Seconds per graph: between graphs a step checks for signals and cancellation.
 SLICE = 0.08
 
 
 def load_kernels(
     lowered: Lowered, kernels: Sequence[SpecializedKernel], cache: Kernels, target: CudaTarget
 ) -> tuple[list[str], list[LoadedKernel]]:
-    """The kernels of all launches, and their names in the cache."""
+    """The names of the kernels of all launches in the cache, and the loaded kernels."""
     launches = lowered.launches
     forms = zip(guarded_launches(launches), aligned_launches(lowered), strict=True)
     requests = [
@@ -50,7 +50,7 @@ def make_template(
     loaded: Sequence[LoadedKernel],
     target: CudaTarget,
 ) -> tuple[GraphTemplate, CudaListing]:
-    """A region, lowered for a target, as what its invocations are made from."""
+    """The template of a lowered region, and its listing."""
     listing = listed(lowered, kernels, loaded, target)
     unique = dict(zip(names, loaded, strict=True))
     numbers = {name: number for number, name in enumerate(unique)}
@@ -67,8 +67,7 @@ def make_template(
 
 
 def _writes_to_host(lowered: Lowered) -> bool:
-    """Whether no fault can be found, and small results are written once by kernels that do not read
-    them."""
+    """Whether there are no checks, and kernels write each small result once and never read it."""
     region = lowered.spec.region
     outputs = [lowered.buffers[tensor] for tensor in region.outputs if tensor not in region.roots]
     small = [buffer for buffer in outputs if buffer.bytes <= MAX_SMALL_OUTPUT]
@@ -90,7 +89,7 @@ def _placed(call: CudaCall, kernel: int) -> PlacedLaunch:
 
 
 def graph_starts(calls: Sequence[CudaCall], limit: float | None = None) -> list[int]:
-    """The launches that graphs begin with: each graph is short, and none ends amid an update."""
+    """The first launch of each graph: graphs are short, and none ends within an update."""
     no_pause = amid_updates([call.launch for call in calls])
     starts, spent = [0], 0.0
     for number, call in enumerate(calls):

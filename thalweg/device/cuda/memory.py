@@ -1,8 +1,8 @@
-"""The memory of a GPU: one pool of which everything is allocated, and buffers in it.
+"""The memory of a GPU: a pool for all allocations, and buffers in it.
 
-The pool takes memory from the driver in large segments and gives it out in blocks, the smallest
-free one that is large enough; blocks that are free side by side become one again. Whoever frees a
-block has waited for the work that used it, so it may be given out at once.
+The pool allocates large segments from the driver and hands out blocks of them, best fit first;
+adjacent free blocks are merged. A block is freed only after the work that used it is done, so it
+can be reused at once.
 """
 
 from __future__ import annotations
@@ -27,13 +27,12 @@ from thalweg.platform.forks import freed_after_fork
 Array = NDArray[Any]
 
 _ALIGNMENT = 256
-_SEGMENT = 32 << 20  # the least that is taken from the driver at a time
-_MIN_STAGED = 1 << 20  # bytes of an array that is worth pinned memory
+_SEGMENT = 32 << 20  # bytes: the minimum size of a segment
+_MIN_STAGED = 1 << 20  # bytes: larger arrays are copied through pinned memory
 
 
 class Block:
-    """A part of a segment: memory that somebody has, or that is free. Blocks side by side know each
-    other."""
+    """A part of a segment, in use or free, linked to the adjacent blocks."""
 
     __slots__ = ("address", "after", "before", "is_free", "size")
 
@@ -45,21 +44,21 @@ class Block:
 
 
 class Pool:
-    """The memory of one device."""
+    """The memory pool of one device."""
 
     def __init__(self, context: Context, limit: int, reserve: int = 0) -> None:
-        """At most `limit` bytes, of which so many are taken right away."""
+        """`limit`: the maximum number of bytes; `reserve`: those allocated at once."""
         self._context, self.limit = context, limit
-        self._lock = freed_after_fork(threading.RLock())  # a finalizer may free amid anything
-        self._free: list[tuple[int, int, Block]] = []  # (size, address, block), the smallest first
-        self._dropped: list[Block] = []  # freed by finalizers, which must not wait
+        self._lock = freed_after_fork(threading.RLock())  # reentrant: finalizers may free
+        self._free: list[tuple[int, int, Block]] = []  # (size, address, block), ascending
+        self._dropped: list[Block] = []  # freed by finalizers, which must not block
         self.reserved = self.used = self.peak = 0
-        self.release_idle: Callable[[], None] = _nothing  # frees what is only kept to be used again
+        self.release_idle: Callable[[], None] = _nothing  # frees memory that is only cached
         if reserve:
             self._insert(self._segment(min(reserve, limit)))
 
     def allocate(self, size: int) -> Block:
-        """A block of at least so many bytes; raises ResourceExhaustedError."""
+        """Allocate a block of at least `size` bytes; raises ResourceExhaustedError."""
         size = max(-(-size // _ALIGNMENT), 1) * _ALIGNMENT
         with self._lock:
             block = self._take(size)
@@ -73,16 +72,16 @@ class Pool:
             return block
 
     def free(self, block: Block) -> None:
-        """Take a block back."""
+        """Free a block."""
         with self._lock:
             self._return(block)
 
     def drop(self, block: Block) -> None:
-        """Take a block back soon; for finalizers, which may run while this thread has the lock."""
+        """Free a block in the next allocation; for finalizers, which may run under the lock."""
         self._dropped.append(block)
 
     def trim(self) -> None:
-        """Give segments of which nothing is used back to the driver."""
+        """Return unused segments to the driver."""
         with self._lock:
             self._collect()
             for entry in list(self._free):
@@ -100,7 +99,7 @@ class Pool:
         return None if found is None else self._split(found, size)
 
     def _fit(self, size: int) -> Block | None:
-        """The smallest free block that is large enough, which is free no more."""
+        """Take the smallest free block that is large enough."""
         for index, (found, _, block) in enumerate(self._free):
             if found >= size:
                 del self._free[index]
@@ -109,7 +108,7 @@ class Pool:
         return None
 
     def _grow(self, size: int) -> Block | None:
-        """More memory from the driver, which may have less left than this process is allowed."""
+        """Allocate a segment; the driver may have less memory than this process is allowed."""
         for wanted in (max(size, _SEGMENT), size):
             if self.reserved + wanted <= self.limit:
                 try:
@@ -128,7 +127,7 @@ class Pool:
         return block
 
     def _split(self, block: Block, size: int) -> Block:
-        """The first bytes of a block; the rest is free."""
+        """Shorten a block to `size` bytes and free the rest."""
         if block.size > size:
             rest = Block(block.address + size, block.size - size)
             rest.before, rest.after = block, block.after
@@ -147,7 +146,7 @@ class Pool:
         self._insert(block)
 
     def _insert(self, block: Block) -> None:
-        """Have a free block, together with those beside it that are free."""
+        """Insert a free block, merged with adjacent free ones."""
         for beside in (block.before, block.after):
             if beside is not None and beside.is_free:
                 self._free.remove((beside.size, beside.address, beside))
@@ -166,7 +165,7 @@ class Pool:
 
 
 def _nothing() -> None:
-    """Nothing is kept."""
+    """Free nothing."""
 
 
 def _order(entry: tuple[int, int, Block]) -> tuple[int, int]:
@@ -183,7 +182,7 @@ def _joined(one: Block, other: Block) -> Block:
 
 
 class Memory:
-    """What buffers need of their device: its pool, and ways from and to the host."""
+    """The memory of a device: its pool, and transfers from and to the host."""
 
     def __init__(self, context: Context, pool: Pool) -> None:
         self.context, self.pool = context, pool
@@ -191,7 +190,7 @@ class Memory:
         self._staging, self._results = Staging(context), PinnedArrays(context)
 
     def upload(self, address: int, value: Array) -> None:
-        """Copy an array to an address of the device, and return when it is there."""
+        """Copy an array to an address of the device, and wait for the copy."""
         value = np.require(value, requirements=["C", "A"])
         if value.nbytes > _MIN_STAGED and not is_pinned(value):
             self._staging.upload(address, value)
@@ -200,7 +199,7 @@ class Memory:
         self.context.wait(self.stream)
 
     def download(self, address: int, shape: tuple[int, ...], dtype: Any) -> Array:
-        """A copy of what is at an address of the device."""
+        """Copy from an address of the device to a new array."""
         value = self._results.empty(shape, dtype)
         if value.nbytes > _MIN_STAGED and not is_pinned(value):
             self._staging.download(value, address)
@@ -210,15 +209,15 @@ class Memory:
         return value
 
     def buffer(self, shape: tuple[int, ...], dtype: Any, device: str) -> DeviceBuffer:
-        """A new buffer; what it holds is undefined."""
+        """A new, uninitialised buffer."""
         kind = np.dtype(dtype)
         size = kind.itemsize * math.prod(shape)
         return DeviceBuffer(self, self.pool.allocate(size), shape, kind, device)
 
 
 class DeviceBuffer(Buffer):
-    """An array in the memory of a GPU. The host sees copies of it, so nobody ever leases it: one
-    for each reader, or one for all of them once the buffer is frozen."""
+    """An array in the memory of a GPU. It is never leased: readers on the host get copies, which
+    they share once the buffer is frozen."""
 
     __slots__ = ("__weakref__", "_block", "_host", "_is_frozen", "_memory")
 
@@ -244,20 +243,20 @@ class DeviceBuffer(Buffer):
 
     @property
     def ndim(self) -> int:
-        """The number of its axes."""
+        """The number of axes."""
         return len(self.shape)
 
     def freeze(self) -> None:
-        """Promise that the elements never change again."""
+        """Declare that the elements never change again."""
         self._is_frozen = True
 
     @property
     def host_copy(self) -> Array | None:
-        """The copy that readers on the host share, once there is one."""
+        """The copy that readers on the host share; None if there is none."""
         return self._host
 
     def lease(self) -> Array:
-        """A copy of the elements on the host, read-only."""
+        """A read-only copy of the elements on the host."""
         if not self._is_frozen:
             return read_only(self.snapshot())
         if self._host is None:
@@ -269,7 +268,7 @@ class DeviceBuffer(Buffer):
         return self._memory.download(self.address, self.shape, self.dtype)
 
     def copy(self) -> DeviceBuffer:
-        """A buffer with the same elements that nobody else has."""
+        """A new buffer with the same elements."""
         buffer = self._memory.buffer(self.shape, self.dtype, self.device)
         context, stream = self._memory.context, self._memory.stream
         context.copy(buffer.address, self.address, self.nbytes, stream)
@@ -277,16 +276,16 @@ class DeviceBuffer(Buffer):
         return buffer
 
     def fill(self, value: Any) -> None:
-        """Write the elements of an array, converted where they are others."""
+        """Write the elements of an array, converted to the buffer's dtype."""
         self._memory.upload(self.address, np.asarray(value).astype(self.dtype, copy=False))
 
     def adopt(self, value: Array) -> Array:
-        """Have a copy of an array, which is given back."""
+        """Copy the elements of an array, which is returned."""
         self.fill(value)
         return value
 
     def update(self, change: Callable[[Array], None]) -> None:
-        """Let `change` write into a copy on the host, and have what it left."""
+        """Call `change` on a copy on the host, and write the copy back."""
         value = self.snapshot()
         change(value)
         self.fill(value)
@@ -303,4 +302,4 @@ class _FirstRows(DeviceBuffer):
         self._whole = whole
 
     def __del__(self) -> None:
-        """The memory is the other one's."""
+        """Does nothing: the other buffer owns the memory."""

@@ -1,4 +1,4 @@
-"""What a GPU computes at best, by its architecture: rates that no kernel exceeds."""
+"""The peak arithmetic rates of GPUs by architecture."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from thalweg.codegen.cuda.contraction.problem import problem_of
 from thalweg.codegen.cuda.target import CudaTarget
 from thalweg.ir.kernel import Contraction, Kernel
 
-#: Operations of a multiprocessor in a cycle, by compute capability: those of its tensor cores on
-#: operands of two bytes (of one byte twice as many, of four bytes half as many), and of its cores
-#: on numbers of four and eight bytes.
+#: Operations per cycle of a multiprocessor, by compute capability: of its tensor cores on operands
+#: of two bytes (twice as many for one byte, half as many for four bytes), and of its cores on
+#: numbers of four and eight bytes.
 _RATES = {
     70: (1024, 128, 64),
     75: (1024, 128, 4),
@@ -26,7 +26,7 @@ _RATES = {
 
 
 def arithmetic_peak(kernel: Kernel, target: CudaTarget) -> float:
-    """Operations a second of what multiplies in a kernel, were that all it did."""
+    """The peak operations per second of the units that multiply in a kernel."""
     _, single, double = _rates(target)
     rate = single
     if isinstance(kernel, Contraction):
@@ -39,7 +39,7 @@ def arithmetic_peak(kernel: Kernel, target: CudaTarget) -> float:
 
 
 def product_peak(size: int, target: CudaTarget) -> float:
-    """Operations a second of the tensor cores on operands of so many bytes."""
+    """The peak operations per second of the tensor cores on operands of `size` bytes."""
     return _rates(target)[0] * 2 / size * target.multiprocessors * target.clock
 
 
@@ -49,7 +49,7 @@ def _rates(target: CudaTarget) -> tuple[int, int, int]:
 
 
 def _tensor_core_bytes(kernel: Contraction, target: CudaTarget) -> int:
-    """The bytes of an operand where tensor cores multiply; 0 where they do not."""
+    """The bytes of an operand of the tensor cores; 0 if a kernel does not use them."""
     try:
         problem = problem_of(kernel)
     except NotContraction:

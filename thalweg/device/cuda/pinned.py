@@ -1,6 +1,6 @@
-"""Pinned memory of the host, which the copy engines and kernels of a GPU reach directly.
+"""Pinned memory of the host, which the copy engines and kernels of a GPU access directly.
 
-To pin memory takes longer than to fill it, so what nobody holds any more is used again.
+Pinning memory takes longer than filling it, so unused pinned memory is cached.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from thalweg.platform.forks import freed_after_fork
 
 Array = NDArray[Any]
 
-MAX_PINNED = 1 << 30  # bytes of all arrays at a time: the system has so much less to page with
-_MIN_PINNED = 1 << 20  # bytes of an array that is worth it
+MAX_PINNED = 1 << 30  # bytes of all arrays together: the system cannot page them
+_MIN_PINNED = 1 << 20  # bytes: larger arrays are pinned
 _GRAIN = 1 << 20  # sizes are multiples of it
 
 
 class Pinned:
-    """Pinned memory, as an array; it is freed with the object."""
+    """Pinned memory as an array, which is freed with the object."""
 
     def __init__(self, context: Context, size: int) -> None:
         self.address = context.pin(size)
         content: Any = (ctypes.c_uint8 * size).from_address(self.address)
         self.array: NDArray[np.uint8] = np.frombuffer(content, np.uint8)
-        # What is left at the end of the process ends with it.
+        # The system frees the rest when the process ends.
         weakref.finalize(self, context.unpin, self.address).atexit = False
 
 
 class PinnedArrays:
-    """Arrays whose memory is pinned, for results that come from the device. The first array of a
-    size is an ordinary one: it may be the only one."""
+    """Arrays in pinned memory, for results from the device. The first array of a size is an
+    ordinary one, as it may be the only one."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -49,7 +49,7 @@ class PinnedArrays:
         self._reserved = 0
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
-        """An array of undefined elements, which is the caller's."""
+        """An uninitialised array, which the caller owns."""
         kind = np.dtype(dtype)
         size = kind.itemsize * math.prod(shape)
         owner = self._owner(-(-size // _GRAIN) * _GRAIN) if size > _MIN_PINNED else None
@@ -67,8 +67,8 @@ class PinnedArrays:
         return None if not address else _Owner(address, size, spare)
 
     def _pinned(self, size: int) -> int:
-        """New memory, in the place of spare memory of other sizes if need be; 0 where there is no
-        more."""
+        """Pin new memory, evicting spare memory of other sizes if necessary; 0 if the limit is
+        reached."""
         for other, addresses in self._spare.items():
             while addresses and self._reserved + size > MAX_PINNED:
                 self._context.unpin(addresses.pop())
@@ -78,13 +78,13 @@ class PinnedArrays:
         try:
             address = self._context.pin(size)
         except errors.OpError:
-            return 0  # ordinary memory will do
+            return 0  # ordinary memory is used instead
         self._reserved += size
         return address
 
 
 class _Owner:
-    """The base of an array in pinned memory, which is spare when all views of it are gone."""
+    """The base of an array in pinned memory, which becomes spare with the last view."""
 
     __slots__ = ("__array_interface__", "_address", "_spare")
 
@@ -98,11 +98,11 @@ class _Owner:
         }
 
     def __del__(self) -> None:
-        self._spare.append(self._address)  # one operation of the interpreter
+        self._spare.append(self._address)  # atomic
 
 
 def is_pinned(array: Array) -> bool:
-    """Whether an array, or what it is a view of, is one of `PinnedArrays`."""
+    """Whether an array is, or is a view of, one of `PinnedArrays`."""
     base: Any = array
     while isinstance(base, np.ndarray):
         base = base.base

@@ -1,5 +1,4 @@
-"""Whether this process has a driver of GPUs: asked by every program, and answered by the driver's
-library alone."""
+"""Detects the driver of GPUs by its library alone, since every program does so."""
 
 from __future__ import annotations
 
@@ -13,8 +12,8 @@ LIBRARY = "libcuda.so.1"
 
 @cache
 def library() -> Any:
-    """The driver's library; None where there is none. The search takes longer than all else that a
-    session begins with."""
+    """The driver's library; None if there is none. Cached, since the search is the slowest part of
+    starting a session."""
     try:
         return ctypes.CDLL(LIBRARY)
     except OSError:
@@ -22,10 +21,10 @@ def library() -> Any:
 
 
 def driver_kind() -> str:
-    """`libcuda`, `emulated`, or nothing where there is no driver.
+    """`libcuda`, `emulated`, or an empty string if there is no driver.
 
-    THALWEG_CUDA=emulated asks for that one, and THALWEG_CUDA=0 for none. CUDA_VISIBLE_DEVICES hides
-    GPUs, as it does from every program that uses CUDA.
+    THALWEG_CUDA=emulated selects the emulation, THALWEG_CUDA=0 none. CUDA_VISIBLE_DEVICES hides
+    GPUs, as in every program that uses CUDA.
     """
     wanted = os.environ.get("THALWEG_CUDA", "")
     if wanted == "0":

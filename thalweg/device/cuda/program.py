@@ -1,9 +1,9 @@
-"""Lowered regions as programs that a GPU runs.
+"""Lowered regions as programs of a GPU.
 
-A call takes an `Invocation`, copies small inputs into its pinned memory and large ones to the
+A call takes an idle `Invocation`, copies small inputs to its pinned memory and large ones to the
 device, binds the variables, and launches its CUDA graphs. Results stay on the device as buffers,
-for other regions there; those of some bytes come back with the fault word and are arrays of the
-host. A call returns when the GPU is done, so whatever it used is free again.
+for other regions there; small ones are downloaded with the fault word as arrays. A call returns
+when the GPU is done, so the memory that it used can be reused at once.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ from thalweg.ops.core.context import VariableCell
 from thalweg.platform import amounts
 from thalweg.platform.amounts import plural
 
-_MAX_NAMED = 5  # tensors that an error about memory names
-#: Bytes of a call that are kept for the next one from the first on. More is kept once there was a
-#: second: initializers, whose feeds may be as large as the model, run once.
+_MAX_NAMED = 5  # tensors in the message of an out-of-memory error
+#: The maximum bytes of an invocation that is kept after the first call; larger ones are kept after
+#: the second: initializers, whose feeds may be as large as the model, run only once.
 _MAX_KEPT_AT_ONCE = 1 << 20
 
 
 class DeviceMemory:
-    """What the programs of a device share: its memory, how arrays get there, its name."""
+    """The state that the programs of a device share: its memory and its name."""
 
     def __init__(self, memory: Memory, name: str, target: CudaTarget) -> None:
         self.memory, self.name, self.target = memory, name, target
         self.programs: weakref.WeakSet[CudaProgram] = weakref.WeakSet()
-        self.releases: list[Callable[[], None]] = []  # of what others keep
+        self.releases: list[Callable[[], None]] = []  # free other cached memory
         memory.pool.release_idle = self.release_idle
 
     def release_idle(self) -> None:
-        """Free what calls that are over keep for the next ones, and what others keep."""
+        """Free the memory of idle invocations and other cached memory."""
         for program in list(self.programs):
             program.release_memory()
         for release in self.releases:
@@ -137,7 +137,7 @@ class CudaProgram(DeviceProgram[Invocation, CudaCall]):
     def timed(
         self, context: Any, values: Sequence[Any], cells: Sequence[VariableCell]
     ) -> tuple[list[Any] | None, Times]:
-        """The same as a call, and when its launches began and ended."""
+        """A call, and the begin and end of each launch."""
         timed = TimedCudaProgram(self)
         return timed(context, values, cells), timed.times
 
@@ -147,7 +147,7 @@ class CudaProgram(DeviceProgram[Invocation, CudaCall]):
         return result
 
     def release_memory(self) -> None:
-        """Free the memory of calls that are over; the next one allocates again."""
+        """Free the memory of idle invocations; the next call allocates again."""
         while self._idle:
             try:
                 self._idle.pop().close()
@@ -155,7 +155,7 @@ class CudaProgram(DeviceProgram[Invocation, CudaCall]):
                 return
 
     def run_rows(self, values: Sequence[Any], is_row: Sequence[bool], count: int) -> None:
-        """A GPU takes whole batches: rows are left to the host."""
+        """None: a GPU computes whole batches, rows are for the host."""
         return
 
     # A call
@@ -184,7 +184,7 @@ class CudaProgram(DeviceProgram[Invocation, CudaCall]):
         return results
 
     def _launch(self, invocation: Invocation, context: Any) -> None:
-        """Run the graphs one after the other; between two of them a step may be stopped."""
+        """Run the graphs in sequence; a step may be cancelled between two of them."""
         driver, stream, graphs = self._driver, invocation.stream, invocation.graphs
         try:
             graphs[0].launch(stream)
@@ -196,7 +196,7 @@ class CudaProgram(DeviceProgram[Invocation, CudaCall]):
                     driver.wait(stream)
         except BaseException:
             if driver.lost is None:
-                driver.wait(stream)  # what runs may use memory that is about to be freed
+                driver.wait(stream)  # running kernels may use memory that is about to be freed
             raise
 
     def _bind_inputs(self, invocation: Invocation, values: Sequence[Any]) -> None:
@@ -220,12 +220,12 @@ class CudaProgram(DeviceProgram[Invocation, CudaCall]):
                 invocation.bind(self.inputs[number][1], address)
 
     def _upload(self, address: int, value: Any, number: int) -> None:
-        """Put a large array of the host where the kernels read it."""
+        """Upload a large array of the host."""
         array = np.require(value, self.input_dtypes[number], ["C", "A"])
         self._shared.memory.upload(address, array)
 
     def _bind_outputs(self, invocation: Invocation, results: list[Any]) -> None:
-        """New memory for the results that the invocation has none for."""
+        """Allocate the large results, which the invocation has no memory for."""
         for number in invocation.large_results:
             targets, shape, dtype, _, _ = self.outputs[number]
             made = results[number] = self._allocated(shape, dtype)
@@ -249,7 +249,7 @@ class CudaProgram(DeviceProgram[Invocation, CudaCall]):
             return None
         cells = invocation.use.cells
         invocation.borrowed = () if first else list(borrowed)
-        if len(set(map(id, cells))) < len(cells):  # one has two names
+        if len(set(map(id, cells))) < len(cells):  # aliased variables have unknown hazards
             invocation.serialize()
         return first
 
@@ -259,7 +259,7 @@ class CudaProgram(DeviceProgram[Invocation, CudaCall]):
     # Errors
 
     def _exhausted(self, error: errors.ResourceExhaustedError) -> errors.ResourceExhaustedError:
-        """An error about memory that says which tensors of the region take most of it."""
+        """The out-of-memory error with the largest tensors of the region."""
         named = "; ".join(self._largest())
         message = f"{error.message}. The largest tensors of this step: {named}"
         hint = "Use a smaller batch, or put parts of the model on another device"
@@ -282,7 +282,7 @@ class CudaProgram(DeviceProgram[Invocation, CudaCall]):
 
 
 class TimedCudaProgram(CudaProgram):
-    """A program that keeps the times of its last run. It shares all else with the original."""
+    """A copy of a program that records the times of its last run; it shares all other state."""
 
     def __init__(self, program: CudaProgram) -> None:
         vars(self).update(vars(program))
@@ -300,7 +300,7 @@ class TimedCudaProgram(CudaProgram):
 
     @property
     def times(self) -> Times:
-        """When each launch of the last run began and ended, in nanoseconds: [launch, 0, end]."""
+        """The begin and end of each launch of the last run in nanoseconds, [launch, 0, 2]."""
         elapsed, now = self._shared.memory.context.elapsed, time.perf_counter_ns()
         result = np.zeros((len(self._events), 1, 2), np.int64)
         first = self._events[0].first if self._events else 0

@@ -1,7 +1,7 @@
-"""Kernels that the driver of libcuda needs itself, in PTX: small copies, and conditions of graphs.
+"""The libcuda driver's own kernels, in PTX: small copies, and conditions of graphs.
 
-A copy of some kilobytes between the device and pinned memory is faster as a kernel than by a copy
-engine: a graph of kernels alone is issued in one piece, and nothing waits for another engine.
+A copy of a few kilobytes between the device and pinned memory is faster by a kernel than by a copy
+engine: a graph that has only kernels is issued at once, without waits for another engine.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ DONE:
 }
 """
 
-#: set_condition(handle, truth, fault, stop, negated): the condition of a node is the byte at
-#: `truth`, or not that; it is zero if the fault word or the byte at `stop` is not.
+#: set_condition(handle, truth, fault, stop, negated): sets the condition of a node to the byte at
+#: `truth`, negated if `negated`; to zero if the fault word or the byte at `stop` is set.
 CONDITION_TEXT = """
 .version 6.3
 .target sm_70

@@ -1,4 +1,4 @@
-"""Ways of large arrays from and to a GPU, through pinned memory in parts."""
+"""Transfers of large arrays from and to a GPU, in parts through pinned memory."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from thalweg.platform.forks import freed_after_fork
 
 Array = NDArray[Any]
 
-STAGE = 4 << 20  # bytes of pinned memory that a part of a large array goes through
-MAX_LANES = 8  # threads that copy: a server's bus takes what some of them bring
+STAGE = 4 << 20  # bytes of a part of a large array, and of its pinned memory
+MAX_LANES = 8  # copying threads: a few of them saturate a server's bus
 
 
 class Staging:
-    """Pinned memory through which large arrays go from and to the device. Lanes take turns at the
-    parts of an array, each on a thread and a stream of its own: while some copy on the host, which
-    one thread does slower than the bus, others are on their way."""
+    """Transfers large arrays through pinned memory. The parts of an array are distributed over
+    lanes, each with a thread and streams: while some copy on the host, which is slower on one
+    thread than the bus, others transfer."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -41,15 +41,15 @@ class Staging:
         return ThreadPoolExecutor(len(self._lanes), "thalweg staging")
 
     def upload(self, address: int, value: Array) -> None:
-        """Copy a contiguous array to an address of the device, and return when it is there."""
+        """Copy a contiguous array to an address of the device, and wait for the copy."""
         self._each(value, lambda lane, part, start: lane.upload(address + start, part))
 
     def download(self, value: Array, address: int) -> None:
-        """Fill a contiguous array with what is at an address of the device."""
+        """Copy from an address of the device to a contiguous array."""
         self._each(value, lambda lane, part, start: lane.download(part, address + start))
 
     def _each(self, value: Array, move: Callable[[_Lane, Array, int], None]) -> None:
-        """Move all parts of an array."""
+        """Transfer all parts of an array."""
         content = value.reshape(-1).view(np.uint8)
         parts = [(content[at : at + STAGE], at) for at in range(0, len(content), STAGE)]
 
@@ -64,17 +64,17 @@ class Staging:
 
 
 class _Lane:
-    """Pinned memory for two parts of an array: one is copied on the host, one is on its way."""
+    """Double-buffered pinned memory: one part is copied on the host while the other transfers."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._streams = context.stream(), context.stream()
         self._stages = [Pinned(context, STAGE) for _ in self._streams]
-        self._waiting: list[Array | None] = [None, None]  # where what comes in is to go
+        self._waiting: list[Array | None] = [None, None]  # destinations of downloads
         self._half = 0
 
     def _next(self) -> int:
-        """The half that was used longest ago, which is free then."""
+        """Wait until the least recently used half is free; returns its index."""
         self._half = 1 - self._half
         self._wait_for(self._half)
         return self._half
@@ -86,19 +86,19 @@ class _Lane:
             part[:] = self._stages[half].array[: len(part)]
 
     def upload(self, address: int, part: Array) -> None:
-        """Send a part on its way."""
+        """Start the upload of a part."""
         half = self._next()
         stage = self._stages[half]
         stage.array[: len(part)] = part
         self._context.upload(address, stage.address, len(part), self._streams[half])
 
     def download(self, part: Array, address: int) -> None:
-        """Have a part sent, which is filled later."""
+        """Start the download of a part, which is filled when its half is reused or by `wait`."""
         half = self._next()
         self._context.download(self._stages[half].address, address, len(part), self._streams[half])
         self._waiting[half] = part
 
     def wait(self) -> None:
-        """Until all parts are where they belong."""
+        """Wait until all transfers are complete."""
         self._wait_for(1 - self._half)
         self._wait_for(self._half)

@@ -1,7 +1,7 @@
-"""The search for the best schedule of a contraction on a GPU: measure, compare, keep.
+"""The tuner of contractions on a GPU.
 
-Comes in: contractions of a program; each runs on scratch memory of the device under the schedules
-that the cost model likes. Goes out: what was found; the winners are kept on disk.
+Each contraction of a program runs on scratch memory of the device with the schedules that the cost
+model ranks best. It returns the measurements, and stores the winners on disk.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ALIGNMENT = 256
 
 @dataclass(frozen=True)
 class CudaSubject(Subject):
-    """A contraction to tune: the memory that it runs in."""
+    """A contraction to tune, and the memory of its device."""
 
     is_aligned: bool
     memory: Memory
@@ -58,7 +58,7 @@ class CudaSubject(Subject):
 
 
 class ScheduleBench:
-    """Scratch memory for a contraction, and the clock."""
+    """Runs a contraction on scratch memory and measures its time."""
 
     def __init__(self, subject: CudaSubject) -> None:
         self._subject, self._memory = subject, subject.memory
@@ -75,7 +75,7 @@ class ScheduleBench:
         self._memory.pool.free(self._block)
 
     def compiled(self, schedule: Schedule) -> tuple[CudaKernel, bytes]:
-        """The contraction by a schedule, and its code."""
+        """The contraction compiled with a schedule, and its code."""
         subject = self._subject
         given = subject.kernel, subject.target, False, subject.is_aligned, schedule
         emitted = emit_contraction(*given)
@@ -84,7 +84,7 @@ class ScheduleBench:
     def seconds(
         self, schedule: Schedule, compiled: tuple[CudaKernel, bytes] | None = None
     ) -> float:
-        """The best mean time of some launches, one after the other."""
+        """The minimum over rounds of the mean time of a launch."""
         subject, context = self._subject, self._memory.context
         emitted, code = compiled or self.compiled(schedule)
         functions = context.load(code, emitted.entries)

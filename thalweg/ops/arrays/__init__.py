@@ -1,1 +1,1 @@
-"""Elements moved, selected and joined; sorted, counted and summed by segment."""
+"""Moving, selecting, joining, sorting and counting elements, and reductions by segment."""

@@ -1,4 +1,4 @@
-"""Elements as sets and tallies: unique values, differences, counts and histograms."""
+"""Unique values, set differences, counts and histograms."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ Array = NDArray[Any]
 
 
 def _first_places(x: Array) -> tuple[Array, Array]:
-    """Where each distinct value comes first, and for each element the number of its value."""
+    """The first position of each distinct value, and the index of each element's value."""
     if x.dtype == object:
         return _first_places_of_strings(x)
     _, first, inverse = np.unique(x, return_index=True, return_inverse=True)
-    order = np.argsort(first)  # np.unique counts in value order; we count in order of appearance
+    order = np.argsort(first)  # np.unique is in order of values; this is in order of appearance
     number = np.empty_like(order)
     number[order] = np.arange(len(order))
     return first[order], number[inverse.reshape(-1)]
@@ -47,11 +47,11 @@ def _first_places_of_strings(x: Array) -> tuple[Array, Array]:
 
 
 class Unique(Op):
-    """The distinct values of a vector in order of appearance, and each element's place in them"""
+    """The distinct values of a vector in order of appearance, and each element's index in them"""
 
     signature = "x: T -> y: T, idx: out_idx; out_idx: index"
     host_only = True
-    device_kinds = frozenset({"CPU", "GPU"})  # optimizers have it where a variable is
+    device_kinds = frozenset({"CPU", "GPU"})  # optimizers place it on the variable's device
     inexpensive = True
     not_differentiable = True
     out_idx: DType = dtypes.int32
@@ -91,7 +91,7 @@ def unique(x: Any, out_idx: Any = dtypes.int32, name: str | None = None) -> Any:
 
 
 class UniqueWithCounts(Op):
-    """The distinct values of a vector, each element's place in them, and their counts"""
+    """The distinct values of a vector, each element's index in them, and their counts"""
 
     signature = "x: T -> y: T, idx: out_idx, count: out_idx; out_idx: index"
     host_only = True
@@ -111,7 +111,7 @@ class UniqueWithCounts(Op):
 
 @public("unique_with_counts")
 def unique_with_counts(x: Any, out_idx: Any = dtypes.int32, name: str | None = None) -> Any:
-    """The distinct values of a vector, in order of appearance, and how often each comes.
+    """The distinct values of a vector, in order of appearance, and their counts.
 
     Args:
         x: a vector.
@@ -130,7 +130,7 @@ def unique_with_counts(x: Any, out_idx: Any = dtypes.int32, name: str | None = N
 
 
 class ListDiff(Op):
-    """The elements of the vector x that are not in y, in order, and their places in x"""
+    """The elements of the vector x that are not in y, in order, and their indices in x"""
 
     signature = "x: T, y: T -> out: T, idx: out_idx; out_idx: index"
     host_only = True
@@ -219,7 +219,7 @@ def bincount(
     dtype: Any = dtypes.int32,
     name: str | None = None,
 ) -> Tensor:
-    """How often each integer occurs in `arr`, or the sum of its weights."""
+    """The count of each integer in `arr`, or the sum of its weights."""
     with name_scope(name, "bincount", [arr]):
         values = convert_to_tensor(arr, name="arr", dtype=dtypes.int32)
         size = casting.cast(shaping.size(values) > 0, dtypes.int32)
@@ -233,7 +233,7 @@ def bincount(
 
 
 class HistogramFixedWidth(Op):
-    """y[i] = the number of values in the i-th of nbins equal parts of a range, ends included"""
+    """y[i] = the number of values in the i-th of nbins equal bins of a range, ends included"""
 
     signature = "values: T, value_range: T, nbins: int32 -> out: dtype; T: real, dtype: index"
     not_differentiable = True
@@ -262,7 +262,7 @@ class HistogramFixedWidth(Op):
 
 
 def fixed_width_bins(values: Array, value_range: Array, nbins: int) -> Array:
-    """The part, of nbins equal ones, that each value falls into; the first or last if outside."""
+    """The bin, of nbins equal ones, of each value; the first or last if it is out of range."""
     low, high = (float(bound) for bound in value_range)
     if nbins <= 0:
         raise ValueError(f"nbins should be a positive number, but got '{nbins}'")
@@ -279,7 +279,7 @@ def _are_bins(value_range: Operand, nbins: Operand) -> list[RuntimeCheck]:
 
 
 def _bin(value: Expr, value_range: Operand, nbins: Operand) -> Expr:
-    """What `fixed_width_bins` says of one value."""
+    """`fixed_width_bins` for one value."""
     if value_range.shape != (2,):
         raise ValueError(f"value_range has shape {value_range.shape}, not two ends")
     low, high = (value_range[i].cast(np.float64) for i in range(2))
@@ -296,14 +296,14 @@ def histogram_fixed_width(
     dtype: Any = dtypes.int32,
     name: str | None = None,
 ) -> Tensor:
-    """How many values fall into each of `nbins` equal parts of a range, outliers at its ends."""
+    """The counts of values in `nbins` equal bins of a range; outliers are in the end bins."""
     with name_scope(name, "histogram_fixed_width", [values, value_range, nbins]) as scope:
         op = HistogramFixedWidth(dtype=as_dtype(dtype))
         return op(convert_to_tensor(values), value_range, nbins, name=scope)
 
 
 class HistogramFixedWidthBins(Op):
-    """y = the part, of nbins equal parts of a range, that each value falls into"""
+    """y = the bin, of nbins equal bins of a range, of each value"""
 
     private = True
     signature = "values: T, value_range: T, nbins: int32 -> bins: dtype; T: real, dtype: index"
@@ -332,7 +332,7 @@ def histogram_fixed_width_bins(
     dtype: Any = dtypes.int32,
     name: str | None = None,
 ) -> Tensor:
-    """Which of `nbins` equal parts of a range each value falls into, outliers at its ends."""
+    """The bin, of `nbins` equal bins of a range, of each value; outliers are in the end bins."""
     with name_scope(name, "histogram_fixed_width_bins", [values, value_range, nbins]) as scope:
         op = HistogramFixedWidthBins(dtype=as_dtype(dtype))
         return op(convert_to_tensor(values), value_range, nbins, name=scope)

@@ -1,7 +1,7 @@
-"""Diagonals and bands: putting them into (batches of) matrices and taking them out again.
+"""Diagonals and bands of (batches of) matrices.
 
-`k` counts diagonals from the main one, upwards; a pair of numbers is a band, whose diagonals come
-as rows from the top one down, each from its start on and padded behind.
+`k` counts diagonals from the main one, upwards; a pair of numbers is a band, whose diagonals are
+rows from the top one down, each padded at its end.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Diag(Op):
 
 @public("diag", "linalg.tensor_diag")
 def diag(diagonal: Any, name: str | None = None) -> Tensor:
-    """A tensor of twice the rank, zero but for `diagonal` where both halves of the indices agree.
+    """A tensor of twice the rank: `diagonal` where both halves of the indices agree, else zero.
 
     Args:
         diagonal: a tensor; of a vector, the result is a matrix.
@@ -147,7 +147,7 @@ def _longest(shape: tuple[int, ...], band: tuple[int, int]) -> int:
 
 
 def _band_shape(sizes: tuple[Size, ...], band: tuple[int, int]) -> tuple[Size, ...]:
-    """The shape of the diagonals of a tensor of matrices; a single one comes as a vector."""
+    """The shape of the diagonals of a tensor of matrices; a single one is a vector."""
     *batch, rows, columns = sizes
     length = None if rows is None or columns is None else _longest((rows, columns), band)
     count = () if band[0] == band[1] else (band[1] - band[0] + 1,)
@@ -155,7 +155,7 @@ def _band_shape(sizes: tuple[Size, ...], band: tuple[int, int]) -> tuple[Size, .
 
 
 def _places(shape: tuple[int, ...], band: tuple[int, int]) -> Iterator[tuple[int, Any, Any, slice]]:
-    """For each diagonal, from the top: its number among them, and where its elements are."""
+    """For each diagonal, from the top: its index in the band, and the indices of its elements."""
     (rows, columns), (low, high) = shape[-2:], band
     for index, number in enumerate(range(high, low - 1, -1)):
         length = max(_length(rows, columns, number), 0)
@@ -164,7 +164,7 @@ def _places(shape: tuple[int, ...], band: tuple[int, int]) -> Iterator[tuple[int
 
 
 def _as_band(diagonal: Array, band: tuple[int, int]) -> Array:
-    """[…, number of diagonals, length], where a single diagonal comes as a vector."""
+    """[…, number of diagonals, length], also for a single diagonal, which is given as a vector."""
     return diagonal[..., None, :] if band[0] == band[1] else diagonal
 
 
@@ -176,7 +176,7 @@ def _filled(output: Array, diagonal: Array, band: tuple[int, int]) -> Array:
 
 
 def _banded(at: IndexTuple, diagonal: Operand, band: tuple[int, int], outside: Expr) -> Expr:
-    """An element of a matrix with these diagonals, and another off them."""
+    """An element of a matrix with these diagonals, and `outside` elsewhere."""
     *batch, row, column = at
     number, (low, high) = column - row, band
     if low != high and diagonal.shape[-2] != high - low + 1:
@@ -234,7 +234,7 @@ class MatrixDiagV2(Op):
 
 
 def _matrix_size(length: int, band: tuple[int, int], rows: int, columns: int) -> tuple[int, int]:
-    """The size of the matrix around diagonals of at most `length`; -1 asks for the smallest."""
+    """The size of the matrix of diagonals of at most `length`; -1 is the smallest."""
     least = length - min(band[1], 0), length + max(band[0], 0)
     if rows == columns == -1:
         return max(least), max(least)
@@ -279,11 +279,11 @@ def matrix_diag(
         diagonal: the innermost vectors are the diagonals; for a band, matrices of them as rows.
         name: the name of the node.
         k: which diagonal, or a pair for a band; positive ones lie above the main one.
-        num_rows, num_cols: the size, where it is not the smallest that fits.
-        padding_value: what stands elsewhere.
+        num_rows, num_cols: the size; by default the smallest.
+        padding_value: the value of other elements.
 
     Returns:
-        A tensor with one axis more.
+        A tensor with one more axis.
 
     Example:
         >>> sess.run(tf.matrix_diag([1, 2]))
@@ -295,7 +295,7 @@ def matrix_diag(
 
 
 def _padding(value: Any, beside: Any) -> Any:
-    """The padding; a number beside bools is one of them."""
+    """The padding in the dtype of the diagonal; a number is converted to a bool for bools."""
     bools = hasattr(beside, "dtype") and as_dtype(beside.dtype).base_dtype.is_bool
     return bool(value) if bools and not isinstance(value, Tensor) else value
 
@@ -344,10 +344,10 @@ def matrix_diag_part(
         input: [..., m, n].
         name: the name of the node.
         k: which diagonal, or a pair for a band, whose diagonals become rows.
-        padding_value: what short diagonals of a band are filled up with.
+        padding_value: the padding of short diagonals of a band.
 
     Returns:
-        A tensor with one axis less; for a band, of the same rank.
+        A tensor with one axis fewer; for a band, of the same rank.
 
     Example:
         >>> sess.run(tf.matrix_diag_part([[1, 2], [3, 4]]))
@@ -397,7 +397,7 @@ def matrix_set_diag(input: Any, diagonal: Any, name: str = "set_diag", k: Any = 
 
     Args:
         input: [..., m, n].
-        diagonal: the new diagonals, as `tf.matrix_diag` takes them.
+        diagonal: the new diagonals, as for `tf.matrix_diag`.
         name: the name of the node.
         k: which diagonal, or a pair for a band.
 
@@ -463,7 +463,7 @@ def _check_width(what: str, width: int, limit: str, most: int) -> None:
 def matrix_band_part(
     input: Any, num_lower: TensorLike, num_upper: TensorLike, name: str | None = None
 ) -> Tensor:
-    """The innermost matrices with zeros outside a band; a negative width keeps all of a side."""
+    """The innermost matrices with zeros outside of a band; a negative width keeps a whole side."""
     widths = [num_lower, num_upper]
     if not any(isinstance(width, Tensor) for width in widths):
         widths = [convert_to_tensor(width, dtypes.int64) for width in widths]

@@ -1,4 +1,4 @@
-"""Elements by index: gathered along axes or by coordinates, and scattered."""
+"""Gathers along axes or by coordinates, and scatters."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def check_within(indices: Array, limit: int, what: str = "indices") -> None:
 
 
 def are_within(indices: Operand, limit: Any) -> RuntimeCheck:
-    """That every index lies in [0, limit)."""
+    """The check that every index is in [0, limit)."""
     return loop.runtime_check(indices.shape, lambda *k: (indices[k] >= 0) & (indices[k] < limit))
 
 
 def are_coordinates(indices: Operand, sizes: Sequence[Any]) -> list[RuntimeCheck]:
-    """That every row along the last axis of `indices` lies in a tensor of these sizes."""
+    """The checks that every row along the last axis of `indices` is in bounds of `sizes`."""
 
     def inside(axis: int, size: Any) -> RuntimeCheck:
         def within(*row: Expr) -> Expr:
@@ -60,7 +60,7 @@ def are_coordinates(indices: Operand, sizes: Sequence[Any]) -> list[RuntimeCheck
 
 
 class Along(Op, abstract=True):
-    """What a gather and its transpose share: batch dimensions, then an axis that is indexed."""
+    """The base of gather and its transpose: batch dimensions, then an indexed axis."""
 
     batch_dims: int = 0
 
@@ -95,7 +95,7 @@ class Along(Op, abstract=True):
         return (*before, np.reshape(indices, shape), *after)
 
     def source(self, at: Sequence[Expr], indices: Operand, axis: Operand) -> tuple[Expr, ...]:
-        """Where in params the element at a place of the gathered tensor lies."""
+        """The index in params of the element at an index of the gathered tensor."""
         inner = indices.rank
         place, batch = self.axes(axis.constant(), len(at) - inner + 1 + self._batch(inner), inner)
         end = place + inner - batch
@@ -103,7 +103,7 @@ class Along(Op, abstract=True):
 
 
 def aranged(size: int, axis: int, rank: int) -> Array:
-    """0, 1, …, size - 1 along one axis of a tensor of some rank."""
+    """0, 1, …, size - 1 along one axis of a tensor of the given rank."""
     return np.arange(size).reshape(shaping.one_axis(rank, axis, size))
 
 
@@ -182,11 +182,11 @@ def _is_zero(axis: Tensor) -> bool:
 
 
 def _rows(params: Tensor, indices: Tensor, dy: Tensor) -> IndexedSlices:
-    """The gradient of a gather of rows: only those rows."""
-    # A constant where it can be: the device of the gradient need not see the parameters.
+    """The gradient of a gather of rows, as slices."""
+    # A constant if possible: then the gradient's device does not need the parameters.
     sizes = params.shape.as_list() if params.shape.is_fully_defined() else None
     shape = shaping.shape(params) if sizes is None else convert_to_tensor(sizes, dtypes.int32)
-    if indices.shape.rank == 1:  # as they are: the device of the rows has these indices already
+    if indices.shape.rank == 1:  # unchanged: the device of the rows already has these indices
         return IndexedSlices(dy, indices, shape)
     values = shaping.reshape(dy, _rows_shape(params, indices))
     return IndexedSlices(values, shaping.reshape(indices, [-1]), shape)
@@ -219,13 +219,13 @@ def gather(
         validate_indices: taken for old programs; indices are always checked.
         name: the name of the node.
         axis: the axis to index; `batch_dims` if None.
-        batch_dims: how many leading axes both have in common.
+        batch_dims: the number of leading axes that both share.
 
     Returns:
         `params` with the shape of `indices` (without batch axes) in place of `axis`.
 
     Raises:
-        InvalidArgumentError: where an index lies outside.
+        InvalidArgumentError: if an index is out of bounds.
 
     Example:
         >>> x = tf.constant([[1, 2], [3, 4], [5, 6]])
@@ -254,9 +254,9 @@ def batch_gather(params: Any, indices: Any, name: str | None = None) -> Tensor:
 
 
 def coordinates(indices: Array, shape: tuple[int, ...], message: str) -> tuple[Array, ...]:
-    """The NumPy index that the coordinates along the last axis of `indices` mean, checked.
+    """The NumPy index of the coordinates along the last axis of `indices`, checked.
 
-    `message` is formatted with the place `at` and the `value` of the first coordinate outside.
+    `message` is formatted with the position `at` and the `value` of the first invalid coordinate.
     """
     depth = np.shape(indices)[-1]
     limits = np.array(shape[:depth], indices.dtype)
@@ -272,7 +272,7 @@ def coordinates(indices: Array, shape: tuple[int, ...], message: str) -> tuple[A
 
 
 def coordinate_source(at: Sequence[Expr], indices: Operand) -> tuple[Expr, ...]:
-    """Where the element at a place of slices, chosen by coordinates, lies in the whole."""
+    """The index in the whole tensor of an element of slices selected by coordinates."""
     outer = indices.rank - 1
     chosen = (indices[(*at[:outer], column)] for column in range(indices.shape[-1]))
     return (*chosen, *at[outer:])
@@ -327,13 +327,13 @@ def gather_nd(params: Any, indices: Any, name: str | None = None, batch_dims: in
         params: a tensor.
         indices: [..., k]: each vector of k numbers is an index into the first k axes.
         name: the name of the node.
-        batch_dims: how many leading axes both have in common.
+        batch_dims: the number of leading axes that both share.
 
     Returns:
         A tensor of the shape of `indices` without its last axis, then that of a slice.
 
     Raises:
-        InvalidArgumentError: where an index lies outside.
+        InvalidArgumentError: if an index is out of bounds.
 
     Example:
         >>> x = tf.constant([[1, 2], [3, 4]])
@@ -348,7 +348,7 @@ def gather_nd(params: Any, indices: Any, name: str | None = None, batch_dims: in
 
 
 def _with_batch(indices: Tensor, batch_dims: int) -> Tensor:
-    """Coordinates with those of their batch put in front."""
+    """Coordinates preceded by those of their batch."""
     rank = indices.shape.rank
     if rank is None or rank <= batch_dims:
         raise ValueError(f"indices of shape {indices.shape} have no {batch_dims} batch dimensions")
@@ -378,7 +378,7 @@ class ScatterNd(Op):
         found = TensorShape.of(indices.shape), TensorShape.of(values.shape)
         check_updates(*found, TensorShape.of(sizes), "output")
         total: Any = np.full(sizes, filling.zero_of(values.dtype), values.dtype)
-        if indices.shape[-1] == 0:  # every update is of the whole
+        if indices.shape[-1] == 0:  # every update is of the whole tensor
             values = values.sum(tuple(range(indices.ndim - 1)), dtype=values.dtype)
         index: Any = (*coordinates(indices, sizes, INVALID_COORDINATE), Ellipsis)
         np.add.at(total, index, values)
@@ -398,7 +398,7 @@ INVALID_COORDINATE = "Invalid indices: [{at},0] = [{value}] does not index into 
 
 
 def check_updates(indices: TensorShape, updates: TensorShape, full: TensorShape, what: str) -> None:
-    """Raise unless updates are what `indices` select from a tensor of shape `full`."""
+    """Raise unless updates have the shape that `indices` select from a tensor of shape `full`."""
     if full.num_elements() == 0 and (indices.num_elements() or 0) * (updates.num_elements() or 0):
         raise ValueError(f"Indices and updates specified for empty {what} shape")
     where = indices.with_rank_at_least(1).sizes
@@ -467,5 +467,5 @@ class UnravelIndex(Op):
 
 @public("unravel_index")
 def unravel_index(indices: Any, dims: Any, name: str | None = None) -> Tensor:
-    """Flat indices as coordinates: column i of the result belongs to indices[i]."""
+    """Flat indices as coordinates: column i of the result is for indices[i]."""
     return UnravelIndex()(indices, dims, name=name)

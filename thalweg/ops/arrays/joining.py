@@ -1,4 +1,4 @@
-"""Putting tensors together: concat, stack, tile, repeat, and lists with tensors in them."""
+"""Joining tensors: concat, stack, tile, repeat, and lists that contain tensors."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Pack(Op):
 
 
 def piecewise(index: Expr, starts: Sequence[int], piece: Callable[[int], Expr]) -> Expr:
-    """piece(k) of the last k with starts[k] <= index, found by halving."""
+    """piece(k) for the last k with starts[k] <= index, by binary search."""
 
     def between(first: int, last: int) -> Expr:
         if last - first == 1:
@@ -76,7 +76,7 @@ def piecewise(index: Expr, starts: Sequence[int], piece: Callable[[int], Expr]) 
 
 
 def _joined_elements(values: list[Tensor]) -> TensorShape:
-    """What is known of integer vectors (or scalars) one after the other."""
+    """The known elements of concatenated integer vectors (or scalars)."""
     total: list[int | None] = []
     are_scalars = any(tensor.shape.rank == 0 for tensor in values)
     for tensor in values:
@@ -99,11 +99,11 @@ def stack(values: Any, axis: int = 0, name: str = "stack") -> Tensor:
 
     Args:
         values: a list of tensors of one shape and dtype.
-        axis: where the new axis is in the result; negative ones count from its last.
+        axis: the position of the new axis in the result; negative ones count from its last.
         name: the name of the node.
 
     Returns:
-        A tensor with one axis more, whose size is the number of `values`.
+        A tensor with one more axis, whose size is the number of `values`.
 
     Example:
         >>> sess.run(tf.stack([[1, 2], [3, 4]], axis=1))
@@ -125,7 +125,7 @@ def parallel_stack(values: Sequence[Any], name: str = "parallel_stack") -> Tenso
         name: the name of the node.
 
     Returns:
-        A tensor with one axis more, the first.
+        A tensor with one more axis, the first.
 
     Example:
         >>> sess.run(tf.parallel_stack([[1, 2], [3, 4]]))
@@ -139,7 +139,7 @@ def parallel_stack(values: Sequence[Any], name: str = "parallel_stack") -> Tenso
 
 
 class ConcatV2(Op):
-    """Tensors joined along an axis they all have."""
+    """Tensors concatenated along an axis."""
 
     signature = "values: N*T, axis: Tidx -> output: T; Tidx: index"
 
@@ -174,7 +174,7 @@ class ConcatV2(Op):
 
 
 def moved(at: IndexTuple, axis: int, offset: int) -> list[Expr]:
-    """A place moved along an axis."""
+    """An index shifted along an axis."""
     return [index + offset if position == axis else index for position, index in enumerate(at)]
 
 
@@ -195,7 +195,7 @@ def _concatenated(shapes: list[TensorShape], rank: int, axis: int) -> TensorShap
 
 
 def _size_along(value: Tensor, axis: Tensor) -> Any:
-    """The size of a tensor along an axis: a number where it is static."""
+    """The size of a tensor along an axis, as a number if it is static."""
     sizes, place = value.shape.sizes, constant_value(axis)
     if place is None:
         return indexing.gather(
@@ -209,10 +209,10 @@ def _size_along(value: Tensor, axis: Tensor) -> Any:
 def concat(
     values: TensorLike, axis: Any = None, name: str = "concat", concat_dim: Any = None
 ) -> Tensor:
-    """Tensors joined along an axis that all of them have.
+    """Tensors concatenated along an axis.
 
     Args:
-        values: a list of tensors of one dtype, whose shapes agree but for `axis`. (Before
+        values: a list of tensors of one dtype, whose shapes agree except along `axis`. (Before
             TensorFlow 1.0 the axis came first; that order works too.)
         axis: the axis; negative ones count from the last.
         name: the name of the node.
@@ -250,7 +250,7 @@ def _axis_tensor(axis: Any) -> Tensor:
 
 
 class ConcatOffset(Op):
-    """Where each of some shapes begins in their concatenation, as one offset per dimension."""
+    """The offsets of shapes in their concatenation, one per dimension."""
 
     signature = "concat_dim: int32, shape: N*int32 -> offset: N*int32"
     of_shapes = True
@@ -270,7 +270,7 @@ class ConcatOffset(Op):
 
 
 def _check_joined(axis: int, shapes: list[Array]) -> None:
-    """All must be vectors of one length, and equal but for the element `axis`."""
+    """Raise unless all are vectors of one length, equal except in the element `axis`."""
     if any(np.ndim(sizes) != 1 for sizes in shapes):
         raise errors.InvalidArgumentError(None, None, "Every shape should be a vector")
     first = shapes[0]
@@ -319,7 +319,7 @@ class Tile(Op):
         return input[[index % size for index, size in zip(at, input.shape, strict=True)]]
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
-        """Each axis becomes two, (multiple, size), and the multiples are summed."""
+        """Split each axis into (multiple, size), and sum over the multiples."""
         x, multiples = node.inputs
         pairs = stack([multiples, shaping.shape(x, out_type=multiples.dtype)], 1)
         apart = shaping.reshape(dy, shaping.reshape(pairs, [-1]))
@@ -367,20 +367,20 @@ def repeat(input: Any, repeats: Any, axis: int | None = None, name: str | None =
         size = shaping.shape(values)[place : None if place == -1 else place + 1]
         each = shaping.index_tensor(repeats)
         times = broadcast.broadcast_to(each, size)
-        # Row i of the mask has times[i] marks: their rows are the indices, in order.
+        # Row i of the mask has times[i] true elements: the rows of all these are the indices.
         rows = choosing.where(filling.sequence_mask(times))[:, 0]
         rows.set_shape([_total(constant_value(times), constant_value(each))])
         return indexing.gather(values, rows, axis=place)
 
 
 def _total(times: Array | None, each: Array | None) -> int | None:
-    """How many there will be; of nothing repeated, none."""
+    """The number of repeated elements, if it is known."""
     if each is not None and not each.any():
         return 0
     return None if times is None else int(times.sum())
 
 
-# Lists with tensors in them are tensors
+# Conversion of lists that contain tensors
 
 
 def _is_tensor(item: Any) -> bool:
@@ -402,7 +402,7 @@ def _first_tensor(values: Sequence[Any]) -> Any:
 def _stack_conversion(
     value: Any, dtype: DType | None = None, name: str | None = None, as_ref: bool = False
 ) -> Any:
-    """A (nested) list with tensors in it becomes their stack."""
+    """Convert a (nested) list that contains tensors by stacking."""
     tensor = _first_tensor(value)
     if tensor is None:
         return NotImplemented

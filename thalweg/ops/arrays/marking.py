@@ -1,4 +1,4 @@
-"""Marks and what they select: one-hot vectors and Boolean masks."""
+"""One-hot vectors and Boolean masks."""
 
 from __future__ import annotations
 
@@ -93,19 +93,19 @@ def one_hot(
     dtype: Any = None,
     name: str | None = None,
 ) -> Tensor:
-    """Vectors of `depth` elements that are one at an index and zero elsewhere.
+    """One-hot vectors of `depth` elements: one at an index and zero elsewhere.
 
     Args:
         indices: integers of any shape; those outside [0, depth) give vectors without a one.
         depth: the number of elements.
-        on_value: what stands at the index; 1 if None.
-        off_value: what stands elsewhere; 0 if None.
-        axis: where the new axis is in the result; the last if None.
-        dtype: the dtype; by default that of the values given, else float32.
+        on_value: the value at the index; 1 if None.
+        off_value: the value elsewhere; 0 if None.
+        axis: the position of the new axis in the result; the last if None.
+        dtype: the dtype; by default that of the given values, else float32.
         name: the name of the node.
 
     Returns:
-        A tensor with one axis more than `indices`, of size `depth`.
+        A tensor with one more axis than `indices`, of size `depth`.
 
     Example:
         >>> sess.run(tf.one_hot([0, 2], depth=3))
@@ -139,7 +139,7 @@ def _marks(on_value: Any, off_value: Any, kind: DType | None) -> tuple[Tensor, T
 def _mark(value: Any, kind: DType | None) -> Tensor | None:
     if value is None:
         return None
-    has_dtype = hasattr(value, "dtype")  # then it must be the right one
+    has_dtype = hasattr(value, "dtype")  # then it must match
     return convert_to_tensor(value, preferred_dtype=None if has_dtype else kind)
 
 
@@ -184,7 +184,7 @@ def boolean_mask(tensor: Any, mask: Any, name: str = "boolean_mask", axis: Any =
 
 
 def _as_bools(mask: Any) -> Tensor:
-    """A mask as bools; of numbers, all but 0 are true."""
+    """A mask as bools; numbers other than 0 are true."""
     marks = convert_to_tensor(mask, name="mask")
     if marks.dtype.base_dtype is dtypes.bool:
         return marks
@@ -205,7 +205,7 @@ def _static_axis(axis: Any, values: Tensor) -> int:
 
 
 def _merged_shape(values: Tensor, start: int, rank: int) -> Tensor:
-    """The shape of a tensor with `rank` axes from `start` on made one."""
+    """The shape of a tensor with `rank` axes from `start` on merged."""
     sizes = shaping.shape(values)
     merged = reduce.reduce_prod(sizes[start : start + rank], [0])
     return joining.concat([sizes[:start], [merged], sizes[start + rank :]], 0)

@@ -1,4 +1,4 @@
-"""Padding: a border of constants or of mirrored elements around a tensor."""
+"""Padding of tensors with constants or mirrored elements."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Padding(Op, abstract=True):
 def static_paddings(
     input: Tensor, paddings: Tensor
 ) -> tuple[tuple[Size, ...] | None, list[tuple[Size, Size]]]:
-    """The sizes of the input (None for unknown rank) and what is known of each axis' border."""
+    """The sizes of the input (None for unknown rank) and the known padding of each axis."""
     axes = paddings.shape.with_rank(2).merge_with((None, 2))[0].value
     shape = input.shape.with_rank(axes)
     if shape.sizes is None:
@@ -47,7 +47,7 @@ def static_paddings(
 
 
 def padded_shape(sizes: tuple[Size, ...] | None, border: list[tuple[Size, Size]]) -> TensorShape:
-    """Every size plus its border."""
+    """The sizes plus their padding."""
     if sizes is None:
         return unknown_shape()
     parts = zip(sizes, border, strict=True)
@@ -60,7 +60,7 @@ def _sum(*parts: Size) -> Size:
 
 
 def _border(input: Array, paddings: Array) -> list[tuple[int, int]]:
-    """Paddings as NumPy wants them, checked."""
+    """Paddings for NumPy, checked."""
     if paddings.shape != (np.ndim(input), 2):
         raise ValueError(
             f"paddings must have the shape [{np.ndim(input)}, 2], got {list(paddings.shape)}"
@@ -128,12 +128,12 @@ def _inside(node: Node, dy: Tensor) -> Tensor:
 
 
 class Mirrored(Padding, abstract=True):
-    """What MirrorPad and its gradient share: where each padded element comes from."""
+    """The base of MirrorPad and its gradient: the source of each padded element."""
 
     mode: str
 
     def sources(self, size: int, before: int, after: int) -> Array:
-        """For each place of a padded axis, the place inside that it mirrors."""
+        """For each index of a padded axis, the index that it mirrors."""
         limit = size - 1 if self.mode == "REFLECT" else size
         if max(before, after) > max(limit, 0):
             raise ValueError(
@@ -147,8 +147,8 @@ class Mirrored(Padding, abstract=True):
     def mirrored(
         self, padded: Sequence[Expr], sizes: Sequence[int], paddings: Operand
     ) -> list[Expr]:
-        """The place inside, of these sizes, that each place of the padded tensor mirrors."""
-        edge = 0 if self.mode == "REFLECT" else 1  # how often the edge itself stands in its mirror
+        """The index in a tensor of these sizes that an index of the padded tensor mirrors."""
+        edge = 0 if self.mode == "REFLECT" else 1  # whether the edge is mirrored, too
         before: list[int] = paddings.constant()[:, 0].tolist()
         places: list[Expr] = []
         for index, size, skipped in zip(padded, sizes, before, strict=True):
@@ -158,7 +158,7 @@ class Mirrored(Padding, abstract=True):
         return places
 
     def check(self, sizes: Sequence[Size], border: Sequence[tuple[Size, Size]]) -> None:
-        """Raise if a border that is known is larger than its axis."""
+        """Raise if a known padding is larger than its axis."""
         for size, pair in zip(sizes, border, strict=True):
             if size is not None and None not in pair:
                 self.sources(size, *cast("tuple[int, int]", pair))
@@ -188,7 +188,7 @@ class MirrorPad(Mirrored):
 
 
 class MirrorPadGrad(Mirrored):
-    """The border of x added back to the elements that it mirrors"""
+    """The padding of x added to the elements that it mirrors"""
 
     signature = "input: T, paddings: Tpaddings -> output: T; Tpaddings: index"
 
@@ -229,11 +229,11 @@ def pad(
     name: str | None = None,
     constant_values: Tensor | ArrayLike = 0,
 ) -> Tensor:
-    """A border around a tensor: of a constant, or of its own elements.
+    """A tensor padded with a constant, or with its own elements.
 
     Args:
         tensor: any tensor.
-        paddings: [rank, 2] integers: how many elements to put before and after along each axis.
+        paddings: [rank, 2] integers: the numbers of elements before and after along each axis.
         mode: "CONSTANT", "REFLECT" (mirrored without the edge) or "SYMMETRIC" (with it).
         name: the name of the node.
         constant_values: the constant.

@@ -1,4 +1,4 @@
-"""Rows dealt out to partitions, and put together again by index."""
+"""Partitioning of rows, and stitching of rows by index."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class DynamicPartition(Op):
             part = rows[chosen == number]
             parts.append(part)
             found += len(part)
-        if found != chosen.size:  # each row is in one part, or in none
+        if found != chosen.size:  # a row is in at most one part
             _refuse(chosen, self.num_partitions)
         return parts
 
@@ -87,13 +87,13 @@ def _refuse(partitions: Array, count: int) -> NoReturn:
     )
 
 
-# A partition in steps that can be compiled, as a pass makes it, which comes after gradients: the
-# place of each row where all parts follow one another, the rows in these places, and the parts.
+# A compilable decomposition of a partition, which a pass makes after gradients: the position of
+# each row in the concatenated parts, the rows in this order, and the parts.
 
 
 class PartitionPlaces(Op, name="_PartitionPlaces"):
-    """places[i] = where element i lies if the parts follow one another; counts[p] = the elements
-    of part p"""
+    """places[i] = the position of element i in the concatenated parts; counts[p] = the number of
+    elements of part p"""
 
     signature = "partitions: int32 -> places: int32, counts: int32"
     inexpensive = True
@@ -117,7 +117,7 @@ class PartitionPlaces(Op, name="_PartitionPlaces"):
         return [places, counts]
 
     def loop(self, at: IndexTuple, partitions: Operand) -> Expr:
-        """Every part counts its elements: as long as these are few, in one pass each."""
+        """Each part counts its elements in one pass, which suffices for few parts."""
         size = partitions.size
         if size * self.num_partitions > _MAX_COUNTED:
             raise NotLowered(f"{size} elements of {self.num_partitions} partitions")
@@ -152,7 +152,7 @@ class PartitionPlaces(Op, name="_PartitionPlaces"):
         return [loop.runtime_check(partitions.shape, is_inside)]
 
 
-#: Elements times partitions: more of them are counted by NumPy.
+#: Elements times partitions: more are counted by NumPy.
 _MAX_COUNTED = 1 << 20
 
 
@@ -206,8 +206,7 @@ class Parts(Op, name="_Parts"):
 
 
 class StitchParts(Op, name="_StitchParts"):
-    """y[i] = the row of all data, one after the other, that is in the place of i; data[p] has
-    counts[p] rows"""
+    """y[i] = row places[i] of the concatenated data; data[p] has counts[p] rows"""
 
     signature = "places: int32, counts: int32, data: N*T -> merged: T"
     inexpensive = True
@@ -271,7 +270,7 @@ class Positions(Op):
 
 
 def _check_prefix(prefix: TensorShape, shape: TensorShape, what: str) -> None:
-    """Raise unless `shape` can begin with the axes of `prefix`."""
+    """Raise unless `prefix` is compatible with the first axes of `shape`."""
     if prefix.rank is None or shape.rank is None:
         return
     if not shape.with_rank_at_least(prefix.rank)[: prefix.rank].is_compatible_with(prefix):
@@ -282,12 +281,12 @@ def _check_prefix(prefix: TensorShape, shape: TensorShape, what: str) -> None:
 def dynamic_partition(
     data: Any, partitions: Any, num_partitions: int, name: str | None = None
 ) -> list[Tensor]:
-    """The rows of a tensor by the part each belongs to.
+    """The rows of a tensor, partitioned.
 
     Args:
         data: a tensor.
         partitions: int32 numbers in [0, num_partitions), of the first axes of `data`.
-        num_partitions: how many parts there are.
+        num_partitions: the number of parts.
         name: the name of the node.
 
     Returns:
@@ -302,7 +301,7 @@ def dynamic_partition(
 
 
 def _row_count(indices: list[Tensor]) -> int | None:
-    """One more than the largest index, where all are constants."""
+    """One more than the largest index, if all are constants."""
     known = [constant_value(places) for places in indices]
     if any(places is None for places in known):
         return None
@@ -347,9 +346,9 @@ class DynamicStitch(Op):
         return merged
 
     def loop(self, at: IndexTuple, indices: list[Operand], data: list[Operand]) -> Scatter:
-        """Over the rows of all data one after the other, so that the last one wins."""
+        """A scatter over the concatenated rows of all data, so that the last one wins."""
         for places in indices:
-            places.constant()  # else the size of the output is not known
+            places.constant()  # else the size of the output is unknown
         ends = [*accumulate(places.size for places in indices)]
         starts = [0, *ends[:-1]]
 
@@ -375,10 +374,10 @@ class ParallelDynamicStitch(DynamicStitch, name="ParallelDynamicStitch"):
 
 @public("dynamic_stitch")
 def dynamic_stitch(indices: Sequence[Any], data: Sequence[Any], name: str | None = None) -> Tensor:
-    """Rows put together: row `indices[k][i...]` of the result is `data[k][i...]`.
+    """Interleave rows: row `indices[k][i...]` of the result is `data[k][i...]`.
 
     Args:
-        indices: a list of int32 tensors; of an index that comes twice, the last row counts.
+        indices: a list of int32 tensors; of repeated indices the last one wins.
         data: a list of tensors, each of the shape of its indices, then that of a row.
         name: the name of the node.
 
@@ -397,6 +396,6 @@ def dynamic_stitch(indices: Sequence[Any], data: Sequence[Any], name: str | None
 def parallel_dynamic_stitch(
     indices: Sequence[Any], data: Sequence[Any], name: str | None = None
 ) -> Tensor:
-    """Rows put together by index; equal indices may come out either way."""
+    """As `dynamic_stitch`; which of equal indices wins is not specified."""
     places = [convert_to_tensor(tensor, dtypes.int32) for tensor in indices]
     return ParallelDynamicStitch()(places, convert_all(data), name=name)

@@ -1,4 +1,4 @@
-"""Elements moved between batch, space and depth, and patches cut out of images.
+"""Ops between batch, space and depth, and patches of images.
 
 Every op here only moves (or copies) elements, so gradients are the opposite moves.
 """
@@ -33,7 +33,7 @@ Array = NDArray[Any]
 
 
 class SpaceToBatchND(Op):
-    """Pads the axes after the first, cuts them into blocks, and puts block positions into batch."""
+    """Pads the axes after the first, splits them into blocks, moves block positions to batch."""
 
     signature = (
         "input: T, block_shape: Tblock_shape, paddings: Tpaddings -> output: T; "
@@ -56,7 +56,7 @@ class SpaceToBatchND(Op):
 
 
 class BatchToSpaceND(Op):
-    """Puts block positions from batch back into the axes after it, then crops those."""
+    """Moves block positions from batch back to the axes after it, then crops those."""
 
     signature = (
         "input: T, block_shape: Tblock_shape, crops: Tcrops -> output: T; "
@@ -159,7 +159,7 @@ def _divided(size: int, part: int) -> int:
 def _moved_shape(
     input: Tensor, block_shape: Tensor, margins: Tensor, to_batch: bool
 ) -> TensorShape:
-    """The static shape of a move between space and batch, as far as its arguments are known."""
+    """The static shape of a move between space and batch."""
     block_rank = block_shape.shape.with_rank(1)[0].merge_with(margins.shape.with_rank(2)[0]).value
     if block_rank is None:
         margins.shape[1].assert_is_compatible_with(2)
@@ -170,7 +170,7 @@ def _moved_shape(
 
 
 def _blocked_shape(input: Tensor, block: list[Any], margins: Tensor, to_batch: bool) -> TensorShape:
-    """The same for blocks of so many sizes."""
+    """The same for given block sizes."""
     block_rank = len(block)
     margins.shape.assert_is_compatible_with([block_rank, 2])
     sizes = input.shape.with_rank_at_least(block_rank + 1).sizes
@@ -210,12 +210,12 @@ def _cropped_whole(size: Size, part: Size, crop: list[int] | None) -> Size:
 def space_to_batch_nd(
     input: Any, block_shape: Any, paddings: Any, name: str | None = None
 ) -> Tensor:
-    """Pad the axes after the first, cut them into blocks, move positions in a block to batch.
+    """Pad the axes after the first, split them into blocks, move positions in a block to batch.
 
     Args:
         input: [batch, space..., rest...].
         block_shape: the sizes of the blocks, one for each axis of space.
-        paddings: [axes, 2]: how many zeros come before and after.
+        paddings: [axes, 2]: the numbers of zeros before and after.
         name: the name of the node.
 
     Returns:
@@ -237,7 +237,7 @@ def batch_to_space_nd(input: Any, block_shape: Any, crops: Any, name: str | None
     Args:
         input: [batch, space..., rest...].
         block_shape: the sizes of the blocks, one for each axis of space.
-        crops: [axes, 2]: how much is cut off at each end afterwards.
+        crops: [axes, 2]: the numbers of elements to crop at each end afterwards.
         name: the name of the node.
 
     Returns:
@@ -252,7 +252,7 @@ def batch_to_space_nd(input: Any, block_shape: Any, crops: Any, name: str | None
 
 
 def _integers(values: Any) -> Any:
-    """An empty list or array has no dtype of its own worth keeping."""
+    """Integers as given, except an empty list or array, whose dtype is set."""
     if isinstance(values, Tensor) or np.size(values):
         return values
     return np.zeros(np.shape(values), np.int32)
@@ -312,7 +312,7 @@ def space_to_batch(
     name: str | None = None,
     block_shape: Any = None,
 ) -> Tensor:
-    """Images padded, cut into square blocks, and positions in a block moved to batch."""
+    """Pad images, split them into square blocks, move positions in a block to batch."""
     block = np.full(2, block_size, np.int64) if block_shape is None else block_shape
     moved = space_to_batch_nd(input, block, paddings, name=name)
     if block_shape is None:
@@ -332,7 +332,7 @@ def batch_to_space(
 
     Args:
         input: [batch, height, width, depth].
-        crops: [2, 2]: how many rows and columns are cut off at each end.
+        crops: [2, 2]: the rows and columns to crop at each end.
         block_size, block_shape: the size of the blocks, by its old or new name.
         name: the name of the node.
 
@@ -356,7 +356,7 @@ def batch_to_space(
 def required_space_to_batch_paddings(
     input_shape: Any, block_shape: Any, base_paddings: Any = None, name: str | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Paddings (at least `base_paddings`) that make blocks fit, and the crops that undo them."""
+    """Paddings (at least `base_paddings`) to a multiple of blocks, and the crops that undo them."""
     with name_scope(name, "required_space_to_batch_paddings", [input_shape, block_shape]):
         sizes = convert_to_tensor(input_shape, dtypes.int32, name="input_shape")
         block = convert_to_tensor(block_shape, dtypes.int32, name="block_shape")
@@ -378,7 +378,7 @@ def required_space_to_batch_paddings(
 
 
 class DepthMove(Op, abstract=True):
-    """Blocks of pixels become deeper pixels, or the other way round."""
+    """The base of moves between blocks of pixels and deeper pixels."""
 
     signature = "input: T -> output: T"
     block_size: int
@@ -410,7 +410,7 @@ class DepthMove(Op, abstract=True):
         return shape[3 if self.data_format == "NHWC" else 1]
 
     def pixel(self, at: IndexTuple) -> tuple[Expr, Expr, Expr, Expr]:
-        """Image, row, column and channel of a place."""
+        """Image, row, column and channel of an index."""
         batch, *rest = at
         row, column, channel = rest if self.data_format == "NHWC" else (*rest[1:], rest[0])
         return batch, row, column, channel
@@ -450,7 +450,7 @@ class SpaceToDepth(DepthMove):
 
 
 class DepthToSpace(DepthMove):
-    """Each pixel becomes a block of pixels that share its channels out."""
+    """Each pixel becomes a block of pixels that its channels are distributed over."""
 
     def shape(self, input: Tensor) -> TensorShape:
         batch, height, width, depth = self.sizes(input)
@@ -550,13 +550,13 @@ class Patches(Op, abstract=True):
         return [(0, 0), *windows.all_pads(self.slides(), sizes), (0, 0)]
 
     def places(self, sizes: Sequence[int]) -> Iterator[tuple[slice, ...]]:
-        """For each pixel of a patch, where it lies in the padded images over all patches."""
+        """For each pixel of a patch, its slices of the padded images over all patches."""
         slides = self.slides()
         for _, seen in windows.taps(slides, windows.counts(slides, sizes)):
             yield slice(None), *seen
 
     def source(self, at: Sequence[Expr], shape: Sequence[int]) -> list[Expr]:
-        """Where in images of a shape an element of a patch lies; outside in their padding."""
+        """The index in images of an element of a patch; out of bounds in their padding."""
         batch, *positions, element = at
         slides = self.slides()
         *taps, channel = unravel(element, (*(slide.window for slide in slides), shape[3]))
@@ -569,7 +569,7 @@ class Patches(Op, abstract=True):
 
 
 class ExtractImagePatches(Patches):
-    """y[b, r, c, :] = the pixels of the patch at (r, c) of image b, one after the other"""
+    """y[b, r, c, :] = the pixels of the patch at (r, c) of image b, concatenated"""
 
     signature = "images: T -> patches: T; T: numeric|bool"
 
@@ -594,7 +594,7 @@ class ExtractImagePatches(Patches):
 
 
 class SumImagePatches(Patches):
-    """The transpose of ExtractImagePatches: pixels of patches added up where they came from."""
+    """The transpose of ExtractImagePatches: sums the pixels of patches in the image."""
 
     private = True
     signature = "patches: T, image_shape: int32 -> images: T; T: numeric"
@@ -631,7 +631,7 @@ def extract_image_patches(
     name: str | None = None,
     sizes: Sequence[int] | None = None,
 ) -> Tensor:
-    """The patches of images, each laid out along the depth axis at its place in a grid.
+    """The patches of images, each flattened along the depth axis at its position in a grid.
 
     Args:
         images: [batch, height, width, depth].
@@ -670,5 +670,5 @@ def extract_patches(
     padding: str,
     name: str | None = None,
 ) -> Tensor:
-    """The patches of images, each laid out along the depth axis at its place in a grid."""
+    """The patches of images, each flattened along the depth axis at its position in a grid."""
     return extract_image_patches(images, sizes, strides, rates, padding, name)

@@ -38,12 +38,12 @@ class AlongAxis(Op, abstract=True):
         return lines[::-1] if self.reverse else lines
 
     def _back(self, lines: Array, axis: Array) -> Array:
-        """What `_lines` did, undone."""
+        """The inverse of `_lines`."""
         return np.moveaxis(lines[::-1] if self.reverse else lines, 0, int(axis))
 
 
 def _line(at: IndexTuple, x: Operand, axis: Operand) -> tuple[int, Callable[[Any], Expr]]:
-    """The axis, and the element at an index of the line through a place."""
+    """The axis, and the element at an index of the line through `at`."""
     along = _normal_axis(axis.constant(), x.rank) % x.rank
     return along, lambda k: x[(*at[:along], k, *at[along + 1 :])]
 
@@ -112,7 +112,7 @@ def cumsum(
     Args:
         x: a numeric tensor.
         axis: the axis.
-        exclusive: leave the element itself out: `[0, a, a + b]`.
+        exclusive: exclude the element itself: `[0, a, a + b]`.
         reverse: sum from the end.
         name: the name of the node.
 
@@ -134,7 +134,7 @@ class Cumprod(Scan):
     neutral = 1
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
-        """dx[k] = (x[0] ⋯ x[k-1]) h[k] where h[k] = dy[k] + x[k+1] h[k+1]: right at zeros too."""
+        """dx[k] = (x[0] ⋯ x[k-1]) h[k] with h[k] = dy[k] + x[k+1] h[k+1]: correct at zeros."""
         x, axis = node.inputs
         factor = matmul.conjugate(x)
         before = Cumprod(exclusive=True, reverse=self.reverse)(factor, axis)
@@ -156,7 +156,7 @@ def cumprod(
     Args:
         x: a numeric tensor.
         axis: the axis.
-        exclusive: leave the element itself out: `[1, a, a b]`.
+        exclusive: exclude the element itself: `[1, a, a b]`.
         reverse: multiply from the end.
         name: the name of the node.
 
@@ -180,7 +180,7 @@ class CumulativeLogsumexp(Scan):
         return np.finfo(dtype).min
 
     def loop(self, at: IndexTuple, x: Operand, axis: Operand) -> Expr:
-        """The maximum is taken out of each sum; it is left in where it is infinite."""
+        """The maximum is subtracted in each sum, unless it is infinite."""
         along, line = _line(at, x, axis)
         largest = self._prefix("max", at, along, line)
         offset = select(largest.is_finite(), largest, 0)
@@ -192,7 +192,7 @@ class CumulativeLogsumexp(Scan):
         return select(at[along].eq(first), float(self._neutral(x.dtype)), logarithm)
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
-        """dx[j] = Σ dy[k] exp(x[j] - y[k]), of positive and negative dy by themselves."""
+        """dx[j] = Σ dy[k] exp(x[j] - y[k]), separately for positive and negative dy."""
         x, axis = node.inputs
         scan = CumulativeLogsumexp(exclusive=self.exclusive, reverse=not self.reverse)
 
@@ -204,7 +204,7 @@ class CumulativeLogsumexp(Scan):
 
 
 def _lowest(like: Tensor) -> Tensor:
-    """Half the lowest number: what is subtracted from it stays finite."""
+    """Half the lowest number, so that differences stay finite."""
     return filling.zeros_like(like) + like.dtype.min / 2
 
 
@@ -250,7 +250,7 @@ class Recurrence(AlongAxis):
 
     private = True
     signature = "a: T, g: T, axis: I -> h: T; T: numeric, I: index"
-    host_only = True  # each step needs the one before: as an expression it would be cubic
+    host_only = True  # a recurrence: as an expression it would be cubic
     transposed: bool = False
 
     def shape(self, a: Tensor, g: Tensor, axis: Tensor) -> TensorShape:

@@ -1,4 +1,4 @@
-"""Copies of tensors with slices, chosen by coordinates, replaced or added to."""
+"""Copies of tensors with slices, selected by coordinates, that are updated."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class TensorScatter(Op, abstract=True):
     combine: ClassVar[str] = "sum"
 
     def change(self, value: Any) -> Any:
-        """What is combined into an element, given that of the updates."""
+        """The value that is combined into an element, computed from one of updates."""
         return value
 
     def write(self, total: Array, index: Any, values: Array) -> None:
@@ -51,7 +51,7 @@ class TensorScatter(Op, abstract=True):
         total = np.array(tensor)
         index = (*coordinates(indices, total.shape, INVALID_COORDINATE), Ellipsis)
         values = np.asarray(updates)
-        if indices.shape[-1] == 0:  # every update is of the whole
+        if indices.shape[-1] == 0:  # every update is of the whole tensor
             for value in values.reshape(-1, *total.shape):
                 self.write(total, index, value)
         else:
@@ -107,14 +107,14 @@ def tensor_scatter_update(
         tensor: a tensor.
         indices: [..., k]: each vector of k numbers is an index into the first k axes.
         updates: the new slices, of the shape of `indices` without its last axis, then that of a
-            slice; of slices for one index, the last one stays.
+            slice; of repeated indices the last one wins.
         name: the name of the node.
 
     Returns:
         A tensor like `tensor`.
 
     Raises:
-        InvalidArgumentError: where an index lies outside.
+        InvalidArgumentError: if an index is out of bounds.
 
     Example:
         >>> sess.run(tf.tensor_scatter_update([1, 2, 3], [[0], [2]], [10, 30]))
@@ -132,15 +132,15 @@ def tensor_scatter_add(
     Args:
         tensor: a tensor.
         indices: [..., k]: each vector of k numbers is an index into the first k axes.
-        updates: what is added, of the shape of `indices` without its last axis, then that of a
-            slice; slices for one index are all added.
+        updates: the addends, of the shape of `indices` without its last axis, then that of a
+            slice; repeated indices accumulate.
         name: the name of the node.
 
     Returns:
         A tensor like `tensor`.
 
     Raises:
-        InvalidArgumentError: where an index lies outside.
+        InvalidArgumentError: if an index is out of bounds.
 
     Example:
         >>> sess.run(tf.tensor_scatter_add([1, 2, 3], [[0], [0]], [10, 20]))
@@ -158,7 +158,7 @@ def tensor_scatter_sub(
     Args:
         tensor: a tensor.
         indices: [..., k]: each vector of k numbers is an index into the first k axes.
-        updates: what is subtracted, of the shape of `indices` without its last axis, then that of
+        updates: the subtrahends, of the shape of `indices` without its last axis, then that of
             a slice.
         name: the name of the node.
 
@@ -166,7 +166,7 @@ def tensor_scatter_sub(
         A tensor like `tensor`.
 
     Raises:
-        InvalidArgumentError: where an index lies outside.
+        InvalidArgumentError: if an index is out of bounds.
 
     Example:
         >>> sess.run(tf.tensor_scatter_sub([1, 2, 3], [[0], [2]], [1, 1]))

@@ -1,4 +1,4 @@
-"""Where elements are: extremes, the largest k, sorted orders, and places in sorted sequences."""
+"""Searches: extremes, top k, sorting, and bounds in sorted sequences."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Array = NDArray[Any]
 
 
 class ArgExtreme(Op, abstract=True):
-    """y = the first index along an axis at which x is extreme; NaN is passed over"""
+    """y = the first index along an axis at which x is extreme; NaN is ignored"""
 
     signature = (
         "input: T, dimension: I -> output: output_type; T: real, I: index, output_type: index"
@@ -56,7 +56,7 @@ class ArgExtreme(Op, abstract=True):
         return np.asarray(found).astype(self.output_type.as_numpy_dtype)
 
     def _numbers(self, input: Array) -> Array:
-        """The input; what is not a number never is the most extreme one."""
+        """The input, with NaN replaced by the least extreme value."""
         if input.dtype.kind in "iu" or not np.isnan(input).any():
             return input
         least, greatest = bounds(input.dtype)
@@ -162,7 +162,7 @@ arg_min = _old_extreme(ArgMin, "arg_min")
 
 
 class TopKV2(Op):
-    """The k largest elements along the last axis and where they are; ties by lower index"""
+    """The k largest elements along the last axis and their indices; ties by lower index"""
 
     signature = "input: T, k: int32 -> values: T, indices: int32; T: real"
     host_only = True
@@ -180,7 +180,7 @@ class TopKV2(Op):
 
     def numpy(self, input: Array, k: Array) -> tuple[Array, Array]:
         _check_count(int(k), input.shape[-1])
-        # The last of equals in reversed order is the first in the given one.
+        # The last of equal elements in reversed order is the first in the original order.
         backwards = np.argsort(input[..., ::-1], axis=-1, kind="stable")[..., ::-1]
         places = (input.shape[-1] - 1 - backwards)[..., : int(k)]
         if not self.sorted:
@@ -211,8 +211,8 @@ def top_k(input: Any, k: Any = 1, sorted: bool = True, name: str | None = None) 
 
     Args:
         input: a real tensor of rank 1 or more.
-        k: how many, at most the size of the last axis.
-        sorted: whether they come largest first.
+        k: the number of elements, at most the size of the last axis.
+        sorted: whether they are in descending order.
         name: the name of the node.
 
     Returns:
@@ -271,7 +271,7 @@ class TakeAlongLast(Op):
 class InTopKV2(Op):
     """y[b] = whether fewer than k classes are predicted above the target of row b
 
-    It is false where a prediction is not finite or the target is no class.
+    It is false if a prediction is not finite or the target is not a class.
     """
 
     signature = "predictions: float32, targets: T, k: T -> precision: bool; T: index"
@@ -316,7 +316,7 @@ def in_top_k(predictions: Any, targets: Any, k: Any, name: str | None = None) ->
     Args:
         predictions: float32 [batch, classes].
         targets: class numbers [batch], int32 or int64.
-        k: how many predictions count; ties all do.
+        k: how many predictions are considered, and all ties.
         name: the name of the node.
 
     Returns:
@@ -333,7 +333,7 @@ def in_top_k(predictions: Any, targets: Any, k: Any, name: str | None = None) ->
 def sort(
     values: Any, axis: Any = -1, direction: str = "ASCENDING", name: str | None = None
 ) -> Tensor:
-    """Values in order along an axis.
+    """Values sorted along an axis.
 
     Args:
         values: a real tensor.
@@ -360,7 +360,7 @@ def argsort(
     stable: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """The indices that put values in order; the order is always a stable one.
+    """The indices that sort values; the sort is always stable.
 
     Args:
         values: a real tensor.
@@ -381,7 +381,7 @@ def argsort(
 
 
 def _in_order(values: Any, axis: Any, direction: str) -> tuple[Tensor, Tensor]:
-    """The sorted values and their indices, by the top k of all along the last axis."""
+    """The sorted values and their indices, by a top k of all along the last axis."""
     if direction not in ("ASCENDING", "DESCENDING"):
         raise ValueError(f"Unknown direction {direction!r}: ASCENDING or DESCENDING")
     place = constant_value(convert_to_tensor(axis))
@@ -406,7 +406,7 @@ def _mirrored(x: Tensor) -> Tensor:
 
 
 def _exchange_with_last(x: Tensor, axis: int) -> Any:
-    """The axes with that one and the last one exchanged; None where it is the last."""
+    """The axes with that one and the last one exchanged; None if it is the last."""
     rank = x.shape.rank
     if axis == -1 or rank == axis + 1:
         return None
@@ -422,12 +422,12 @@ def _exchange_with_last(x: Tensor, axis: int) -> Any:
 
 
 class Bound(Op, abstract=True):
-    """y[b, i] = where values[b, i] fits into the sorted row b"""
+    """y[b, i] = the insertion index of values[b, i] in the sorted row b"""
 
     signature = "sorted_inputs: T, values: T -> output: out_type; T: real, out_type: index"
     not_differentiable = True
     side: ClassVar[Any]
-    passed: ClassVar[str]  # how an element compares with a value that comes after it
+    passed: ClassVar[str]  # the comparison of an element with a value that is inserted after it
     out_type: DType = dtypes.int32
 
     def shape(self, sorted_inputs: Tensor, values: Tensor) -> TensorShape:
@@ -442,7 +442,7 @@ class Bound(Op, abstract=True):
         return result
 
     def loop(self, at: IndexTuple, sorted_inputs: Operand, values: Operand) -> Expr:
-        """The number of elements the value comes after, all of them asked."""
+        """The number of elements that the value is inserted after, compared with all."""
         kind = self.out_type.as_numpy_dtype
 
         def comes_after(k: Expr) -> Expr:
@@ -452,13 +452,13 @@ class Bound(Op, abstract=True):
 
 
 class LowerBound(Bound):
-    """y[b, i] = the first place in the sorted row b whose element is not below values[b, i]"""
+    """y[b, i] = the first index in the sorted row b whose element is not below values[b, i]"""
 
     side, passed = "left", "lt"
 
 
 class UpperBound(Bound):
-    """y[b, i] = the first place in the sorted row b whose element is above values[b, i]"""
+    """y[b, i] = the first index in the sorted row b whose element is above values[b, i]"""
 
     side, passed = "right", "le"
 
@@ -471,7 +471,7 @@ def searchsorted(
     out_type: Any = dtypes.int32,
     name: str | None = None,
 ) -> Tensor:
-    """Where `values` would go into the innermost rows of `sorted_sequence` to keep them sorted."""
+    """The insertion indices of `values` in the innermost sorted rows of `sorted_sequence`."""
     if side not in ("left", "right"):
         raise ValueError(f"side must be either 'right' or 'left'.  Saw: {side}.")
     kind = LowerBound if side == "left" else UpperBound

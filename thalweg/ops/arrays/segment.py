@@ -1,7 +1,7 @@
-"""Reductions of rows by segment: the rows with one id are combined into the row of that id.
+"""Reductions of rows by segment: the rows with equal ids are combined into the row of that id.
 
-Sorted ids come as a vector beside the rows; unsorted ones in any order and shape, together with
-the number of segments, and negative ids drop their rows.
+Sorted ids are a vector; unsorted ones have any order and shape and require the number of segments;
+negative ids drop their rows.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def check_sorted(ids: Array, count: int) -> None:
 
 
 def are_sorted(ids: Operand) -> list[RuntimeCheck]:
-    """That no id is smaller than the one before it."""
+    """The checks that ids are ascending."""
 
     def follows(k: Expr) -> Expr:
         return ids[k] <= ids[k + 1]
@@ -84,12 +84,12 @@ def scattered(kind: str, data: Operand, ids: Operand, initial: Any) -> Scatter:
 
 
 def rows_of(ids: Operand, wanted: Expr) -> Expr:
-    """The number of ids equal to the wanted one."""
+    """The number of ids equal to `wanted`."""
     return loop.reduce("sum", ids.shape, lambda *k: ids[k].eq(wanted).cast(np.int64))
 
 
 def known_count(ids: Tensor) -> Size:
-    """The number of segments, where the sorted ids are known."""
+    """The number of segments, if the sorted ids are known."""
     known = constant_value(ids)
     if known is None:
         return None
@@ -192,7 +192,7 @@ class SegmentMean(SegmentReduction):
         return (sums / divisor.astype(data.dtype)).astype(data.dtype)
 
     def loop(self, at: IndexTuple, data: Operand, segment_ids: Operand) -> Expr | Scatter:
-        """Rows are divided before they are summed; whole numbers, to be truncated, after."""
+        """Rows are divided before they are summed; integers after, since they are truncated."""
         if data.dtype.kind in "iu":
             return self._whole_mean(at, data, segment_ids)
 
@@ -238,7 +238,7 @@ segment_prod = _segment(SegmentProd, "segment_prod", "math.segment_prod")
 
 
 class SegmentExtreme(SegmentReduction, abstract=True):
-    """The gradient of a maximum or minimum is shared by the rows that reach it."""
+    """The gradient of a maximum or minimum is shared by the rows that attain it."""
 
     signature = "data: T, segment_ids: Tindices -> output: T; T: real, Tindices: index"
 
@@ -294,7 +294,7 @@ def _extreme_gradient(node: Node, dy: Tensor, total: Callable[..., Tensor]) -> T
 def _product_gradient(
     node: Node, dy: Tensor, product: Callable[..., Tensor], total: Callable[..., Tensor]
 ) -> Tensor:
-    """dy times the product of the segment's other rows: by division, but not at zeros."""
+    """dy times the product of the segment's other rows: by division, except at zeros."""
     data, ids, *count = node.inputs
     data, output = matmul.conjugate(data), matmul.conjugate(node.output)
     is_zero = compare.equal(data, filling.zeros_like(data))
@@ -305,7 +305,7 @@ def _product_gradient(
         GatherSegments()(product(nonzero, ids, *count), ids),
         GatherSegments()(output, ids) / nonzero,
     )
-    # With two zeros in a segment every product of others is zero.
+    # With two zeros in a segment, every product of the others is zero.
     single = compare.less_equal(complexes.real(zeros), 1) if dy.dtype.is_complex else zeros <= 1
     return others * GatherSegments()(dy * casting.cast(single, dy.dtype), ids)
 
@@ -357,7 +357,7 @@ class SegmentSizes(Op):
         return TensorShape.of((*ids.sizes, *(1,) * (len(rows.sizes) - len(ids.sizes))))
 
     def numpy(self, segment_ids: Array, like: Array) -> Array:
-        kept = np.maximum(segment_ids, -1) + 1  # negative ids count together, for nothing
+        kept = np.maximum(segment_ids, -1) + 1  # negative ids share an unused count
         sizes = np.bincount(kept.ravel())[kept]
         return sizes.reshape(*sizes.shape, *[1] * (like.ndim - sizes.ndim)).astype(like.dtype)
 
@@ -475,7 +475,7 @@ unsorted_segment_prod = _unsorted(
 
 
 class UnsortedSegmentExtreme(UnsortedSegmentReduction, abstract=True):
-    """The gradient of a maximum or minimum is shared by the rows that reach it."""
+    """The gradient of a maximum or minimum is shared by the rows that attain it."""
 
     signature = (
         "data: T, segment_ids: Tindices, num_segments: Tnumsegments -> output: T; "
@@ -487,7 +487,7 @@ class UnsortedSegmentExtreme(UnsortedSegmentReduction, abstract=True):
 
 
 class UnsortedSegmentMax(UnsortedSegmentExtreme):
-    """y[i] = max x[k…] over ids[k…] = i; the lowest value of the dtype where there are none"""
+    """y[i] = max x[k…] over ids[k…] = i; the lowest value of the dtype for empty segments"""
 
     ufunc = np.maximum
     combine = "max"
@@ -502,7 +502,7 @@ unsorted_segment_max = _unsorted(
 
 
 class UnsortedSegmentMin(UnsortedSegmentExtreme):
-    """y[i] = min x[k…] over ids[k…] = i; the highest value of the dtype where there are none"""
+    """y[i] = min x[k…] over ids[k…] = i; the highest value of the dtype for empty segments"""
 
     ufunc = np.minimum
     combine = "min"
@@ -520,7 +520,7 @@ unsorted_segment_min = _unsorted(
 def unsorted_segment_mean(
     data: Any, segment_ids: Any, num_segments: Any, name: str | None = None
 ) -> Tensor:
-    """The mean of the rows of each segment, zero where it has none."""
+    """The mean of the rows of each segment; zero for empty segments."""
     with name_scope(name, "UnsortedSegmentMean", [data, segment_ids]):
         rows, ids = convert_to_tensor(data), convert_to_tensor(segment_ids)
         sized = rows / SegmentSizes()(ids, rows)
@@ -531,7 +531,7 @@ def unsorted_segment_mean(
 def unsorted_segment_sqrt_n(
     data: Any, segment_ids: Any, num_segments: Any, name: str | None = None
 ) -> Tensor:
-    """The sum of the rows of each segment over the square root of their number."""
+    """The sum of the rows of each segment, divided by the square root of their number."""
     with name_scope(name, "UnsortedSegmentSqrtN", [data, segment_ids]):
         rows, ids = convert_to_tensor(data), convert_to_tensor(segment_ids)
         sized = rows / transcendental.sqrt(SegmentSizes()(ids, rows))

@@ -1,7 +1,7 @@
 """Slices: strided ones, `tf.slice`, and assignment to slices of variables.
 
-A strided slice is described by three integer vectors and five bit masks, one bit per entry. Here
-the description becomes a NumPy index, and the rules that NumPy does not share are checked.
+A strided slice is specified by three integer vectors and five bit masks, one bit per entry. This
+module converts the specification to a NumPy index, and checks the rules that differ from NumPy's.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from thalweg.public import public, publish_value
 
 Array = NDArray[Any]
 Size = int | None
-Bounds = Sequence[Size]  # begins, ends or strides; None where only the step knows
+Bounds = Sequence[Size]  # begins, ends or strides; None if known only at run time
 
 newaxis = None
 publish_value("newaxis", newaxis)
 
-_UNKNOWN: Any = object()  # a bound that only the step knows, where None means "from the end"
+_UNKNOWN: Any = object()  # a bound that is known only at run time, where None means "from the end"
 
 
 class Strided(Op, abstract=True):
-    """What all strided ops share: the masks, and the index they describe."""
+    """The base of strided ops: the masks, and the index that they specify."""
 
     begin_mask: int = 0
     end_mask: int = 0
@@ -54,7 +54,7 @@ class Strided(Op, abstract=True):
         for entry in entries:
             if entry is not newaxis:
                 _check_entry(entry, *next(left))
-        # The ellipsis makes a full index give an array, never the element itself.
+        # With the ellipsis, a full index returns an array instead of the element.
         return (*entries, Ellipsis)
 
     def _entries(self, begin: Bounds, end: Bounds, strides: Bounds) -> Iterator[Any]:
@@ -80,13 +80,13 @@ class Strided(Op, abstract=True):
                 )
 
     def array_index(self, sizes: Sequence[int], begin: Any, end: Any, strides: Any) -> Any:
-        """The index from the values that a kernel is given."""
+        """The NumPy index from the inputs of a kernel."""
         return self.index(sizes, begin.tolist(), end.tolist(), strides.tolist())
 
     def cuts(self, sizes: Sequence[int], begin: Operand, strides: Operand) -> Iterator[_Cut | None]:
-        """What a slice takes of each axis, in order; None for each new axis."""
+        """The cut of each axis, in order; None for each new axis."""
         steps: list[int] = strides.constant().tolist()
-        # Where a slice ends is in its shape already.
+        # The end of a slice is implied by its shape.
         *entries, _ = self.index(sizes, _loop_bounds(begin), [None] * len(steps), steps)
         left = iter(sizes)
         for entry in entries:
@@ -101,7 +101,7 @@ class Strided(Op, abstract=True):
     def written(
         self, at: IndexTuple, begin: Operand, strides: Operand, value: Operand, otherwise: Any
     ) -> Expr:
-        """The element at a place of a tensor, a slice of which is `value`."""
+        """The element at an index of a tensor with a slice replaced by `value`."""
         left = iter(at)
         indices: list[Any] = []
         conditions: list[Expr] = []
@@ -129,7 +129,7 @@ class Strided(Op, abstract=True):
         end: Operand,
         strides: Operand,
     ) -> list[RuntimeCheck]:
-        """That bounds which only the step knows lie inside, and cut out a part of this shape."""
+        """The checks that run-time bounds are valid, and give a slice of this shape."""
         steps: list[int] = strides.constant().tolist()
         *entries, _ = self.index(sizes, _loop_bounds(begin), _loop_bounds(end), steps)
         left, counts = iter(sizes), itertools.repeat(None) if part is None else iter(part)
@@ -144,7 +144,7 @@ class Strided(Op, abstract=True):
     def static_shape(
         self, input: TensorShape, begin: Tensor, end: Tensor, strides: Tensor
     ) -> TensorShape:
-        """The shape of a slice, as far as the shape of the input and the bounds tell."""
+        """The static shape of a slice."""
         bounds = _static_bounds(begin, end, strides)
         if input.sizes is None or bounds is None:
             return unknown_shape()
@@ -162,21 +162,21 @@ class Strided(Op, abstract=True):
 
 
 class _Cut(NamedTuple):
-    """What a slice takes of one axis: elements from `first` on, or only that one (no step)."""
+    """The cut of one axis: elements from `first` on, or only that one (no step)."""
 
     first: Any
     step: int | None
 
 
 def _first(start: Any, step: int, size: int) -> Any:
-    """The first element of a slice along an axis; one that only the step knows stays inside."""
+    """The first element of a slice along an axis; a run-time one is clamped."""
     if isinstance(start, Expr):
         return select(start < 0, start + size, start).max(0).min(size - 1)
     return builtins.slice(start, None, step).indices(size)[0]
 
 
 def _loop_bounds(bounds: Operand) -> list[Any]:
-    """Bounds as numbers where they are known, else as loads."""
+    """Bounds as numbers if they are known, else as loads."""
     if bounds.value is None:
         return [bounds[index] for index in range(bounds.size)]
     return bounds.value.tolist()
@@ -199,7 +199,7 @@ def _range(start: Any, stop: Any, step: Any, place: int) -> builtins.slice:
 
 
 def _without_ellipsis(entries: list[Any], rank: int) -> list[Any]:
-    """The entries with the ellipsis (at the end, if there is none) written out."""
+    """The entries with the ellipsis (at the end, if there is none) expanded."""
     places = [i for i, entry in enumerate(entries) if isinstance(entry, EllipsisType)]
     if len(places) > 1:
         raise ValueError("Multiple ellipses in slice spec not allowed")
@@ -225,9 +225,9 @@ def _length(cut: builtins.slice[Any, Any, Any], size: Size) -> Size:
 
 
 def _fits(entry: Any, size: int, count: Size) -> Any:
-    """Whether an entry is an index of an axis, or a range of `count` (None: any number) of it.
+    """Whether an entry is a valid index of an axis, or a range of `count` elements (None: any).
 
-    False also for ranges that count from the end, where only the step knows their bounds.
+    Also False for run-time bounds that count from the end.
     """
     if isinstance(entry, Expr):
         return (entry >= -size) & (entry < size)
@@ -264,7 +264,7 @@ class StridedSlice(Strided):
     def known_value(
         self, input: Tensor, begin: Tensor, end: Tensor, strides: Tensor
     ) -> Array | None:
-        """`tf.shape(x)[1]` may be known where the whole shape is not."""
+        """`tf.shape(x)[1]` may be known even if the whole shape is not."""
         sizes = self._kept(input, begin, end, strides)
         if sizes is None or None in sizes.ravel().tolist():
             return None
@@ -277,7 +277,7 @@ class StridedSlice(Strided):
         return TensorShape.of(tuple(sizes.tolist()))
 
     def _kept(self, input: Tensor, begin: Tensor, end: Tensor, strides: Tensor) -> Array | None:
-        """The slice of what is known of an integer vector, None where an element is unknown."""
+        """The slice of the known elements of an integer vector; None if an element is unknown."""
         if input.shape.rank != 1 or not input.dtype.base_dtype.is_integer:
             return None
         whole = constant_elements(input)
@@ -304,7 +304,7 @@ class StridedSlice(Strided):
         self, input: Operand, begin: Operand, end: Operand, strides: Operand
     ) -> list[RuntimeCheck]:
         if begin.value is not None:
-            return []  # the shape says it all
+            return []  # implied by the shape
         return self.fitting(input.shape, None, begin, end, strides)
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
@@ -379,13 +379,13 @@ def strided_slice(
 
     Args:
         input_: a tensor.
-        begin, end: vectors: where each axis begins and ends.
+        begin, end: vectors with the begin and end along each axis.
         strides: a vector of steps; 1 if None.
         begin_mask, end_mask: bit i: axis i begins at its first element, ends after its last.
-        ellipsis_mask: bit i: entry i stands for as many whole axes as are missing.
+        ellipsis_mask: bit i: entry i is an ellipsis for all missing axes.
         new_axis_mask: bit i: entry i adds an axis of size 1.
-        shrink_axis_mask: bit i: the axis is taken at `begin` and left out.
-        var: the variable that the tensor is of, for assignments.
+        shrink_axis_mask: bit i: the axis is indexed by `begin` and removed.
+        var: the variable of the tensor, for assignments.
         name: the name of the node.
 
     Returns:
@@ -423,7 +423,7 @@ def strided_slice_grad(
     shrink_axis_mask: int = 0,
     name: str | None = None,
 ) -> Tensor:
-    """Zeros of a shape, with `dy` written where the strided slice was taken."""
+    """Zeros of a shape, with `dy` in the strided slice."""
     op = StridedSliceGrad(
         begin_mask=begin_mask,
         end_mask=end_mask,
@@ -524,7 +524,7 @@ class Slice(Op):
 
     def requires(self, input: Operand, begin: Operand, size: Operand) -> list[RuntimeCheck]:
         if begin.value is not None:
-            return []  # the shape says it all
+            return []  # implied by the shape
         parts = zip(_loop_bounds(begin), _loop_bounds(size), input.shape, strict=True)
         return [
             RuntimeCheck((), (start >= 0) & (start <= whole - length))
@@ -540,7 +540,7 @@ class Slice(Op):
 
 
 def _sliced(whole: Size, start: Size, length: Size) -> Size:
-    """The size of a slice along one axis; an error where it does not fit."""
+    """The size of a slice along one axis; raises if it is out of bounds."""
     if start is None or length is None:
         return None if length == -1 else length
     if length == -1:
@@ -571,7 +571,7 @@ def slice(input_: Any, begin: Any, size: Any, name: str | None = None) -> Tensor
         A tensor of the same rank and dtype.
 
     Raises:
-        ValueError: where the part is known not to lie inside.
+        ValueError: if the part is known to be out of bounds.
 
     Example:
         >>> x = tf.constant([[1, 2, 3], [4, 5, 6]])

@@ -1,4 +1,4 @@
-"""Taking tensors apart: unstack, and split into equal pieces or by sizes."""
+"""Splitting tensors: unstack, and split into equal pieces or by sizes."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def unstack(
 
     Args:
         value: a tensor of rank 1 or more.
-        num: the number of slices; needed where the static shape does not tell.
-        axis: the axis, which the slices do not have.
+        num: the number of slices; required if it is not static.
+        axis: the axis, which is removed.
         name: the name of the node.
 
     Returns:
@@ -85,7 +85,7 @@ def unstack(
 
 
 class SplitV(Op):
-    """x cut along an axis into pieces of given sizes; one size may be -1."""
+    """x split along an axis into pieces of given sizes; one size may be -1"""
 
     signature = "value: T, size_splits: Tlen, split_dim: int32 -> output: num_split*T; Tlen: index"
     num_split: int
@@ -128,7 +128,7 @@ class SplitV(Op):
 
 
 def _piece_sizes(size_splits: Array, whole: int) -> list[int]:
-    """The sizes of pieces; -1 is what the others leave."""
+    """The sizes of pieces; -1 is the rest."""
     sizes: list[int] = size_splits.tolist()
     if -1 in sizes:
         sizes[sizes.index(-1)] = whole - sum(size for size in sizes if size != -1)
@@ -136,7 +136,7 @@ def _piece_sizes(size_splits: Array, whole: int) -> list[int]:
 
 
 class Split(Op):
-    """x cut along an axis into equal pieces."""
+    """x split along an axis into equal pieces"""
 
     signature = "split_dim: int32, value: T -> output: num_split*T"
     num_split: int
@@ -179,14 +179,14 @@ def split(
     split_dim: Any = None,
     num_split: int | None = None,
 ) -> list[Tensor]:
-    """A tensor cut along an axis: into equal pieces by number, or by a list of sizes.
+    """A tensor split along an axis: into a number of equal pieces, or by a list of sizes.
 
     Args:
         value: the tensor. (The order before TensorFlow 1.0, axis, number, tensor, works too.)
         num_or_size_splits: a number of pieces that divides the size, or the size of each piece, of
             which one may be -1.
-        axis: the axis to cut along.
-        num: the number of pieces, where the sizes are a tensor that does not tell.
+        axis: the axis to split along.
+        num: the number of pieces, if the sizes are a tensor of unknown shape.
         name: the name of the node.
         split_dim: the old name of `axis`.
         num_split: the old name of `num_or_size_splits`.
@@ -215,7 +215,7 @@ def split(
 def split_v(
     value: Any, size_splits: Any, split_dim: Any = 0, num: int | None = None, name: str = "split"
 ) -> list[Tensor]:
-    """A tensor cut along an axis into pieces of given sizes, one of which may be -1."""
+    """A tensor split along an axis into pieces of given sizes, one of which may be -1."""
     sizes = convert_to_tensor(size_splits)
     if sizes.shape.rank == 0:
         raise ValueError(

@@ -1,6 +1,6 @@
-"""What stands in brackets: `x[2:-1, ..., None]`, read and assigned to.
+"""Subscripts of tensors, `x[2:-1, ..., None]`, read and assigned to.
 
-An index as Python writes it becomes the vectors and masks of a strided slice.
+A Python index is converted to the vectors and masks of a strided slice.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from thalweg.ops.core import basic, casting
 
 
 class _Spec:
-    """The parts of an index, gathered into the vectors and masks of a strided slice."""
+    """The entries of an index, as the vectors and masks of a strided slice."""
 
     def __init__(self, parts: Sequence[Any]) -> None:
         self.begin: list[Any] = []
@@ -83,7 +83,7 @@ def _check_index(parameter: str, tensor: Tensor) -> None:
 
 
 def _check_part(part: Any) -> None:
-    """Lists, arrays and Boolean masks select elements in NumPy; a slice cannot."""
+    """Raise for lists, arrays and Boolean masks, which slices do not support."""
     is_mask = isinstance(part, bool) or dtypes.bool == getattr(part, "dtype", None)
     rank = as_shape(getattr(part, "shape", ())).rank
     is_list = isinstance(part, list | tuple)
@@ -120,7 +120,7 @@ def slice_assign(slice_: Tensor, value: Any, name: str | None = None) -> Tensor:
 
 
 def _reference(tensor: Tensor) -> Tensor | None:
-    """The variable's reference that a tensor is, or is a read of, be it captured by a body."""
+    """The variable's reference that a tensor is, or reads, even if a body captured it."""
     while not tensor.dtype.is_ref_dtype:
         graph = tensor.graph
         outer = graph.outside(tensor) if isinstance(graph, SubGraph) else None

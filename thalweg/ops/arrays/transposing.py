@@ -1,4 +1,4 @@
-"""The same elements in another order: transposed, reversed, rolled."""
+"""Reorderings of elements: transpose, reverse, roll."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ class InvertPermutation(Op):
         return x.shape.with_rank(1)
 
     def numpy(self, x: Array) -> Array:
-        order = x % max(len(x), 1)  # perm may count from the end
+        order = x % max(len(x), 1)  # negative axes count from the end
         if np.any((x < -len(x)) | (x >= len(x))):
             raise errors.InvalidArgumentError(
                 None, None, f"{x.tolist()} has an element that is not between 0 and {len(x)}"
@@ -239,7 +239,7 @@ class ReverseV2(Op):
 
 
 def _flipped(at: IndexTuple, axes: Sequence[int]) -> list[Expr]:
-    """The place from the other end along some axes."""
+    """The index, counted from the other end along some axes."""
     places = enumerate(zip(at, at.shape, strict=True))
     return [size - 1 - index if axis in axes else index for axis, (index, size) in places]
 
@@ -261,7 +261,7 @@ def reverse(tensor: Any, axis: Any = None, name: str | None = None, dims: Any = 
 
     Args:
         tensor: any tensor.
-        axis: a list of axes; as before TensorFlow 1.0, a truth value for each axis works too.
+        axis: a list of axes; or a bool for each axis, as before TensorFlow 1.0.
         name: the name of the node.
         dims: the old name of `axis`.
 
@@ -372,7 +372,7 @@ def reverse_sequence(
     seq_dim: int | None = None,
     batch_dim: int | None = None,
 ) -> Tensor:
-    """The beginning of each sequence reversed, the rest as it is.
+    """The first elements of each sequence reversed, the rest unchanged.
 
     Args:
         input: a tensor.
@@ -423,5 +423,5 @@ class Roll(Op):
 
 @public("roll", "manip.roll")
 def roll(input: Any, shift: Any, axis: Any, name: str | None = None) -> Tensor:
-    """Move elements cyclically along axes: what leaves at one end enters at the other."""
+    """Shift elements cyclically along axes."""
     return Roll()(input, shift, axis, name=name)

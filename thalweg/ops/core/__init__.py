@@ -1,1 +1,1 @@
-"""What every other op leans on: constants, placeholders, casts, shapes, checks, Python calls."""
+"""The basis of all other ops: constants, placeholders, casts, shapes, checks, Python calls."""

@@ -1,4 +1,4 @@
-"""The ops everything else leans on: constants, placeholders, identities and grouping."""
+"""The most basic ops: constants, placeholders, identities and grouping."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from thalweg.public import public
 Array = NDArray[Any]
 
 
-_LARGEST = 1 << 31  # bytes, what a GraphDef can hold
+_MAX_BYTES = 1 << 31  # of a constant: the limit of a GraphDef
 
 
 class Const(Op):
     """A value known when the graph is built."""
 
     signature = "-> output: dtype"
-    of_shapes = True  # of nothing at all
+    of_shapes = True  # it has no inputs
     value: Array
     dtype: DType
 
@@ -69,9 +69,9 @@ def constant(
     Args:
         value: a number, string, array, or nesting of lists of them.
         dtype: the dtype; by default float32 for floats, int32 for integers, that of an array.
-        shape: the shape; a value with too few elements is filled up with its last one.
+        shape: the shape; a value with too few elements is extended by repeating its last one.
         name: the name of the node.
-        verify_shape: raise where `value` has not exactly `shape`, instead of filling it up.
+        verify_shape: raise if the shape of `value` is not `shape`, instead of extending it.
 
     Returns:
         A tensor whose value is part of the graph.
@@ -84,7 +84,7 @@ def constant(
         array([7., 7.], dtype=float32)
     """
     array = make_array(value, None if dtype is None else as_dtype(dtype), shape, verify_shape)
-    if shape is None and array.nbytes >= _LARGEST and not get_default_graph().is_eager:
+    if shape is None and array.nbytes >= _MAX_BYTES and not get_default_graph().is_eager:
         raise ValueError(
             "Cannot create a tensor proto whose content is larger than 2GB. 'Const' Op "
             f"'{name}' has {array.dtype}{list(array.shape)}: feed the value to a placeholder, or "
@@ -94,8 +94,8 @@ def constant(
 
 
 def _const(array: Array, name: str) -> Tensor:
-    array = np.array(array)  # the graph keeps its own copy: the caller may write to theirs
-    array.flags.writeable = False  # what outlives a step is read-only
+    array = np.array(array)  # a copy: the caller may write to the original
+    array.flags.writeable = False  # arrays that outlive a step are read-only
     kind = as_dtype(array.dtype)
     return Const(value=array, dtype=kind)(name=name)
 
@@ -140,7 +140,7 @@ class Placeholder(Op):
     """A value that every step must feed."""
 
     signature = "-> output: dtype"
-    stateful = True  # its value is the step's, never the graph's
+    stateful = True  # each step feeds its own value: never constant
     host_only = True
     not_differentiable = True
     dtype: DType
@@ -167,18 +167,18 @@ def _brief_shape(shape: TensorShape) -> str:
 
 @public("placeholder")
 def placeholder(dtype: Any, shape: Any = None, name: str | None = None) -> Tensor:
-    """A tensor whose value each step gets from `feed_dict`.
+    """A tensor whose value is fed to each step by `feed_dict`.
 
     Args:
         dtype: the dtype of the values that will be fed.
-        shape: their static shape, with None for sizes that vary; None if even the rank does.
+        shape: their static shape, with None for sizes that vary; None if the rank varies.
         name: the name of the node.
 
     Returns:
         A tensor of that dtype and static shape.
 
     Raises:
-        InvalidArgumentError: when a step needs the value and does not feed it.
+        InvalidArgumentError: if a step needs the value and does not feed it.
 
     Example:
         >>> x = tf.placeholder(tf.float32, [None, 2])
@@ -189,7 +189,7 @@ def placeholder(dtype: Any, shape: Any = None, name: str | None = None) -> Tenso
 
 
 class PlaceholderWithDefault(Op):
-    """A value that a step may feed, and its default."""
+    """y = input, unless the step feeds another value"""
 
     signature = "input: T -> output: T"
     effects = ()
@@ -212,7 +212,7 @@ class PlaceholderWithDefault(Op):
 
 @public("placeholder_with_default")
 def placeholder_with_default(input: Any, shape: Any, name: str | None = None) -> Tensor:
-    """A placeholder that gives `input` where a step does not feed it.
+    """A placeholder with the value `input` in steps that do not feed it.
 
     Args:
         input: the default, a value or a tensor.
@@ -292,12 +292,12 @@ class IdentityN(Op):
 
 @public("identity_n")
 def identity_n(input: Sequence[Any], name: str | None = None) -> list[Tensor]:
-    """The same values under other names, available only when all are."""
+    """The same values under other names, available only after all have been computed."""
     return IdentityN()(list(input), name=name)
 
 
 class GuaranteeConst(Identity, name="GuaranteeConst"):
-    """y = x; the program promises that x never changes."""
+    """y = x; the program guarantees that x is constant."""
 
     not_differentiable = True
 
@@ -307,12 +307,12 @@ class GuaranteeConst(Identity, name="GuaranteeConst"):
 
 @public("guarantee_const")
 def guarantee_const(input: Any, name: str | None = None) -> Tensor:
-    """The value of `input`, which the caller promises is the same in every step."""
+    """The value of `input`, which the caller guarantees is the same in every step."""
     return GuaranteeConst()(input, name=name)
 
 
 class StopGradient(Identity, name="StopGradient"):
-    """y = x, and nothing flows back."""
+    """y = x, without a gradient"""
 
     not_differentiable = True
 
@@ -322,7 +322,7 @@ class StopGradient(Identity, name="StopGradient"):
 
 @public("stop_gradient")
 def stop_gradient(input: Any, name: str | None = None) -> Tensor:
-    """The value of `input`, which counts as a constant when gradients are taken.
+    """The value of `input`, which is treated as a constant in gradients.
 
     Args:
         input: a tensor.
@@ -340,7 +340,7 @@ def stop_gradient(input: Any, name: str | None = None) -> Tensor:
 
 
 class PreventGradient(Identity, name="PreventGradient"):
-    """y = x; asking for its gradient is an error."""
+    """y = x; its gradient is an error."""
 
     message: str = ""
 
@@ -351,12 +351,12 @@ class PreventGradient(Identity, name="PreventGradient"):
 
 
 class NoOp(Op):
-    """Nothing, but a place for control dependencies."""
+    """Does nothing, but can have control dependencies."""
 
     signature = "->"
     stateful = True
     host_only = True
-    step_local = True  # it has no state at all
+    step_local = True  # it has no state
     not_differentiable = True
 
     def shape(self) -> list[TensorShape]:
@@ -368,7 +368,7 @@ class NoOp(Op):
 
 @public("no_op")
 def no_op(name: str | None = None) -> Node:
-    """A node that does nothing: a place to hang control dependencies on.
+    """A node that does nothing, for control dependencies.
 
     Args:
         name: the name of the node.
@@ -387,9 +387,9 @@ def no_op(name: str | None = None) -> Node:
 
 @public("group")
 def group(*inputs: NodeLike | Sequence[NodeLike] | None, name: str | None = None) -> Node:
-    """A node that is done when all `inputs` are.
+    """A node that runs after all `inputs`.
 
-    Where those are asked to be on several devices, each device tells of its own.
+    If these are requested on several devices, each device has a NoOp that follows its own inputs.
 
     Args:
         inputs: nodes and tensors, or nestings of them.
@@ -427,7 +427,7 @@ def _gate(inputs: Sequence[Any], device: str, name: str | None = None) -> Node:
 def tuple_(
     tensors: Sequence[Any], name: str | None = None, control_inputs: Sequence[Any] | None = None
 ) -> list[Any]:
-    """The tensors, each available only when all are."""
+    """The tensors, each available only after all have been computed."""
     graph = graph_of(_flat(tensors))
     with graph.as_default(), graph.name_scope(name or "tuple"):
         gates = [t for t in tensors if t is not None] + list(control_inputs or ())
@@ -442,8 +442,12 @@ def with_dependencies(
     is_whole = hasattr(output_tensor, "components")
     whole: Any = output_tensor if is_whole else convert_to_tensor(output_tensor)
     graph = graph_of([whole])
-    beside = None if graph.is_eager else whole
-    with graph.as_default(), graph.colocate_with(beside), graph.control_dependencies(dependencies):
+    colocated = None if graph.is_eager else whole
+    with (
+        graph.as_default(),
+        graph.colocate_with(colocated),
+        graph.control_dependencies(dependencies),
+    ):
         if not is_whole:
             return identity(whole, name=name)
         return type(whole)(*[identity(part) for part in whole.components()])
@@ -460,5 +464,5 @@ def _flat(values: Sequence[Any]) -> list[Any]:
 
 
 def zeros_constant(like: Tensor) -> Tensor:
-    """A zero of the dtype of `like`, as a scalar."""
+    """A scalar zero of the dtype of `like`."""
     return convert_to_tensor(np.zeros((), like.dtype.base_dtype.as_numpy_dtype))

@@ -66,7 +66,7 @@ def reduce_to(gradient: Tensor, mine: Tensor, other: Tensor) -> Tensor:
 
 
 def _reduced(gradient: Tensor, mine: Tensor, other: Tensor) -> Tensor | None:
-    """The reduced gradient where the static shapes tell the axes, else None."""
+    """The reduced gradient if the static shapes determine the axes, else None."""
     sizes, others = mine.shape.sizes, other.shape.sizes
     if mine is other or (sizes == others and mine.shape.is_fully_defined()):
         return gradient
@@ -83,9 +83,9 @@ def _reduced(gradient: Tensor, mine: Tensor, other: Tensor) -> Tensor | None:
 
 
 def _known_axes(mine: tuple[Size, ...] | None, theirs: tuple[Size, ...] | None) -> list[int] | None:
-    """The axes `mine` was stretched along, or None where that depends on sizes not known yet.
+    """The axes along which `mine` was stretched, or None if that depends on unknown sizes.
 
-    An axis of size 1 counts as stretched: summing over it changes nothing if it was not.
+    An axis of size 1 counts as stretched: if it was not, the sum over it changes nothing.
     """
     if theirs == ():
         return []

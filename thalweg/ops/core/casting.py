@@ -154,14 +154,15 @@ def saturate_cast(value: Any, dtype: Any, name: str | None = None) -> Tensor:
 
 
 def _range(kind: DType) -> tuple[Any, Any]:
-    """The least and the greatest number as Python's, which compares integers and floats exactly."""
+    """The least and the greatest value as Python numbers, which compare exactly across types."""
     if kind.is_floating:
         return float(kind.min), float(kind.max)
     return int(kind.min), int(kind.max)
 
 
 def _within(exact: Any, kind: DType, up: bool) -> Tensor:
-    """A bound in `kind`, rounded into the range: the float nearest 2³¹ - 1 is no int32."""
+    """A bound as a `kind`, rounded towards the inside of the range: the float nearest to 2³¹ - 1 is
+    not an int32."""
     if not kind.is_floating:
         return convert_to_tensor(np.asarray(int(exact), kind.as_numpy_dtype))
     nearest = np.asarray(float(exact)).astype(kind.as_numpy_dtype)
@@ -210,7 +211,7 @@ class Bitcast(Op):
         if source == target:
             return input[at].bitcast(kind)
         small, large = _unsigned(min(source, target)), _unsigned(max(source, target))
-        # The first part holds the lowest bits: memory is little-endian.
+        # Memory is little-endian: the first part has the lowest bits.
         bits = 8 * small.itemsize
         if source > target:
             shift = (at[-1] * bits).cast(large)

@@ -1,7 +1,8 @@
-"""Checks of values, ranks and dtypes, at construction where they can be decided there.
+"""Checks of values, ranks and dtypes, made at graph construction where possible.
 
-What the graph already shows to be wrong raises at once; the rest becomes a node that fails the
-step with the offending data. Make other nodes depend on it: `tf.control_dependencies([check])`.
+A check that static information refutes raises at once; one that it cannot decide becomes a node
+that fails the step with the offending data. Make other nodes depend on it:
+`tf.control_dependencies([check])`.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def Assert(
 ) -> Node:
     """A node that fails the step, showing data, if a condition is false.
 
-    Make what depends on the check wait for it: `tf.control_dependencies([check])`.
+    Make other nodes wait for the check: `tf.control_dependencies([check])`.
 
     Args:
         condition: a scalar bool.
@@ -118,7 +119,7 @@ Example:
     >>> sess.run(checked)
     array([{x}], dtype=int32)"""
 
-#: x and y of which a relation holds
+#: x and y for which a relation holds
 _HOLDS = {"==": (2, 2), "!=": (2, 3), "<": (2, 3), "<=": (2, 3), ">": (3, 2), ">=": (3, 2)}
 
 
@@ -237,7 +238,7 @@ def assert_near(
 
 
 def _tolerance(given: Any, kind: DType, name: str) -> Tensor:
-    """The tolerance asked for, or ten times what the dtype can tell apart."""
+    """The given tolerance, or ten times the dtype's machine epsilon."""
     real = kind.real_dtype
     if given is None:
         given = 10 * float(np.spacing(real.as_numpy_dtype(1))) if real.is_floating else 0
@@ -346,7 +347,7 @@ def _rank_tensor(rank: Any) -> Tensor:
 
 
 def _with_scalar_rank(rank: Tensor, condition: Tensor) -> Tensor:
-    """The condition, once it is clear that the wanted rank is one number."""
+    """The condition, after a check that the wanted rank is a scalar."""
     check = assert_rank(rank, 0, data=["Rank must be a scalar. Received rank: ", rank])
     return basic.with_dependencies([check], condition)
 
@@ -484,7 +485,7 @@ def is_numeric_tensor(tensor: UserObject) -> bool:
 
 @public("assert_proper_iterable", "debugging.assert_proper_iterable")
 def assert_proper_iterable(values: UserObject) -> None:
-    """Raise a TypeError unless `values` is an iterable that was meant as one."""
+    """Raise a TypeError unless `values` is an iterable other than a string, tensor or array."""
     if isinstance(values, Tensor | SparseTensor | np.ndarray | str | bytes):
         raise TypeError(
             'Expected argument "values" to be a "proper" iterable.  '
@@ -587,7 +588,7 @@ def verify_tensor_all_finite(
 
 @public("add_check_numerics_ops")
 def add_check_numerics_ops() -> Node:
-    """A node that checks every floating tensor of the graph, each after what it is made of."""
+    """A node that checks every floating tensor of the graph, in topological order."""
     check: list[Tensor] = []
     for node in get_default_graph().get_operations():
         for output in node.outputs:

@@ -79,11 +79,11 @@ class SelectV2(Elementwise):
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         condition, t, e = node.inputs
         zeros = filling.zeros_like(dy)
-        chosen, refused = SelectV2()(condition, dy, zeros), SelectV2()(condition, zeros, dy)
+        dt, de = SelectV2()(condition, dy, zeros), SelectV2()(condition, zeros, dy)
         return [
             None,
-            broadcast.reduce_to(chosen, t, node.output),
-            broadcast.reduce_to(refused, e, node.output),
+            broadcast.reduce_to(dt, t, node.output),
+            broadcast.reduce_to(de, e, node.output),
         ]
 
 
@@ -147,8 +147,8 @@ def select(condition: Any, t: Any, e: Any, name: str | None = None) -> Tensor:
 
     Args:
         condition: a bool tensor of the shape of `t`; a vector chooses whole rows.
-        t: what is taken where it is true.
-        e: what is taken elsewhere.
+        t: the values where it is true.
+        e: the values where it is false.
         name: the name of the node.
 
     Returns:

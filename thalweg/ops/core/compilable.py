@@ -1,4 +1,4 @@
-"""Which nodes have machine code: placement and the cut into regions ask."""
+"""Which nodes can be compiled: used by placement and by the formation of regions."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""What a kernel may ask of the step that runs it, and the objects that outlive steps.
+"""The interface between stateful kernels and the step that runs them, and variables' cells.
 
-`ops` does not know the runtime: stateful kernels (`kernel(self, context, *inputs)`) see it through
-`Context`. A resource is any object kept under (container, name) by the session's device.
+`ops` does not import the runtime: stateful kernels (`kernel(self, context, *inputs)`) access it
+through `Context`. A resource is an object that outlives steps, stored under (container, name) on a
+device of the session.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Resource = TypeVar("Resource")
 
 
 class Cancellation(Protocol):
-    """How a waiting kernel learns that its step is to stop."""
+    """Notifies a waiting kernel that its step was cancelled."""
 
     def on_cancel(self, wake: Callable[[], None]) -> Callable[[], None]:
         """Call `wake` when the step is cancelled; the result undoes the registration."""
@@ -41,7 +42,7 @@ class Context(Protocol):
 
     @property
     def node(self) -> Node:
-        """The node being run."""
+        """The node that is run."""
         ...
 
     @property
@@ -51,19 +52,19 @@ class Context(Protocol):
 
     @property
     def allocate(self) -> Allocate:
-        """How the step's device allocates memory."""
+        """Allocates memory of the step's device."""
         ...
 
     def resource(self, name: str, container: str, make: Callable[[], Resource]) -> Resource:
-        """The object kept under (container, name), made on first use."""
+        """The object stored under (container, name), created on first use."""
         ...
 
     def delete_resource(self, name: str, container: str) -> bool:
-        """Forget an object; whether there was one."""
+        """Remove an object from the resources; False if there was none."""
         ...
 
     def state(self, make: Callable[[], Resource]) -> Resource:
-        """This node's own object in this session, made on first use."""
+        """This node's own object in this session, created on first use."""
         ...
 
 
@@ -72,11 +73,11 @@ Allocate = Callable[[tuple[int, ...], Any], Buffer]
 
 
 class VariableCell:
-    """A variable: what flows along reference edges, and owns the buffer of the current value.
+    """A variable: the value of reference edges, and the owner of the buffer with the current value.
 
     Readers on the host get leases of the buffer, whose elements never change: an update writes in
-    place while no lease is out, and to a copy otherwise. Native code is given the buffer's address
-    for as long as its `Use` lasts. The updates of a resource variable are exclusive.
+    place if there is no lease, and to a copy otherwise. Native code uses the buffer's address for
+    the duration of its `Use`. The updates of a resource variable are exclusive.
     """
 
     def __init__(
@@ -92,36 +93,36 @@ class VariableCell:
         self.shape = shape
         self.is_resource = is_resource
         self._allocate = allocate
-        self.buffer: Buffer | None = None  # native code reads and writes it itself
-        if shape.num_elements() == 0:  # an empty tensor has nothing to initialise
+        self.buffer: Buffer | None = None  # native code reads and writes it directly
+        if shape.num_elements() == 0:  # an empty tensor needs no initial value
             self.buffer = self.allocate(cast("tuple[int, ...]", shape.sizes))
 
     @property
     def is_initialized(self) -> bool:
-        """Whether a value was ever assigned."""
+        """Whether the variable has a value."""
         return self.buffer is not None
 
     def read(self) -> Array:
         """The current value, read-only."""
         buffer = self._require()
-        leased = buffer.lease()  # from here on, a writer copies
+        leased = buffer.lease()  # from here on, writers copy
         if USES.uses or self.buffer is not buffer:
-            return self._read_beside_others()
+            return self._read_concurrently()
         return leased
 
-    def _read_beside_others(self) -> Array:
+    def _read_concurrently(self) -> Array:
         with HostUse([self]):
             with USES.mutex:
                 buffer = self._require()
                 if not USES.is_written(buffer):
                     return buffer.lease()
-            # Leases and steps that write in place exclude one another.
+            # A running step writes in place: a lease would change.
             return read_only(buffer.snapshot())
 
     def snapshot(self) -> Array:
         """A copy of the current value."""
         buffer = self._require()
-        if math.prod(buffer.shape) == 1:  # one element is read in one operation
+        if math.prod(buffer.shape) == 1:  # the read of one element is atomic
             return buffer.snapshot()
         with HostUse([self]):
             return self._require().snapshot()
@@ -136,8 +137,9 @@ class VariableCell:
             self.buffer = buffer
 
     def exchange(self, value: Array) -> Array | None:
-        """Make an array that nobody else holds the value; the memory of the former one, if it is
-        like it and nobody reads it."""
+        """Make an array without other references the value. Returns memory of the same shape and
+        dtype that the caller may reuse: the former value's if nobody reads it, or the array itself
+        if the device copied it."""
         value = np.require(value, self.dtype.as_numpy_dtype, ["C", "A"])
         made = self.allocate(value.shape)
         spare = made.adopt(value)
@@ -145,32 +147,32 @@ class VariableCell:
             former, self.buffer = self.buffer, made
         if spare is not None:
             return spare
-        # A step that reads one element does so unregistered: its memory is not used again.
+        # Steps may read a single element without registering a use: do not reuse its memory.
         if not isinstance(former, HostBuffer) or former.is_leased or value.size == 1:
             return None
         return former.array if (former.shape, former.dtype) == (value.shape, value.dtype) else None
 
     def update(self, change: Callable[[Array], None]) -> None:
-        """Let `change` write into the memory. It must check its arguments before it writes."""
+        """Call `change` on the writable elements. It must check its arguments before it writes."""
         with HostUse([self], writes=True):
             self.copy_on_write().update(change)
 
-    # For native code, which reads and writes the buffer itself: in a `Use`, `USES.mutex` held
+    # For native code, which accesses the buffer itself: within a `Use`, with `USES.mutex` held
 
     def borrow(self) -> Buffer:
         """The buffer; there must be a value."""
         return self._require()
 
     def copy_on_write(self) -> Buffer:
-        """The buffer, or a copy of it in its place where a reader on the host has a lease."""
+        """The buffer; if a reader on the host has a lease, it is first replaced by a copy."""
         buffer = self._require()
         if buffer.is_leased and not USES.is_written(buffer):
             buffer = self.buffer = buffer.copy()
         return buffer
 
     def allocate(self, shape: tuple[int, ...]) -> Buffer:
-        """Memory for a whole new value, which is the variable's once the caller makes it its
-        buffer: a step may fail or be stopped before."""
+        """Memory for a new value. The caller sets it as the buffer once it is complete, as the step
+        may fail or be cancelled before."""
         return self._allocate(shape, self.dtype.as_numpy_dtype)
 
     def _require(self) -> Buffer:

@@ -1,7 +1,7 @@
-"""Conversions between dense tensors and values made of several tensors.
+"""Conversions between dense tensors and composite values.
 
-Slices become dense where a tensor is wanted, with a warning when that may be large; the
-`convert_to_tensor_or_*` functions leave composite values as they are.
+IndexedSlices are converted where a tensor is expected, with a warning if it may be large; the
+`convert_to_tensor_or_*` functions return composite values unchanged.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from thalweg.graph.node import Tensor
 from thalweg.ops.arrays import segment
 from thalweg.public import public
 
-_LARGE = 100_000_000  # elements of a dense tensor that are worth a warning
+_LARGE = 100_000_000  # elements; dense tensors of this size cause a warning
 
 
 def dense(
     value: IndexedSlices, dtype: DType | None = None, name: str | None = None, as_ref: bool = False
 ) -> Tensor:
-    """The dense tensor of slices: rows of one index are added up."""
+    """The dense tensor of IndexedSlices: rows with equal indices are summed."""
     if dtype is not None and not dtype.is_compatible_with(value.dtype):
         raise ValueError(
             f"Tensor conversion requested dtype {dtype.name} for IndexedSlices with dtype "
@@ -64,7 +64,7 @@ register_tensor_conversion_function(IndexedSlices, dense)
 def convert_to_tensor_or_indexed_slices(
     value: Any, dtype: Any = None, name: str | None = None
 ) -> Tensor | IndexedSlices:
-    """IndexedSlices as they are, anything else as a tensor."""
+    """IndexedSlices unchanged, anything else as a tensor."""
     if not isinstance(value, IndexedSlices):
         return convert_to_tensor(value, dtype, name)
     if dtype is not None and not as_dtype(dtype).is_compatible_with(value.dtype):

@@ -1,6 +1,7 @@
-"""The families of elementwise ops, and how their public functions are made.
+"""The base classes of elementwise ops, and the factories of their public functions.
 
-This module imports no other family: families import each other as modules and meet at call time.
+This module imports no other family: families import each other as modules and use them at call
+time.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from thalweg.public import public
 
 
 class Elementwise(Op, abstract=True):
-    """One output element from the same element of the broadcast inputs.
+    """Computes each output element from the corresponding elements of the broadcast inputs.
 
     Narrow floats are computed as float32 and rounded once: a kernel of several NumPy functions
-    would round, and overflow, between them.
+    would round, and overflow, after each.
     """
 
     elementwise = True
-    #: false where the definition speaks of intermediate results as rounded
+    #: false if the definition rounds intermediate results
     rounds_once: ClassVar[bool] = True
 
     def __init_subclass__(cls, *, name: str = "", abstract: bool = False) -> None:
@@ -123,7 +124,7 @@ def _publish(
 
 
 def _accepted(kind: type[Op]) -> str:
-    """What the first input may be, in words: "a tensor (floating or complex)"."""
+    """A description of the first input: "a tensor (floating or complex)"."""
     dtype = kind.parsed.inputs[0].type
     named = [part.partition(": ") for part in kind.signature.partition("; ")[2].split(", ")]
     groups = {name: group for name, _, group in named}.get(dtype, dtype)

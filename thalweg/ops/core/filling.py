@@ -28,7 +28,7 @@ from thalweg.public import public
 
 Array = NDArray[Any]
 
-_MAX_CONSTANT = 1024  # elements; larger fills are computed in the step, not kept in the graph
+_MAX_CONSTANT = 1024  # elements; larger fills are computed in the step, not stored in the graph
 
 
 class Fill(Op):
@@ -59,7 +59,7 @@ class Fill(Op):
 
 @public("fill")
 def fill(dims: Any, value: Any, name: str | None = None) -> Tensor:
-    """A tensor with every element the same.
+    """A tensor whose elements are all equal to `value`.
 
     Args:
         dims: the shape, as a list or an integer vector.
@@ -261,7 +261,7 @@ class Range(Op):
 
 
 def _wide(kind: np.dtype[Any]) -> np.dtype[Any]:
-    """What a range of a dtype is computed in."""
+    """The dtype in which a range of a dtype is computed."""
     return kind if kind.kind in "iu" else np.dtype(np.float64)
 
 
@@ -289,13 +289,13 @@ def range(
     dtype: Any = None,
     name: str = "range",
 ) -> Tensor:
-    """Numbers from `start` up to but without `limit`.
+    """Numbers from `start` (inclusive) to `limit` (exclusive).
 
     Args:
-        start: the first number, or the limit, where no other is given.
+        start: the first number; the limit if no other is given.
         limit: the bound.
         delta: the distance between numbers.
-        dtype: the dtype; by default the one the arguments have in common.
+        dtype: the dtype; by default the common one of the arguments.
         name: the name of the node.
 
     Returns:
@@ -366,7 +366,7 @@ def lin_space(start: Any, stop: Any, num: Any, name: str | None = None) -> Tenso
 
     Args:
         start, stop: floating scalars.
-        num: how many.
+        num: the number of values.
         name: the name of the node.
 
     Returns:
@@ -423,7 +423,7 @@ def _grid(vectors: Sequence[Tensor], indexing: str) -> list[Tensor]:
 def sequence_mask(
     lengths: Any, maxlen: Any = None, dtype: Any = dtypes.bool, name: str | None = None
 ) -> Tensor:
-    """Which places of padded sequences hold elements: mask[..., j] = j < lengths[...].
+    """The mask of the elements of padded sequences: mask[..., j] = j < lengths[...].
 
     Args:
         lengths: the lengths of sequences, integers of any shape.

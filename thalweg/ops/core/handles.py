@@ -1,7 +1,7 @@
-"""Tensors that stay in a session between steps, by handle.
+"""Tensors that are stored in a session between steps and accessed by handle.
 
-`get_session_handle` keeps a value and gives a `TensorHandle`; its text, fed to the placeholder of
-`get_session_tensor`, brings the value back in a later step without leaving the session.
+`get_session_handle` stores a value and returns a `TensorHandle`; its text, fed to the placeholder
+of `get_session_tensor`, retrieves the value in a later step, without a copy outside the session.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ _DEVICE = "/job:localhost/replica:0/task:0/cpu:0"
 
 
 class TensorHandle:
-    """A value kept in a session. It is dropped with the handle unless `get_raw_handle` was used."""
+    """A value stored in a session. It is deleted with the handle unless `get_raw_handle` was
+    called."""
 
     def __init__(self, handle: str, dtype: DType, value: Array, drop: Callable[[], Any]) -> None:
         self._handle = handle
@@ -44,7 +45,7 @@ class TensorHandle:
 
     @property
     def handle(self) -> str:
-        """The text to feed in its place."""
+        """The text to feed to the placeholder of `get_session_tensor`."""
         return self._handle
 
     @property
@@ -57,18 +58,18 @@ class TensorHandle:
         return np.array(self._owned())[()]
 
     def delete(self) -> None:
-        """Drop the value from the session."""
+        """Delete the value from the session."""
         self._owned()
         self._value = None
         self._drop()
 
     def get_raw_handle(self) -> str:
-        """The text of the handle; from now on the caller has to delete the value."""
+        """The text of the handle; the caller becomes responsible for deleting the value."""
         self._value = None
         return self._handle
 
     def to_numpy_array(self) -> Any:
-        """The text of the handle as NumPy would hold it."""
+        """The text of the handle as a NumPy array."""
         return np.array(self._handle.encode(), dtype=object)
 
     def _owned(self) -> Array:
@@ -85,7 +86,7 @@ class TensorHandle:
 
 
 class GetSessionHandle(Op):
-    """Keeps a value in the session and gives its handle."""
+    """Stores a value in the session and outputs its handle."""
 
     signature = "value: T -> handle: string"
     effects = (writes(Resource.SESSION),)
@@ -110,7 +111,7 @@ class GetSessionHandle(Op):
 
 @public("get_session_handle")
 def get_session_handle(data: Any, name: str | None = None) -> Tensor:
-    """A tensor that is fetched as the TensorHandle of `data`, kept in the session."""
+    """A tensor that stores `data` in the session and is fetched as its TensorHandle."""
     if not isinstance(data, Tensor):
         raise TypeError("`data` must be of type Tensor.")
     with get_default_graph().colocate_with(data.op):
@@ -118,7 +119,7 @@ def get_session_handle(data: Any, name: str | None = None) -> Tensor:
 
 
 class GetSessionTensor(Op):
-    """The value kept under a handle."""
+    """The value of a handle"""
 
     signature = "handle: string -> value: dtype"
     effects = (reads(Resource.SESSION),)
@@ -150,7 +151,7 @@ def _name(handle: Any) -> str:
 def get_session_tensor(
     handle: TensorLike, dtype: Any, name: str | None = None
 ) -> tuple[Tensor, Tensor]:
-    """(placeholder for a handle, the value kept under it)."""
+    """(placeholder for a handle, the value of the handle)."""
     with get_default_graph().device(_device(handle)):
         holder = basic.placeholder(dtypes.string, [])
         return holder, GetSessionTensor(dtype=as_dtype(dtype))(holder, name=name)
@@ -161,7 +162,7 @@ def _device(handle: Any) -> str:
 
 
 class DeleteSessionTensor(Op):
-    """Drops the value kept under a handle."""
+    """Deletes the value of a handle."""
 
     signature = "handle: string ->"
     effects = (writes(Resource.SESSION),)
@@ -182,7 +183,7 @@ class DeleteSessionTensor(Op):
 
 @public("delete_session_tensor")
 def delete_session_tensor(handle: TensorLike, name: str | None = None) -> tuple[Tensor, Node]:
-    """(placeholder for a handle, the node that drops the value kept under it)."""
+    """(placeholder for a handle, the node that deletes the value of the handle)."""
     with get_default_graph().device(_device(handle)):
         holder = basic.placeholder(dtypes.string, [])
         return holder, DeleteSessionTensor()(holder, name=name)

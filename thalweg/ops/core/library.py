@@ -1,4 +1,4 @@
-"""Op libraries: Python files whose op blocks join the registry when they are loaded."""
+"""Op libraries: Python files whose op blocks are registered when they are loaded."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _loaded: dict[Path, ModuleType] = {}
 
 @public("load_op_library", "load_library")
 def load_op_library(library_filename: str) -> ModuleType:
-    """Run a Python file that defines op blocks; returns its module, the same one each time.
+    """Run a Python file that defines op blocks, once; returns its module.
 
-    Ops are Python classes here: a compiled library for another system cannot be loaded.
+    Ops are Python classes here: a compiled library cannot be loaded.
 
     Args:
         library_filename: the path of a Python file.

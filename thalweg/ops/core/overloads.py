@@ -1,7 +1,7 @@
-"""What Python's binary operators do to tensors: the other operand takes the tensor's dtype.
+"""Python's binary operators on tensors: the other operand is converted to the tensor's dtype.
 
 `overload` wraps a public function so that `x + 1` names its nodes after the operator (`add`,
-`add/y`) and says which dtypes met when they do not fit.
+`add/y`) and its errors name both dtypes if they differ.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Function = Callable[..., Any]
 
 
 def overload(symbol: str, function: Function) -> Function:
-    """Make `function(x, y, name=…)` the meaning of a Python operator; give it back as it was."""
+    """Make `function(x, y, name=…)` the implementation of a Python operator; returns `function`."""
 
     def operate(x: Any, y: Any) -> Any:
         if isinstance(x, Tensor) and isinstance(y, Tensor):
@@ -34,7 +34,7 @@ def overload(symbol: str, function: Function) -> Function:
 
 
 def aligned(symbol: str, x: Any, y: Any) -> tuple[Any, Any]:
-    """Both operands as tensors of the dtype of the one that has a dtype of its own."""
+    """Both operands as tensors; one without a dtype gets the dtype of the other."""
     if isinstance(x, SparseTensor) or isinstance(y, SparseTensor):
         return x, y
     kind = _own_dtype(x) or _own_dtype(y)
@@ -63,7 +63,7 @@ def _converted(symbol: str, value: Any, kind: DType | None, name: str) -> Tensor
 
 
 def check_same(symbol: str, x: Tensor, y: Tensor) -> None:
-    """A TypeError that names both dtypes, unless they are one."""
+    """Raise a TypeError that names both dtypes unless they are equal."""
     left, right = x.dtype.base_dtype, y.dtype.base_dtype
     if left is not right:
         raise TypeError(

@@ -1,7 +1,7 @@
-"""Values as text for people: what `Print`, `print`, `Assert` and `strings.format` show.
+"""Formatting of values for `Print`, `print`, `Assert` and `strings.format`.
 
-`summarize` gives the first elements of an array in TensorFlow's notation; `Print` passes a
-tensor through and writes others to standard error when it runs.
+`summarize` formats the first elements of an array in TensorFlow's notation; `Print` forwards a
+tensor and writes others to standard error when it runs.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _word(item: Any) -> str:
 
 
 def _real_word(item: Any) -> str:
-    """Six digits where they say it all, else as many as it takes."""
+    """A number with six digits if they are exact, else nine."""
     short = f"{float(item):.6g}"
     return short if type(item)(short) == item or item != item else f"{float(item):.9g}"
 
@@ -103,13 +103,13 @@ def Print(
     summarize: int | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """`input_`, after writing tensors to standard error; it prints only when its result is used.
+    """`input_`, after writing tensors to standard error; it prints only if its result is used.
 
     Args:
         input_: the tensor to pass on.
         data: a list of tensors to write.
         message: a text to write first.
-        first_n: write only so many times; None means each time.
+        first_n: the maximum number of times to write; None for no maximum.
         summarize: how many elements of each tensor are written; 3 if None.
         name: the name of the node.
 
@@ -150,7 +150,7 @@ class StringFormat(Op):
 
 
 def _printed(array: Array, edge: int) -> str:
-    """The newer notation: `[1 2 3 ... 8 9]`, `edge` elements at each end, text quoted."""
+    """The notation of `tf.print`: `[1 2 3 ... 8 9]`, `edge` elements at each end, text quoted."""
     if array.ndim == 0:
         item = array[()]
         return f'"{_word(item)}"' if isinstance(item, bytes) else _word(item)
@@ -251,7 +251,7 @@ def print_values(*inputs: UserObject, **options: Any) -> Node:
     return PrintV2(output_stream=stream, end=end)(op(tensors), name=name or "PrintV2")
 
 
-_MARK = "\x00{}"  # cannot be part of what a user prints
+_MARK = "\x00{}"  # unlikely in the values that a user prints
 
 
 def _template_part(value: Any) -> tuple[str, list[Tensor]]:
@@ -284,6 +284,6 @@ def _stream_name(stream: Any) -> str:
 
 
 def failed_assertion(data: Sequence[Array], limit: int) -> errors.InvalidArgumentError:
-    """The error of an assertion that does not hold, with the data that shows why."""
+    """The error of a failed assertion, with its data."""
     shown = " ".join(f"[{summarize(value, limit)}]" for value in data)
     return errors.InvalidArgumentError(None, None, f"assertion failed: {shown}")

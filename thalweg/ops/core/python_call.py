@@ -1,7 +1,7 @@
 """Calls of Python functions from inside a step.
 
-`py_func` wraps a function of NumPy arrays as a node. The node names its function by a token;
-the function lives as long as the graph it was wrapped in.
+`py_func` wraps a function of NumPy arrays as a node. The node refers to its function by a token;
+the function lives as long as the node's graph.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from thalweg.public import public
 
 Array = NDArray[Any]
 
-#: What an exception of the user's function becomes; anything else is an UnknownError.
+#: The error for each exception type of the user's function; UnknownError for all others.
 _TRANSLATED: tuple[tuple[type[Exception], type[errors.OpError]], ...] = (
     (NotImplementedError, errors.UnimplementedError),
     (StopIteration, errors.OutOfRangeError),
@@ -47,16 +47,16 @@ class Functions:
         self._numbers = itertools.count()
 
     def insert(self, function: Callable[..., Any], graph: Graph) -> str:
-        """Keep a function as long as `graph` lives; returns its token."""
+        """Store a function for the lifetime of `graph`; returns its token."""
         token = f"pyfunc_{next(self._numbers)}"
         self._functions[token] = function
         if graph.is_eager:
-            return token  # called once, then forgotten
+            return token  # called once: eager code removes it afterwards
         weakref.finalize(graph, self._functions.pop, token)
         return token
 
     def find(self, token: str) -> Callable[..., Any]:
-        """The function of a token; an error if its graph is gone."""
+        """The function of a token; raises FailedPreconditionError if its graph is gone."""
         if token not in self._functions:
             raise errors.FailedPreconditionError(
                 None, None, f"callback {token} is not found: the graph that wrapped it is gone"
@@ -64,11 +64,11 @@ class Functions:
         return self._functions[token]
 
     def forget(self, token: str) -> None:
-        """Drop a function."""
+        """Remove a function."""
         self._functions.pop(token, None)
 
     def size(self) -> int:
-        """How many functions are kept."""
+        """The number of stored functions."""
         return len(self._functions)
 
 
@@ -81,7 +81,7 @@ class PyFunc(Op):
     signature = "input: [Tin] -> output: [Tout]"
     effects = (writes(Resource.PYTHON),)
     stateful = True
-    blocking = True  # the function may wait for another one of its step
+    blocking = True  # the function may wait for another Python function of the step
     host_only = True
     not_differentiable = True
     token: str
@@ -96,7 +96,7 @@ class PyFunc(Op):
     def _call(self, input: list[Array]) -> list[Array]:
         function = functions.find(self.token)
         try:
-            # Copies: what the function writes into its arguments is its own affair.
+            # Copies, as the function may write to its arguments.
             returned = function(*(np.array(value) for value in input))
         except errors.OpError:
             raise
@@ -137,7 +137,7 @@ class PyFuncStateless(PyFunc, name="PyFuncStateless"):
     def kernel(self, context: Context, input: list[Array]) -> list[Array]:
         if input:
             return self._call(input)
-        return context.state(lambda: self._call(input))  # a function of nothing is a constant
+        return context.state(lambda: self._call(input))  # without inputs it is a constant
 
 
 def _translated(error: Exception) -> errors.OpError:
@@ -157,14 +157,14 @@ def _as_list(returned: Any) -> list[Any]:
 def _as_array(value: Any) -> Array:
     array = np.asarray(value, order="C")
     if array.dtype.kind in "SU":
-        # Fixed-width arrays pad with zeros: go back to the elements themselves.
+        # Fixed-width arrays pad with zero bytes: use the original elements.
         whole = array if array is value else np.asarray(value, dtype=object)
         return text.text_of([as_bytes(item) for item in whole.ravel().tolist()], array.shape)
     if array.dtype.kind == "V":
         raise errors.UnimplementedError(None, None, f"Unsupported numpy type {array.dtype}")
     if array.dtype == object:
         return _text_objects(array)
-    return array.view()  # the array itself is the user's
+    return array.view()  # flags of the user's array are not changed
 
 
 def _text_objects(array: Array) -> Array:
@@ -186,14 +186,14 @@ def py_func(
 ) -> Structure:
     """The results of a Python function, as tensors.
 
-    The function runs on the host in every step, holds the GIL and cannot be saved with the graph;
-    nothing flows back through it.
+    The function runs on the host in every step, holds the GIL, cannot be saved with the graph, and
+    has no gradient.
 
     Args:
         func: a function of NumPy arrays that returns an array, or a list of them.
         inp: the tensors to call it with.
         Tout: the dtype of the result, or a list of dtypes.
-        stateful: False lets equal calls be merged.
+        stateful: False allows equal calls to be merged.
         name: the name of the node.
 
     Returns:

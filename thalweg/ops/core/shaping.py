@@ -1,4 +1,4 @@
-"""Shapes as values, and views of the same elements under another shape."""
+"""Shapes as values, and ops that change the shape but not the elements."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ class Shape(Op):
 def shape(input: Any, name: str | None = None, out_type: Any = dtypes.int32) -> Tensor:
     """The shape of a tensor at run time, as an integer vector.
 
-    What is known before a step runs is `x.shape`; sizes that vary are None there.
+    The static shape is `x.shape`; sizes that vary are None there.
 
     Args:
-        input: a tensor; of a SparseTensor, the dense shape is meant.
+        input: a tensor, or a SparseTensor, whose dense shape is returned.
         name: the name of the node.
         out_type: int32 or int64.
 
@@ -138,7 +138,7 @@ def size(input: Any, name: str | None = None, out_type: Any = dtypes.int32) -> T
     """The number of elements of a tensor.
 
     Args:
-        input: a tensor; of a SparseTensor, its dense form is meant.
+        input: a tensor, or a SparseTensor, whose dense size is returned.
         name: the name of the node.
         out_type: int32 or int64.
 
@@ -193,7 +193,7 @@ def rank(input: Any, name: str | None = None) -> Tensor:
 
 
 class Reshape(Op):
-    """The elements of x, in order, under another shape; one size may be -1."""
+    """The elements of x, in order, in another shape; one size may be -1."""
 
     signature = "tensor: T, shape: Tshape -> output: T; Tshape: index"
     inexpensive = True
@@ -203,7 +203,7 @@ class Reshape(Op):
         wanted = constant_value_as_shape(shape)
         if wanted.sizes is None:
             return unknown_shape()
-        # A size that only the step knows and a -1 look the same here: both are None.
+        # Sizes that are unknown until the step runs, and -1, are both None here.
         exact = constant_value(shape)
         if exact is not None:
             _check_sizes(exact)
@@ -229,7 +229,7 @@ class Reshape(Op):
     def requires(self, tensor: Operand, shape: Operand) -> list[RuntimeCheck]:
         if shape.value is not None:
             return []
-        # The one size that is not known beforehand: the others leave it a single value, or -1.
+        # A single unknown size may be a -1, or is determined by the others.
         sizes = [shape[axis] for axis in range(shape.size)]
         opens = sum(select(size < 0, 1, 0) for size in sizes)
         known = math.prod(select(size < 0, 1, size) for size in sizes)
@@ -253,7 +253,7 @@ def _check_sizes(shape: Array) -> None:
 def _complete(
     sizes: tuple[int | None, ...], elements: int | None, exact: bool
 ) -> tuple[int | None, ...]:
-    """Fill in the one unknown size from the number of elements, and check the rest."""
+    """Compute the one unknown size from the number of elements, and check the others."""
     unknown = sizes.count(None)
     known = int(np.prod([s for s in sizes if s is not None], dtype=np.int64))
     if elements is None or unknown > 1:
@@ -276,7 +276,7 @@ def _complete(
 
 @public("reshape")
 def reshape(tensor: Any, shape: Any, name: str | None = None) -> Tensor:
-    """The same elements, in row-major order, under another shape.
+    """The same elements, in row-major order, in another shape.
 
     Args:
         tensor: any tensor.
@@ -287,7 +287,7 @@ def reshape(tensor: Any, shape: Any, name: str | None = None) -> Tensor:
         A tensor of the same dtype and number of elements.
 
     Raises:
-        ValueError: where the numbers of elements are known and differ.
+        ValueError: if the numbers of elements are known and differ.
 
     Example:
         >>> sess.run(tf.reshape([1, 2, 3, 4, 5, 6], [2, -1]))
@@ -305,7 +305,7 @@ def shape_tensor(shape: Any) -> Tensor:
 
 
 def index_tensor(value: Any, name: str | None = None) -> Tensor:
-    """Sizes, axes or bounds given by a user as an index tensor: `[]` has no dtype of its own."""
+    """Sizes, axes or bounds given by a user as an index tensor, even `[]`, which has no dtype."""
     if isinstance(value, np.ndarray):
         value = _whole_numbers(cast("Array", value))
     preferred = None if hasattr(value, "dtype") else dtypes.int32
@@ -313,13 +313,13 @@ def index_tensor(value: Any, name: str | None = None) -> Tensor:
 
 
 def _whole_numbers(array: Array) -> Array:
-    """Whole numbers from a calculation in floats as integers; other arrays as they are."""
+    """An array of floats with integral values as integers; other arrays unchanged."""
     is_whole = array.dtype.kind == "f" and bool(np.all(np.mod(array, 1) == 0))
     return array.astype(np.int32) if is_whole else array
 
 
 class ExpandDims(Op):
-    """x with a dimension of size 1 put in at an axis."""
+    """x with a dimension of size 1 inserted at an axis"""
 
     signature = "input: T, dim: Tdim -> output: T; Tdim: index"
 
@@ -349,16 +349,16 @@ def _insertion(axis: int, rank: int) -> int:
 
 @public("expand_dims")
 def expand_dims(input: Any, axis: Any = None, name: str | None = None, dim: Any = None) -> Tensor:
-    """`input` with an axis of size 1 put in.
+    """`input` with an axis of size 1 inserted.
 
     Args:
         input: any tensor.
-        axis: where the new axis is in the result; -1 puts it last.
+        axis: the position of the new axis in the result; -1 puts it last.
         name: the name of the node.
         dim: the old name of `axis`.
 
     Returns:
-        A tensor with the elements of `input` and one axis more.
+        A tensor with the elements of `input` and one more axis.
 
     Example:
         >>> x = tf.zeros([2, 3])
@@ -409,14 +409,14 @@ class Squeeze(Op):
 
 
 def axis_within(axis: int, rank: int) -> int:
-    """An axis counted from 0; an error if there is none such."""
+    """A possibly negative axis counted from 0; raises if it is out of range."""
     if not -rank <= axis < rank:
         raise ValueError(f"axis {axis} is not in the range [{-rank}, {rank})")
     return axis % rank
 
 
 def one_axis(rank: int, axis: int, size: int) -> list[int]:
-    """The shape of a vector that lies along one axis of a tensor: 1 along all others."""
+    """The shape of a vector along one axis of a tensor: 1 along all others."""
     return [size if index == axis else 1 for index in range(rank)]
 
 
@@ -428,7 +428,7 @@ def squeeze(
 
     Args:
         input: any tensor.
-        axis: an axis or a list of axes, each of size 1; None means all that are.
+        axis: an axis or a list of axes, each of size 1; None for all axes of size 1.
         name: the name of the node.
         squeeze_dims: the old name of `axis`.
 
@@ -436,7 +436,7 @@ def squeeze(
         A tensor with the elements of `input` and fewer axes.
 
     Raises:
-        ValueError: where a given axis is known to have another size.
+        ValueError: if a given axis is known to have another size.
 
     Example:
         >>> tf.squeeze(tf.zeros([1, 3, 1])).shape.as_list()
@@ -479,5 +479,5 @@ class EnsureShape(Op):
 
 @public("ensure_shape")
 def ensure_shape(x: Any, shape: Any, name: str | None = None) -> Tensor:
-    """`x`, known from here on to have `shape`: checked now where possible, and in every step."""
+    """`x` with the static shape `shape`: checked at construction if possible, and in every step."""
     return EnsureShape(given_shape=TensorShape(shape))(x, name=name)

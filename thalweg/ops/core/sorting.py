@@ -1,4 +1,4 @@
-"""Stable sorting of indices: in a kernel that finds equal ones, most of the time goes there."""
+"""Fast stable sorting of indices: it dominates kernels that group equal indices."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _MAX_BITS = 63
 def stable_sort(indices: Array, limit: int) -> tuple[Array, Array]:
     """Sort a vector of int64 in [0, limit).
 
-    NumPy sorts integers by vector instructions, but not stably, and positions by comparing two at a
-    time. So each index and its position are sorted as one integer, where that holds both.
+    NumPy's vectorized sort of integers is not stable, and its stable argsort is not vectorized. So
+    each index and its position are packed into one integer and sorted together, if both fit.
 
     Returns:
         The sorted indices, and their positions in `indices`; equal indices stay in order.
@@ -32,7 +32,8 @@ def stable_sort(indices: Array, limit: int) -> tuple[Array, Array]:
 
 
 def starts_run(values: Array) -> Array:
-    """Whether each element of a vector differs from the one before; the first one does."""
+    """Whether each element of a vector begins a run of equal ones: the first does, and each that
+    differs from its predecessor."""
     is_start = np.empty(len(values), np.bool_)
     is_start[:1] = True
     np.not_equal(values[1:], values[:-1], out=is_start[1:])

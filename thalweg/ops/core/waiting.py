@@ -1,4 +1,4 @@
-"""What is told later: a function is called with a value or an error, once, on any thread."""
+"""Completion callbacks: called once, on any thread, with a value or an error."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Any
 
 #: (value, None) or (None, error)
 Done = Callable[[Any, BaseException | None], None]
-#: Withdraws a request: unless it was told before, it is told no more but that its step has ended.
+#: Withdraws a pending request: its callback is only called if its step was cancelled.
 Stop = Callable[[], None]
 
 
-def waited_for(start: Callable[[Done], Stop]) -> Any:
-    """What something that is started tells; this thread sleeps until then."""
+def wait_for(start: Callable[[Done], Stop]) -> Any:
+    """Call `start` with a callback and block until it is called; returns its value or raises its
+    error."""
     outcomes = list[tuple[Any, BaseException | None]]()
     sleeper = threading.Lock()
     sleeper.acquire()
@@ -25,7 +26,7 @@ def waited_for(start: Callable[[Done], Stop]) -> Any:
     stop = start(done)
     try:
         sleeper.acquire()
-    except BaseException:  # an interrupt: the waiter goes, so must its request
+    except BaseException:  # an interrupt: no thread waits for the request any more
         stop()
         raise
     ((value, error),) = outcomes

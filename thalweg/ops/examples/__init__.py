@@ -1,1 +1,1 @@
-"""Example and SequenceExample messages, parsed."""
+"""Parsing of Example and SequenceExample messages."""

@@ -1,8 +1,8 @@
 """Machine code that finds features in the wire format of Example and SequenceExample protobufs.
 
-A parser goes over the fields of one message and calls a function for each field it knows; the
-text of all walkers is made from one template. Nothing is read outside the bounds of a message, and
-every function gives zero, or one plus the place where the bytes are no such message.
+A walker iterates over the fields of one message and calls a function for each known field; all
+walkers are generated from one template. Nothing is read outside the bounds of a message, and every
+function returns zero, or one plus the offset at which the bytes are invalid.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from thalweg.ops.examples.example_values import (
 )
 from thalweg.platform import machine_code
 
-# A context is a key set (where its keys lie, their bounds and number, and the table of entries that
-# are found) and what was seen of the current entry. That of feature lists follows it.
+# A context is a key set (the addresses of its keys, of their bounds and of the table of found
+# entries, and their number) and the current entry. The context of feature lists follows it.
 _KEYS, _BOUNDS, _COUNT, _TABLE, _KEY_BEGIN, _KEY_END, _KIND, _BEGIN, _END, _ROWS = range(10)
 CONTEXT_SIZE = 10
 
@@ -77,7 +77,7 @@ def _slot(name: str, number: int) -> str:
 
 
 def _take_text(name: str, begin: int, end: int, kind: int | None = None) -> str:
-    """Notes the bounds of a field, and its kind, in slots of the current entry."""
+    """A function that stores the bounds of a field, and its kind, in slots of the current entry."""
     notes = ""
     if kind is not None:
         notes = f"  {_slot('kind_slot', _KIND)}\n  store i64 {kind}, ptr %kind_slot\n"
@@ -93,7 +93,7 @@ define private i64 @{name}(ptr %data, i64 %begin, i64 %end, ptr %context) {{
 
 
 def _walker_text(name: str, known: dict[int, str]) -> str:
-    """Calls a function for each field of a message that is itself a message, list or string."""
+    """A walker, which calls a function for each known field that is a message, list or string."""
     cases = " ".join(f"i64 {number << 3 | 2}, label %known{number}" for number in known)
     calls = "".join(
         f"""known{number}:
@@ -128,7 +128,7 @@ bad:
 
 
 def _found_text(name: str, entry: str) -> str:
-    """Walks a map entry and notes its value in the table if its key is one that is wanted."""
+    """A function that walks a map entry and stores its value in the table if its key is wanted."""
     clear = "".join(
         f"  {_slot(f'slot{slot}', slot)}\n  store i64 0, ptr %slot{slot}\n"
         for slot in range(_KEY_BEGIN, _END + 1)
@@ -143,7 +143,7 @@ define private i64 @{name}(ptr %data, i64 %begin, i64 %end, ptr %context) {{
 
 
 def _index_text(message: str) -> str:
-    """Walks messages one after the other; the key sets' tables have a row for each of them."""
+    """A function that walks all messages; the key sets' tables have a row for each."""
     return f"""
 define i64 @index_{message}(ptr %data, ptr %bounds, i64 %count, ptr %context) {{
 entry:
@@ -263,7 +263,7 @@ define private i64 @lists_part(ptr %data, i64 %begin, i64 %end, ptr %context) {{
 }}
 """
 
-# The features of a list go to the rows that the context points to; without rows they are counted.
+# The features of a list are stored in the rows that the context points to, or only counted.
 _ROW = f"""
 define private i64 @row(ptr %data, i64 %begin, i64 %end, ptr %context) {{
 entry:

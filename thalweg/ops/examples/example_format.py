@@ -1,8 +1,8 @@
-"""Example and SequenceExample messages, read from their bytes without message classes.
+"""Decoding of serialised Example and SequenceExample messages, without message classes.
 
-What comes in are serialised messages and the keys that are wanted; what goes out says where the
-list of each wanted feature lies, and the values of one feature over all messages. Bytes that are
-no such message raise an error that names the message and the place in it.
+Given serialised messages and a set of keys, it indexes the list of each wanted feature and decodes
+the values of one feature over all messages. Invalid bytes raise an error that names the message and
+the offset in it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _EVERYTHING = 1 << 62
 
 
 class BadMessage(Exception):
-    """Bytes that are not the message they should be: the number of the message and the place."""
+    """Invalid bytes: the number of the message and the offset in it."""
 
     def __init__(self, message: int, place: int) -> None:
         super().__init__(message, place)
@@ -45,7 +45,7 @@ class BadMessage(Exception):
 
 
 class OtherKind(Exception):
-    """A row of features whose values are not of the wanted kind."""
+    """A feature whose values are of another kind than requested, by its row."""
 
     def __init__(self, row: int) -> None:
         super().__init__(row)
@@ -53,7 +53,7 @@ class OtherKind(Exception):
 
 
 class Keys:
-    """Keys that are wanted, as machine code takes them."""
+    """A set of wanted keys, laid out for machine code."""
 
     def __init__(self, names: Sequence[bytes]) -> None:
         self.names = tuple(names)
@@ -65,18 +65,18 @@ class Keys:
         return len(self.names)
 
     def table(self, messages: int) -> Array:
-        """A table [messages, keys, 3] of what was found: the kind of list, its begin and end."""
+        """An empty table [messages, keys, 3] of features: the kind of list, its begin and end."""
         return np.zeros((messages, len(self), 3), np.int64)
 
     def context(self, table: Array) -> list[int]:
-        """Where keys and table lie, for machine code."""
+        """The addresses of keys and table, for machine code."""
         places = [self._address, self._bounds.ctypes.data, len(self), table.ctypes.data]
         return places + [0] * (CONTEXT_SIZE - len(places))
 
 
 @memoized(100)
 def keys_of(names: tuple[bytes, ...]) -> Keys:
-    """The key set of these names."""
+    """The key set of these names, cached."""
     return Keys(names)
 
 
@@ -85,7 +85,7 @@ def _bounds(pieces: Sequence[bytes]) -> Array:
 
 
 class Messages:
-    """Serialised messages, one after the other in memory."""
+    """Serialised messages, contiguous in memory."""
 
     def __init__(self, serialized: Sequence[bytes]) -> None:
         self.count = len(serialized)
@@ -114,7 +114,7 @@ class Messages:
             raise BadMessage(number, result - 1 - int(self.bounds[number]))
 
     def features_of(self, entry: Array, number: int = 0) -> Array:
-        """The features of the feature list that a table entry of a message tells of, as a table."""
+        """The table of the features of the feature list in a table entry of a message."""
         begin, end = int(entry[1]), int(entry[2])
         places = np.zeros(CONTEXT_SIZE, np.int64)
         result = code()[2](self.data, begin, end, places.ctypes.data)
@@ -126,11 +126,11 @@ class Messages:
         return found
 
     def counts(self, table: Array, column: int, dtype: DType) -> Array:
-        """How many values each row of a column of a table has; -1 where there is no list."""
+        """The number of values in each row of a table's column; -1 if there is no list."""
         return self._decode(table, column, dtype, None, np.zeros(len(table), np.int64), 0)
 
     def values(self, table: Array, column: int, dtype: DType, counts: Array) -> Array:
-        """All values of a column one after the other, of which there are as many as counted."""
+        """All values of a column, concatenated; `counts` are their numbers from `counts()`."""
         sizes = np.maximum(counts, 0)
         ends = np.cumsum(sizes)
         out = _room(int(ends[-1]) if len(ends) else 0, dtype)
@@ -181,12 +181,12 @@ class Messages:
 
 
 def are_all(counts: Array, size: int) -> bool:
-    """Whether all counts are the same; of a few numbers Python says it sooner than NumPy."""
+    """Whether all counts are `size`. A Python list is faster than NumPy for few numbers."""
     return counts.tolist().count(size) == len(counts)
 
 
 def _room(count: int, dtype: DType) -> Array:
-    """Memory for values; a string is kept as its begin and end until the end."""
+    """Memory for decoded values; strings are decoded to their begin and end."""
     if dtype is dtypes.string:
         return np.empty((count, 2), np.int64)
     return np.empty(count, dtype.as_numpy_dtype)

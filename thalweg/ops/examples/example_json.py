@@ -1,4 +1,4 @@
-"""Examples in JSON, as protobuf's standard mapping writes them, to the bytes of the protobuf."""
+"""Conversion of Examples from JSON, in protobuf's standard mapping, to serialised protobufs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Array = NDArray[Any]
 
 
 class DecodeJSONExample(StringMap):
-    """y = the bytes of the Example that each string of JSON describes"""
+    """y = the serialised Example of each JSON string"""
 
     signature = "json_examples: string -> binary_examples: string"
 
@@ -45,9 +45,9 @@ def _example(number: int, item: bytes) -> bytes:
 
 
 def _message(value: Any, fields: Mapping[str, Callable[[Any], bytes]]) -> bytes:
-    """The bytes of the fields that an object has; one that is null is not there.
+    """Encode the fields of an object; null is absent.
 
-    Fields go by the names of JSON (`bytesList`) and of the protobuf (`bytes_list`).
+    Fields are named as in JSON (`bytesList`) or as in the protobuf (`bytes_list`).
     """
     result = b""
     for name, inner in _object(value).items():
@@ -76,7 +76,7 @@ def _features(value: Any) -> bytes:
 
 
 def _entries(value: Any) -> bytes:
-    """The entries of the map of features."""
+    """Encode the entries of the map of features."""
     return b"".join(
         wire.bytes_field(1, wire.bytes_field(1, key.encode()) + _feature(inner))
         for key, inner in _object(value).items()
@@ -90,7 +90,7 @@ def _feature(value: Any) -> bytes:
 
 
 def _list(number: int, encode: Callable[[list[Any]], bytes]) -> Callable[[Any], bytes]:
-    """What writes a list of values as the given field of a feature."""
+    """An encoder of a list of values as a field of a feature."""
 
     def values(value: Any) -> bytes:
         if not isinstance(value, list):
@@ -105,7 +105,7 @@ def _strings(values: list[Any]) -> bytes:
 
 
 def _decoded(value: Any) -> bytes:
-    """Bytes from base64 of either alphabet; padding is optional."""
+    """Decode base64 of either alphabet; padding is optional."""
     if not isinstance(value, str):
         raise TypeError(f"expected base64, got {value!r}")
     plain = value.rstrip("=").replace("-", "+").replace("_", "/")

@@ -1,18 +1,18 @@
-"""Machine code that reads the values of features: numbers and strings in the protobuf wire format.
+"""Machine code that decodes the values of features: numbers and strings in protobuf wire format.
 
-What finds the features (`example_code`) gives a table of entries, a kind and the bounds of a list
-each; `decode` writes the values of such lists to arrays. Both read fields by the primitives here.
+`example_code` finds the features: it fills a table with the kind and the bounds of their lists.
+`decode` writes the values of these lists to arrays. Both read fields by the primitives here.
 """
 
 from __future__ import annotations
 
-#: What a feature holds, as its table entry says: nothing, or a list of one of three kinds.
+#: The kind of a table entry: no feature, or a list of one of three kinds.
 MISSING, STRINGS, FLOATS, INTS = range(4)
 
-#: What `decode` says of a row besides a count: no values, another kind of them, or bad bytes.
+#: The status of a row in `decode` besides a count: no values, another kind, or invalid bytes.
 NO_VALUES, OTHER_KIND, BAD_BYTES = -1, -2, -16
 
-#: Reads varints and fields, or says where there is none.
+#: Functions that read varints and fields, or return the offset of invalid bytes.
 PRIMITIVES = """
 define private {i64, i64} @varint(ptr %data, i64 %start, i64 %end) {
 entry:
@@ -101,7 +101,7 @@ bad:
 }
 """
 
-#: In a loop over fields: reads the one at `%at`. Goes to `bad`, or on with its key and its bounds.
+#: In a loop over fields: reads the one at `%at`. Branches to `bad` or sets its key and bounds.
 READ_FIELD = """read:
   %field = call {i64, i64, i64} @field(ptr %data, i64 %at, i64 %end)
   %key = extractvalue {i64, i64, i64} %field, 0
@@ -114,7 +114,8 @@ look:
 
 
 def _values_text(name: str, keys: list[int], body: str) -> str:
-    """Writes up to `room` values of a list to `out`; gives how many there are, or where not."""
+    """A function that writes up to `room` values of a list to `out`; returns their number, or the
+    offset of invalid bytes."""
     cases = " ".join(f"i64 {key}, label %take" for key in keys)
     return f"""
 define private i64 @{name}(ptr %data, i64 %start, i64 %end, ptr %out, i64 %room) {{
@@ -141,7 +142,7 @@ bad:
 """
 
 
-# A single number is as good as a list of one.
+# An unpacked number is read as a packed list of one.
 _INTS_BODY = """
 take:
   br label %numbers
@@ -213,9 +214,9 @@ _VALUES = "".join(
     )
 )
 
-#: Reads the lists of `rows` table entries, `stride` numbers apart, of one kind. The values of a row
-#: go to its place in `out`, up to `room` of them; `counts` says how many there are. Gives the
-#: number of the first row that is not as wanted, whose count says why.
+#: Decodes the lists of `rows` table entries, `stride` numbers apart, of one kind. Up to `room`
+#: values of a row are written at its offset in `out`; their number is stored in `counts`. Returns
+#: the number of the first row with an error, whose count is the status.
 DECODE = f"""{_VALUES}
 define i64 @decode(ptr %data, ptr %table, i64 %rows, i64 %stride, i64 %wanted, ptr %out,
                    ptr %places, ptr %counts, i64 %room) {{

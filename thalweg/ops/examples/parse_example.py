@@ -1,8 +1,8 @@
-"""Ops that turn serialised Example protobufs into tensors, a whole batch at once.
+"""Ops that parse serialised Example protobufs to tensors, a whole batch at once.
 
-A sparse feature becomes a ragged matrix of the values there are, a dense one a tensor of fixed
-shape with a default for messages that lack it; where the first size of a dense shape is not known,
-rows are as long as the longest.
+A sparse feature becomes a sparse matrix of the present values, a dense one a tensor of fixed shape
+with a default for messages that lack it; if the first size of a dense shape is unknown, rows are
+padded to the longest.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ from thalweg.platform.compat import as_bytes
 
 Array = NDArray[Any]
 
-_SPOKEN = {dtypes.float32: "float", dtypes.int64: "int64", dtypes.string: "string"}
+_DTYPE_TEXTS = {dtypes.float32: "float", dtypes.int64: "int64", dtypes.string: "string"}
 
 
 def invalid(message: str) -> errors.InvalidArgumentError:
-    """An error attributed to the node that runs."""
+    """An InvalidArgumentError; the executor adds the node."""
     return errors.InvalidArgumentError(None, None, message)
 
 
-def spoken(dtype: DType) -> str:
-    """A dtype as error messages name it."""
-    return _SPOKEN.get(dtype, dtype.name)
+def dtype_text(dtype: DType) -> str:
+    """The name of a dtype in error messages."""
+    return _DTYPE_TEXTS.get(dtype, dtype.name)
 
 
-def spoken_shape(shape: TensorShape) -> str:
-    """A shape as error messages name it."""
+def shape_text(shape: TensorShape) -> str:
+    """A shape in error messages."""
     sizes = shape.sizes or ()
     return f"[{','.join('?' if size is None else str(size) for size in sizes)}]"
 
 
 def check_types(kinds: Sequence[DType]) -> None:
-    """Raise unless features may hold all of these dtypes."""
+    """Raise unless features may have all of these dtypes."""
     for kind in kinds:
         if kind not in KINDS:
             names = ", ".join(sorted(d.name for d in KINDS))
@@ -62,7 +62,7 @@ def check_types(kinds: Sequence[DType]) -> None:
 
 
 class Column:
-    """One wanted feature over all messages of a batch."""
+    """A feature of all messages of a batch."""
 
     def __init__(
         self,
@@ -77,11 +77,11 @@ class Column:
         self._table = table
         self._number = number
         self._dtype = dtype
-        self._where = where  # what to call a row in errors
+        self._where = where  # the description of a row in errors
         self._other_kind = other_kind
 
     def sparse(self) -> tuple[Array, Array, Array]:
-        """Indices [row, place], values and shape of the values there are."""
+        """(indices [row, position], values, shape) of the present values."""
         counts, values = self._ragged()
         starts = np.cumsum(counts) - counts
         indices = np.empty((len(values), 2), np.int64)
@@ -90,7 +90,7 @@ class Column:
         return indices, values, np.array([len(counts), counts.max(initial=0)], np.int64)
 
     def dense(self, shape: TensorShape, default: Array, required: Callable[[int], str]) -> Array:
-        """Values of a fixed shape; `required` says that a row without default lacks them."""
+        """Values of a fixed shape; `required` is the error of a missing row without default."""
         sizes = cast("tuple[int, ...]", shape.sizes)
         size = prod(sizes)
         values, counts = self._read(lambda: self._messages.dense(*self._place, size))
@@ -103,7 +103,7 @@ class Column:
         return values.reshape(len(values), *sizes)
 
     def padded(self, shape: TensorShape, padding: Array) -> Array:
-        """Values of a shape whose first size varies, rows filled up to the longest."""
+        """Values of a shape whose first size varies; rows are padded to the longest."""
         counts, values = self._ragged()
         inner = cast("tuple[int, ...]", (shape.sizes or ())[1:])
         stride = max(prod(inner), 1)
@@ -132,13 +132,13 @@ class Column:
         if wrong.any():
             row = int(wrong.argmax())
             raise invalid(
-                f"{self._where(row)}.  Number of {spoken(self._dtype)} values != expected.  "
-                f"values size: {counts[row]} but output shape: {spoken_shape(shape)}"
+                f"{self._where(row)}.  Number of {dtype_text(self._dtype)} values != expected.  "
+                f"values size: {counts[row]} but output shape: {shape_text(shape)}"
             )
 
 
 class ExampleBatch:
-    """Serialised Examples with their names, and the features that are wanted of them."""
+    """Serialised Examples with their names, and the keys of the wanted features."""
 
     def __init__(self, serialized: Sequence[bytes], names: Sequence[bytes], keys: list[bytes]):
         if names and len(names) != len(serialized):
@@ -155,18 +155,18 @@ class ExampleBatch:
             raise self._bad(fault) from None
 
     def sparse(self, number: int, dtype: DType) -> tuple[Array, Array, Array]:
-        """Indices, values and shape of a feature."""
+        """(indices, values, shape) of a feature."""
         return self._column(number, dtype, lambda column: column.sparse())
 
     def dense(self, number: int, shape: TensorShape, dtype: DType, default: Array) -> Array:
-        """A feature of a fixed shape, or padded where the first size is not known."""
+        """A feature of a fixed shape, or padded if the first size is unknown."""
         if shape.sizes and shape.sizes[0] is None:
             return self._column(number, dtype, lambda column: column.padded(shape, default))
 
         def required(row: int) -> str:
             return (
-                f"{self._name(row)}, Feature: {self._key(number)} (data type: {spoken(dtype)}) is "
-                "required but could not be found."
+                f"{self._name(row)}, Feature: {self._key(number)} (data type: {dtype_text(dtype)}) "
+                "is required but could not be found."
             )
 
         return self._column(number, dtype, lambda column: column.dense(shape, default, required))
@@ -178,8 +178,8 @@ class ExampleBatch:
         def other_kind(row: int) -> str:
             found = next(d for d, kind in KINDS.items() if kind == self._table[row, number, 0])
             return (
-                f"{where(row)}.  Data types don't match. Data type: {spoken(found)} but expected "
-                f"type: {spoken(dtype)}"
+                f"{where(row)}.  Data types don't match. Data type: {dtype_text(found)} but "
+                f"expected type: {dtype_text(dtype)}"
             )
 
         column = Column(self._messages, self._table, number, dtype, where, other_kind)
@@ -203,18 +203,18 @@ class ExampleBatch:
 
 
 def batch_shapes(count: int, rank: int) -> list[TensorShape]:
-    """The shapes of so many sparse tensors: all indices, all values, all shapes."""
+    """The static shapes of the outputs for sparse tensors: all indices, all values, all shapes."""
     parts = [matrix(None, rank), vector(None), vector(rank)]
     return [part for part in parts for _ in range(count)]
 
 
 def transposed(parts: list[tuple[Any, ...]], width: int) -> list[Any]:
-    """All first components, all second ones, and so on."""
+    """The transpose of a list of tuples."""
     return [part[index] for index in range(width) for part in parts]
 
 
 class ParseExample(Op):
-    """The features of a batch of serialised Examples."""
+    """The features of a batch of serialised Examples"""
 
     signature = (
         "serialized: string, names: string, sparse_keys: Nsparse*string, "
@@ -260,7 +260,7 @@ def parsed(
     dense_shapes: Sequence[TensorShape],
     dense_defaults: Sequence[Array],
 ) -> list[Array]:
-    """All sparse features, then all dense ones, as the outputs of an op."""
+    """The outputs of an op: all sparse features, then all dense ones."""
     sparse = [batch.sparse(number, dtype) for number, dtype in enumerate(sparse_types)]
     defaults = [
         text.text_array(d) if isinstance(d, bytes) else np.asarray(d) for d in dense_defaults
@@ -273,7 +273,7 @@ def parsed(
 
 
 class ParseSingleExample(Op):
-    """The features of one serialised Example."""
+    """The features of one serialised Example"""
 
     signature = (
         "serialized: string, dense_defaults: [Tdense] -> sparse_indices: num_sparse*int64, "

@@ -1,8 +1,8 @@
-"""Ops that turn serialised SequenceExample protobufs into tensors.
+"""Ops that parse serialised SequenceExample protobufs to tensors.
 
-The context of a message has features as an Example does; each of its feature lists is a feature per
-moment. A sparse feature list becomes a ragged matrix [time, place], a dense one a tensor whose
-first axis is time; in a batch all are filled up to the longest.
+The context of a message has features like an Example; each of its feature lists has a feature per
+time step. A sparse feature list becomes a sparse matrix [time, position], a dense one a tensor
+whose first axis is time; in a batch all are padded to the longest.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from thalweg.ops.examples.parse_example import (
     Column,
     batch_shapes,
     check_types,
+    dtype_text,
     invalid,
-    spoken,
     transposed,
 )
 from thalweg.ops.text import text
@@ -36,7 +36,7 @@ Array = NDArray[Any]
 
 
 class SequenceBatch:
-    """Serialised SequenceExamples with their names, and what is wanted of them."""
+    """Serialised SequenceExamples with their names, and the keys of the wanted features."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class SequenceBatch:
     # The context
 
     def context_sparse(self, number: int, dtype: DType) -> tuple[Array, Array, Array]:
-        """Indices, values and shape of a context feature."""
+        """(indices, values, shape) of a context feature."""
         return self._read(lambda: self._context_column(number, dtype).sparse())
 
     def context_dense(self, number: int, shape: TensorShape, default: Array) -> Array:
@@ -97,13 +97,13 @@ class SequenceBatch:
     # Feature lists
 
     def list_sparse(self, row: int, number: int, dtype: DType) -> tuple[Array, Array, Array]:
-        """Indices [time, place], values and shape of a feature list of one message."""
+        """(indices [time, position], values, shape) of a feature list of one message."""
         features = self._features(row, number)
         column, _ = self._list_column(row, number, features, dtype)
         return self._read(column.sparse)
 
     def list_dense(self, row: int, number: int, shape: TensorShape, dtype: DType) -> Array:
-        """A feature list of one message: its first axis is time."""
+        """A feature list of one message; its first axis is time."""
         features = self._features(row, number)
         column, other_kind = self._list_column(row, number, features, dtype)
         return self._read(lambda: column.dense(shape, np.empty(0), other_kind))
@@ -137,7 +137,7 @@ class SequenceBatch:
 
         return Column(self._messages, features, 0, dtype, where, other_kind), other_kind
 
-    # What is said
+    # Error messages
 
     def _read(self, read: Callable[[], Any]) -> Any:
         try:
@@ -161,7 +161,9 @@ def _text(key: bytes) -> str:
 
 
 def _mismatch(where: str, dtype: DType, found: str) -> str:
-    return f"{where}.  Data types don't match. Expected type: {spoken(dtype)}  Feature is: {found}"
+    return (
+        f"{where}.  Data types don't match. Expected type: {dtype_text(dtype)}  Feature is: {found}"
+    )
 
 
 def _defaults(values: Sequence[Any]) -> list[Array]:
@@ -169,7 +171,7 @@ def _defaults(values: Sequence[Any]) -> list[Array]:
 
 
 class ParseSingleSequenceExample(Op):
-    """The context features and feature lists of one serialised SequenceExample."""
+    """The context features and feature lists of one serialised SequenceExample"""
 
     signature = (
         "serialized: string, feature_list_dense_missing_assumed_empty: string, "
@@ -262,7 +264,7 @@ class ParseSingleSequenceExample(Op):
 
 
 class ParseSequenceExample(Op):
-    """The context features and feature lists of a batch of serialised SequenceExamples."""
+    """The context features and feature lists of a batch of serialised SequenceExamples"""
 
     signature = (
         "serialized: string, debug_name: string, context_dense_defaults: [Tcontext_dense] "
@@ -357,7 +359,7 @@ class ParseSequenceExample(Op):
 
 
 def _stacked(batch: SequenceBatch, number: int, dtype: DType) -> tuple[Array, Array, Array]:
-    """Indices [row, time, place], values and shape of a feature list of all messages."""
+    """(indices [row, time, position], values, shape) of a feature list of all messages."""
     parts = [batch.list_sparse(row, number, dtype) for row in range(len(batch))]
     empty = np.zeros((0, 3), np.int64)
     indices = [np.insert(part, 0, row, axis=1) for row, (part, *_) in enumerate(parts)]
@@ -374,7 +376,7 @@ def _stacked(batch: SequenceBatch, number: int, dtype: DType) -> tuple[Array, Ar
 def _padded(
     batch: SequenceBatch, number: int, shape: TensorShape, dtype: DType
 ) -> tuple[Array, Array]:
-    """(values [row, time, …] filled up with zeros, lengths) of a feature list of all messages."""
+    """(values [row, time, …] padded with zeros, lengths) of a feature list of all messages."""
     parts = [batch.list_dense(row, number, shape, dtype) for row in range(len(batch))]
     lengths = np.array([len(part) for part in parts], np.int64)
     sizes = (len(parts), lengths.max(initial=0), *cast("tuple[int, ...]", shape.sizes))

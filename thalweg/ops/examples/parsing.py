@@ -1,8 +1,8 @@
-"""Which features to read of Example protobufs, and the functions that read them.
+"""The specs of features of Example protobufs, and the functions that parse them.
 
-A feature is described by `FixedLenFeature` (a tensor), `VarLenFeature` or `SparseFeature` (a
-SparseTensor), or `FixedLenSequenceFeature` (a tensor whose first size varies). What comes out is a
-dictionary with the same keys.
+A feature is specified by `FixedLenFeature` (a tensor), `VarLenFeature` or `SparseFeature` (a
+SparseTensor), or `FixedLenSequenceFeature` (a tensor whose first size varies). The result is a dict
+with the same keys.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class VarLenFeature(NamedTuple):
 
 @public("SparseFeature", "io.SparseFeature")
 class SparseFeature(NamedTuple):
-    """Values of one feature placed by the indices of one or several others: a SparseTensor."""
+    """How to parse values of one feature at indices in one or several others: a SparseTensor."""
 
     index_key: Any
     value_key: str
@@ -65,7 +65,7 @@ class FixedLenFeature(NamedTuple):
     Args:
         shape: the shape of the feature in one example.
         dtype: float32, int64 or string.
-        default_value: what an example without the feature gets; None makes it an error.
+        default_value: the value for examples without the feature; if None they are errors.
 
     Example:
         >>> features = {"x": tf.FixedLenFeature([2], tf.float32, default_value=[0.0, 0.0])}
@@ -81,13 +81,13 @@ class FixedLenFeature(NamedTuple):
 
 @public("FixedLenSequenceFeature", "io.FixedLenSequenceFeature")
 class FixedLenSequenceFeature(NamedTuple):
-    """How to parse a feature that is a sequence of items of a fixed shape: a longer tensor.
+    """How to parse a feature that is a sequence of items of a fixed shape: a tensor of items.
 
     Args:
         shape: the shape of an item.
         dtype: float32, int64 or string.
         allow_missing: whether an example may lack it.
-        default_value: what shorter sequences of a batch are filled up with.
+        default_value: the padding of shorter sequences in a batch.
 
     Example:
         >>> features = {"x": tf.FixedLenSequenceFeature([], tf.float32, allow_missing=True)}
@@ -105,8 +105,8 @@ Feature = VarLenFeature | SparseFeature | FixedLenFeature | FixedLenSequenceFeat
 
 
 @dataclass
-class Wanted:
-    """What features ask of a parsing op, by key."""
+class ParseArguments:
+    """The arguments of a parsing op for some features, by key."""
 
     sparse: dict[str, DType] = field(default_factory=dict[str, DType])
     dense: dict[str, DType] = field(default_factory=dict[str, DType])
@@ -166,7 +166,7 @@ class Wanted:
             )
 
     def default_tensors(self) -> list[Tensor]:
-        """The default of each dense feature: an empty tensor where there is none."""
+        """The default of each dense feature; an empty tensor for none."""
         return [self._default(key) for key in self.dense]
 
     def _default(self, key: str) -> Tensor:
@@ -191,16 +191,18 @@ def _listed(value: Any) -> list[Any]:
     return list(cast("Sequence[Any]", value)) if isinstance(value, list | tuple) else [value]
 
 
-def wanted(features: Mapping[str, Any] | None, allowed: Sequence[type[Any]]) -> Wanted:
-    """What features of the allowed types ask for, in the order of their keys."""
-    result = Wanted()
+def parse_arguments(
+    features: Mapping[str, Any] | None, allowed: Sequence[type[Any]]
+) -> ParseArguments:
+    """The arguments for features, which must be of the allowed types, in the order of keys."""
+    result = ParseArguments()
     for key in sorted(features or {}):
         result.add(key, cast("Mapping[str, Any]", features)[key], allowed)
     return result
 
 
 def _varying(features: Mapping[str, Any]) -> dict[str, Any]:
-    """The features with an unknown first size where a sequence is read from one feature."""
+    """The features, with an unknown first size added to the shapes of sequences."""
     return {
         key: _varying_one(feature) if isinstance(feature, FixedLenSequenceFeature) else feature
         for key, feature in features.items()
@@ -219,7 +221,7 @@ _OF_EXAMPLES = (VarLenFeature, SparseFeature, FixedLenFeature, FixedLenSequenceF
 
 
 def _placed(features: Mapping[str, Any], tensors: Tensors) -> Tensors:
-    """The tensors that features are; those of a SparseFeature are put together."""
+    """The tensors of features; indices and values of a SparseFeature are merged."""
     result: Tensors = {}
     for key in sorted(features):
         feature = features[key]
@@ -257,7 +259,7 @@ def parse_example(
         A dict from names to tensors or SparseTensors; the first axis is that of the vector.
 
     Raises:
-        InvalidArgumentError: where the bytes are no Example, or a feature without a default is
+        InvalidArgumentError: if the bytes are not an Example, or a feature without a default is
             missing.
 
     Example:
@@ -268,12 +270,12 @@ def parse_example(
     if not features:
         raise ValueError(f"Missing: features was {features}.")
     features = _varying(features)
-    asked = wanted(features, _OF_EXAMPLES)
+    asked = parse_arguments(features, _OF_EXAMPLES)
     asked.check()
     return _placed(features, _parse_batch(serialized, example_names, asked, name))
 
 
-def _parse_batch(serialized: Any, names: Any, asked: Wanted, name: str | None) -> Tensors:
+def _parse_batch(serialized: Any, names: Any, asked: ParseArguments, name: str | None) -> Tensors:
     op = ParseExample(
         Tdense=tuple(asked.dense.values()),
         sparse_types=tuple(asked.sparse.values()),
@@ -291,7 +293,7 @@ def _parse_batch(serialized: Any, names: Any, asked: Wanted, name: str | None) -
     return _by_key(outputs, asked)
 
 
-def _by_key(outputs: Any, asked: Wanted) -> Tensors:
+def _by_key(outputs: Any, asked: ParseArguments) -> Tensors:
     sparse = _sparse_tensors(outputs.sparse_indices, outputs.sparse_values, outputs.sparse_shapes)
     return dict(zip([*asked.sparse, *asked.dense], [*sparse, *outputs.dense_values], strict=True))
 
@@ -312,7 +314,7 @@ def parse_single_example(
         A dict from names to tensors or SparseTensors, without an axis for a batch.
 
     Raises:
-        InvalidArgumentError: where the bytes are no Example, or a feature without a default is
+        InvalidArgumentError: if the bytes are not an Example, or a feature without a default is
             missing.
 
     Example:
@@ -327,7 +329,7 @@ def parse_single_example(
     if not features:
         raise ValueError("Missing features.")
     features = _varying(features)
-    asked = wanted(features, _OF_EXAMPLES)
+    asked = parse_arguments(features, _OF_EXAMPLES)
     asked.check()
     with name_scope(name, "ParseSingleExample", [serialized, example_names]):
         message = _scalar(serialized, "serialized")
@@ -347,7 +349,7 @@ def _scalar(value: Any, what: str) -> Tensor:
     return tensor
 
 
-def _parse_one(message: Tensor, asked: Wanted, name: str | None) -> Tensors:
+def _parse_one(message: Tensor, asked: ParseArguments, name: str | None) -> Tensors:
     op = ParseSingleExample(
         num_sparse=len(asked.sparse),
         Tdense=tuple(asked.dense.values()),
@@ -360,7 +362,7 @@ def _parse_one(message: Tensor, asked: Wanted, name: str | None) -> Tensors:
 
 
 def _only_row(key: str, tensor: Any) -> Any:
-    """The only row of a batch of one."""
+    """The row of a batch of one."""
     if not isinstance(tensor, SparseTensor):
         return shaping.squeeze(tensor, [0], name=f"Squeeze_{_safe(key)}")
     return SparseTensor(tensor.indices[:, 1:], tensor.values, tensor.dense_shape[1:])
@@ -372,10 +374,15 @@ _OF_CONTEXTS = (VarLenFeature, FixedLenFeature)
 _OF_LISTS = (VarLenFeature, FixedLenSequenceFeature)
 
 
-def _sequence_features(context_features: Any, sequence_features: Any) -> tuple[Wanted, Wanted]:
+def _sequence_features(
+    context_features: Any, sequence_features: Any
+) -> tuple[ParseArguments, ParseArguments]:
     if not (context_features or sequence_features):
         raise ValueError("Missing features.")
-    context, lists = wanted(context_features, _OF_CONTEXTS), wanted(sequence_features, _OF_LISTS)
+    context, lists = (
+        parse_arguments(context_features, _OF_CONTEXTS),
+        parse_arguments(sequence_features, _OF_LISTS),
+    )
     context.check("Context_")
     lists.check("Feature_list_")
     for key, value in lists.defaults.items():
@@ -384,7 +391,9 @@ def _sequence_features(context_features: Any, sequence_features: Any) -> tuple[W
     return context, lists
 
 
-def _sequence_outputs(outputs: Any, context: Wanted, lists: Wanted) -> tuple[Tensors, Tensors]:
+def _sequence_outputs(
+    outputs: Any, context: ParseArguments, lists: ParseArguments
+) -> tuple[Tensors, Tensors]:
     of_context = _sparse_tensors(
         outputs.context_sparse_indices,
         outputs.context_sparse_values,
@@ -415,8 +424,8 @@ def parse_single_sequence_example(
 
     Args:
         serialized: a string scalar, a serialised SequenceExample.
-        context_features: what is wanted of the context, by name: FixedLenFeature or VarLenFeature.
-        sequence_features: what is wanted of the lists, by name: FixedLenSequenceFeature or
+        context_features: the features of the context, by name: FixedLenFeature or VarLenFeature.
+        sequence_features: the feature lists, by name: FixedLenSequenceFeature or
             VarLenFeature.
         example_name: a name to show in errors.
         name: the name of the nodes.

@@ -90,7 +90,7 @@ class SampleDistortedBoundingBoxV2(Op):
     def _candidate(
         self, random: np.random.Generator, height: int, width: int
     ) -> tuple[int, int, int, int] | None:
-        """A window of random aspect ratio, area and place, if one fits."""
+        """A window of random aspect ratio, area and position, if it fits in the image."""
         low, high = self.aspect_ratio_range
         aspect = random.uniform(low, high)
         least, most = (bound * height * width for bound in self.area_range)
@@ -139,12 +139,12 @@ def sample_distorted_bounding_box(
         min_object_covered: the share of a box that the window must cover.
         aspect_ratio_range: bounds of width / height.
         area_range: bounds of the share of the image.
-        max_attempts: after so many windows the whole image is taken.
-        use_image_if_no_bounding_boxes: without boxes, take the whole image as one.
+        max_attempts: the number of windows to try before the whole image is used.
+        use_image_if_no_bounding_boxes: whether the whole image is a box if there are none.
         name: the name of the node.
 
     Returns:
-        (begin, size, box): what `tf.slice` takes, and the window as a box [1, 1, 4].
+        (begin, size, box): the arguments of `tf.slice`, and the window as a box [1, 1, 4].
 
     Example:
         >>> boxes = tf.constant([[[0.0, 0.0, 1.0, 1.0]]])
@@ -186,7 +186,7 @@ _PALETTE = np.array(
 )
 
 
-#: How many channels an image to draw on may have: grey, RGB, RGBA.
+#: The supported numbers of channels of images to draw on: grey, RGB, RGBA.
 _DRAWN = (1, 3, 4)
 
 
@@ -216,7 +216,7 @@ class DrawBoundingBoxes(Op):
 
 
 def _palette(channels: int) -> Array:
-    """The colours of boxes that come without: on grey images all are white."""
+    """The default colours of boxes: white on grey images."""
     return _PALETTE if channels > 1 else np.ones((1, 4), np.float32)
 
 
@@ -262,7 +262,7 @@ def draw_bounding_boxes(
         images: [batch, height, width, channels], floating.
         boxes: [batch, boxes, 4] as [y_min, x_min, y_max, x_max], relative to the image.
         name: the name of the node.
-        colors: [colors, channels], used in turn; a default palette if None.
+        colors: [colors, channels], used cyclically; a default palette if None.
 
     Returns:
         A tensor of the shape and dtype of `images`.
@@ -314,7 +314,7 @@ class NonMaxSuppressionV3(Op):
 
 
 def _overlaps(box: Array, others: Array) -> Array:
-    """Intersection over union of a box with others; corners may come in any order."""
+    """Intersection over union of a box with others; corners may be in any order."""
     low, high = np.minimum(box[:2], box[2:]), np.maximum(box[:2], box[2:])
     lows = np.minimum(others[:, :2], others[:, 2:])
     highs = np.maximum(others[:, :2], others[:, 2:])
@@ -338,9 +338,9 @@ def non_max_suppression(
     Args:
         boxes: float32 [boxes, 4], corners (y, x, y, x).
         scores: [boxes].
-        max_output_size: the most boxes to choose.
-        iou_threshold: how much of their union two may share.
-        score_threshold: the least score.
+        max_output_size: the maximum number of boxes.
+        iou_threshold: the maximum intersection over union of two boxes.
+        score_threshold: the minimum score.
         name: the name of the node.
 
     Returns:

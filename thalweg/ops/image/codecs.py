@@ -35,7 +35,7 @@ def _pillow() -> Any:
 
 
 def _bytes(contents: Any) -> bytes:
-    """The one string of a scalar, which may come as a 0-d array."""
+    """The string of a scalar, which may be a 0-d array."""
     return cast(bytes, np.asarray(contents, object).item())
 
 
@@ -50,7 +50,7 @@ def _open(contents: Any, kinds: tuple[str, ...]) -> Any:
 
 
 def _deep_pixels(data: bytes, channels: int) -> Array:
-    """A PNG file of 16 bits a channel, with the channels asked for."""
+    """The pixels of a PNG file of 16 bits per channel, with the requested channels."""
     try:
         pixels = png16.decode(data)
     except (ValueError, KeyError, zlib.error) as error:
@@ -144,8 +144,8 @@ def decode_jpeg(
 
     Args:
         contents: the bytes of the file, a scalar string.
-        channels: 0 as the file has them, 1 grey, 3 RGB.
-        ratio: shrink by 1, 2, 4 or 8 on the way.
+        channels: 0: as in the file, 1: grey, 3: RGB.
+        ratio: downscaling by 1, 2, 4 or 8 while decoding.
         fancy_upscaling, try_recover_truncated, acceptable_fraction, dct_method: details of the
             decoder.
         name: the name of the node.
@@ -154,7 +154,7 @@ def decode_jpeg(
         A uint8 tensor [height, width, channels].
 
     Raises:
-        InvalidArgumentError: where the bytes are no JPEG file.
+        InvalidArgumentError: if the bytes are not a JPEG file.
 
     Example:
         >>> grey = tf.fill([8, 6, 3], tf.constant(128, tf.uint8))
@@ -214,8 +214,8 @@ def decode_and_crop_jpeg(
     Args:
         contents: the bytes of the file, a scalar string.
         crop_window: [top, left, height, width], int32.
-        channels: 0 as the file has them, 1 grey, 3 RGB.
-        ratio: shrink by 1, 2, 4 or 8 on the way.
+        channels: 0: as in the file, 1: grey, 3: RGB.
+        ratio: downscaling by 1, 2, 4 or 8 while decoding.
         fancy_upscaling, try_recover_truncated, acceptable_fraction, dct_method: details of the
             decoder.
         name: the name of the node.
@@ -291,7 +291,7 @@ def decode_png(
 
     Args:
         contents: the bytes of the file, a scalar string.
-        channels: 0 as the file has them, 1 grey, 2 grey and alpha, 3 RGB, 4 RGBA.
+        channels: 0: as in the file, 1: grey, 2: grey and alpha, 3: RGB, 4: RGBA.
         dtype: uint8 or uint16.
         name: the name of the node.
 
@@ -299,7 +299,7 @@ def decode_png(
         A tensor [height, width, channels] of that dtype.
 
     Raises:
-        InvalidArgumentError: where the bytes are no PNG file.
+        InvalidArgumentError: if the bytes are not a PNG file.
 
     Example:
         >>> image = tf.constant([[[1], [2]], [[3], [4]]], tf.uint8)
@@ -435,10 +435,10 @@ def encode_jpeg(
 
     Args:
         image: uint8 [height, width, 1 or 3].
-        format: "grayscale", "rgb", or "" to tell by the channels.
+        format: "grayscale", "rgb", or "" to use the number of channels.
         quality: from 0 to 100.
         progressive, optimize_size, chroma_downsampling: details of the encoder.
-        density_unit, x_density, y_density, xmp_metadata: what the header says.
+        density_unit, x_density, y_density, xmp_metadata: the contents of the header.
         name: the name of the node.
 
     Returns:
@@ -498,7 +498,7 @@ def encode_png(image: Any, compression: int = -1, name: str | None = None) -> Te
 
     Args:
         image: uint8 or uint16 [height, width, 1 to 4].
-        compression: from 0 to 9; -1 takes the encoder's default.
+        compression: from 0 to 9; -1: the encoder's default.
         name: the name of the node.
 
     Returns:
@@ -512,7 +512,7 @@ def encode_png(image: Any, compression: int = -1, name: str | None = None) -> Te
 
 
 class IsJpeg(Op):
-    """Whether data begins as a JPEG file does."""
+    """Whether data begins like a JPEG file"""
 
     private = True
     signature = "contents: string -> output: bool"

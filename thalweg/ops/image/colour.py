@@ -22,7 +22,7 @@ Array = NDArray[Any]
 
 
 class ColourMap(Op, abstract=True):
-    """A function of the three channels of each pixel."""
+    """The base of functions of the three channels of each pixel."""
 
     signature = "images: T -> output: T; T: floating"
 
@@ -83,7 +83,7 @@ class RGBToHSV(ColourMap):
         return select(channel.eq(0), hue, select(channel.eq(1), saturation, value))
 
     def gradient(self, node: Node, dy: Tensor) -> Tensor:
-        """Where channels are equal, the first is the brightest and the last the darkest."""
+        """Of equal channels, the first is the brightest and the last the darkest."""
         x = node.inputs[0]
         brightest = _mark(searching.argmax(x, -1), x)
         darkest = _mark(2 - searching.argmin(transposing.reverse(x, [-1]), -1), x)
@@ -116,7 +116,7 @@ def _chosen(marks: Tensor, x: Tensor) -> Tensor:
 
 
 def _next(x: Tensor, step: int) -> Tensor:
-    """At each channel the one that comes `step` after it, around the circle."""
+    """The channels rotated by `step`."""
     return transposing.roll(x, -step, -1)
 
 

@@ -1,7 +1,7 @@
-"""Crops: boxes cut out of images and resized to one size, differentiable in images and boxes.
+"""Crops: boxes of images, resized to one size, differentiable in images and boxes.
 
 A crop is a weighted sum of pixels along each axis. Along an axis of `slopes` the weights are
-replaced by their derivative in the place of the pixel, which is how gradients reach the boxes.
+replaced by their derivatives with respect to the pixel's position, for the gradients of boxes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _AXES = (0, 1)
 
 
 class CropAndResize(Op):
-    """Boxes of images, cut out and resized to one size."""
+    """Boxes of images, cropped and resized to one size"""
 
     signature = (
         "image: T, boxes: float32, box_ind: int32, crop_size: int32 -> crops: float32; T: real"
@@ -54,7 +54,7 @@ class CropAndResize(Op):
         return TensorShape.of((count, height, width, channels))
 
     def methods(self) -> list[str]:
-        """How pixels are mixed along each axis."""
+        """The interpolation methods of each axis."""
         return [self.method, self.method]
 
     def numpy(self, image: Array, boxes: Array, box_ind: Array, crop_size: Array) -> Array:
@@ -90,13 +90,13 @@ class CropAndResize(Op):
         return [are_within(box_ind, image.shape[0])]
 
     def transposed(self) -> CropAndResizeGradImage:
-        """The op that brings gradients of crops back to the images."""
+        """The op that maps gradients of crops to those of images."""
         return CropAndResizeGradImage(method=self.method)
 
     def slope(self, axis: int) -> CropSlope | None:
-        """The op that gives the derivative in the place of the pixel along an axis; None for 0.
+        """The op for the derivative with respect to the pixel's position along an axis; None for 0.
 
-        Copies of the nearest pixel are taken for what they approximate: the mix of two.
+        Nearest neighbours are differentiated as bilinear interpolation, which they approximate.
         """
         return CropSlope(slopes=(axis,))
 
@@ -108,7 +108,7 @@ class CropAndResize(Op):
 
 
 class CropSlope(CropAndResize):
-    """The derivative of bilinear crops in the places of their pixels along some axes."""
+    """The derivative of bilinear crops with respect to pixel positions along some axes"""
 
     private = True
 
@@ -121,14 +121,14 @@ class CropSlope(CropAndResize):
         return CropSlopeGradImage(slopes=self.slopes)
 
     def slope(self, axis: int) -> CropSlope | None:
-        """Crops are piecewise linear along an axis: a second derivative is 0."""
+        """None along axes of `slopes`: crops are piecewise linear, so second derivatives are 0."""
         return None if axis in self.slopes else CropSlope(slopes=(*self.slopes, axis))
 
 
 def _box_gradient(
     op: CropAndResize, image: Tensor, boxes: Tensor, box_ind: Tensor, grads: Tensor
 ) -> Tensor:
-    """The gradient of crops in the ends of their boxes, [y_min, x_min, y_max, x_max]."""
+    """The gradient of crops with respect to their boxes, [y_min, x_min, y_max, x_max]."""
     count = shaping.shape(grads)
     size = casting.cast(shaping.shape(image)[1:3] - 1, float32)
     starts: list[Tensor] = []
@@ -148,7 +148,7 @@ def _box_gradient(
 
 
 def _end_share(count: Tensor) -> Tensor:
-    """How much of its place each of `count` pixels of a crop has from the end of the box."""
+    """The derivative of the position of each of `count` pixels of a crop by the end of the box."""
     steps = casting.cast(filling.range(count), float32)
     last = casting.cast(arithmetic.maximum(count - 1, 1), float32)
     middle = filling.zeros_like(steps) + 0.5
@@ -169,7 +169,7 @@ def _check_boxes(image: Array, box_ind: Array, crop_size: Array) -> None:
 def crop_matrices(
     shape: tuple[int, ...], box: Array, crop_size: Array, methods: Sequence[str]
 ) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-    """For rows and columns: the weights of the source pixels, and which lie inside the image."""
+    """For rows and columns: the weights of the source pixels, and whether they are inside."""
     size = crop_size.tolist()
     return (
         _crop_axis(shape[1], box[0], box[2], size[0], methods[0]),
@@ -178,7 +178,7 @@ def crop_matrices(
 
 
 def _crop_places(size: int, start: Any, end: Any, count: int) -> Array:
-    """Where the pixels of a crop lie, in float32: whether one is a pixel's own place shows."""
+    """The positions of the pixels of a crop, in float32: rounding decides which are integral."""
     extent = np.float32(size - 1)
     if count > 1:
         step = (end - start) * extent / np.float32(count - 1)
@@ -203,12 +203,12 @@ def _crop_axis(size: int, start: Any, end: Any, count: int, method: str) -> tupl
 
 
 def _tap_counts(methods: Sequence[str]) -> list[int]:
-    """How many pixels make one, by axis."""
+    """The number of source pixels of a pixel, by axis."""
     return [1 if method == "nearest" else 2 for method in methods]
 
 
 class CropPixel:
-    """A pixel of a crop in a loop: where it lies in the image, and whether that is inside."""
+    """A pixel of a crop in a loop: its position in the image, and whether it is inside."""
 
     def __init__(
         self,
@@ -232,7 +232,7 @@ class CropPixel:
         self.inside = row & column
 
     def tap(self, methods: Sequence[str], numbers: Sequence[Expr]) -> tuple[list[Expr], Expr]:
-        """The row and column of one of the pixels that are mixed, and its weight."""
+        """The row and column of a source pixel, and its weight."""
         parts = zip(self._places, self._sizes, numbers, methods, strict=True)
         taps = [
             _crop_tap(place.max(0).min(size - 1), size, number, method)
@@ -259,7 +259,7 @@ def _crop_tap(place: Expr, size: int, number: Expr, method: str) -> tuple[Expr, 
 
 
 class CropAndResizeGradImage(Op):
-    """The gradients of crops brought back to the images they were cut from."""
+    """The gradients of images from those of their crops"""
 
     signature = (
         "grads: float32, boxes: float32, box_ind: int32, image_size: int32 -> output: float32"
@@ -302,7 +302,7 @@ class CropAndResizeGradImage(Op):
         return loop.scatter("sum", [*grads.shape, *_tap_counts(methods)], part, 0)
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
-        """The sum of dy times this is, with dy as images, that of their crops times `grads`."""
+        """Σ dy · this = Σ crops(dy) · grads: the gradients of crops with dy as images."""
         grads, boxes, box_ind, _ = node.inputs
         crop = self.forward()
         to_grads = crop(dy, boxes, box_ind, shaping.shape(grads)[1:3])
@@ -331,7 +331,7 @@ def crop_and_resize(
     name: str | None = None,
     box_indices: Any = None,
 ) -> Tensor:
-    """Boxes cut out of images and resized to one size.
+    """Boxes of images, cropped and resized to one size.
 
     Args:
         image: [batch, height, width, channels].
@@ -339,7 +339,7 @@ def crop_and_resize(
         box_ind: [boxes]: the image of each box.
         crop_size: (height, width), int32.
         method: "bilinear" or "nearest".
-        extrapolation_value: what stands outside of the image.
+        extrapolation_value: the value outside of the image.
         name: the name of the node.
         box_indices: another name of `box_ind`.
 

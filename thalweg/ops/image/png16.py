@@ -30,7 +30,7 @@ def encode(image: Array, level: int = -1) -> bytes:
 
 
 def _filtered(rows: Array, step: int) -> Array:
-    """Each row by the filter (none, left, up) that leaves the smallest differences."""
+    """Each row with the filter (none, left, up) that has the smallest differences."""
     left = np.pad(rows, [(0, 0), (step, 0)])[:, : rows.shape[1]]
     up = np.pad(rows, [(1, 0), (0, 0)])[:-1]
     candidates = np.stack([rows, rows - left, rows - up])
@@ -87,7 +87,7 @@ def _unfiltered(filters: Array, rows: Array, step: int) -> Array:
 
 
 def _undo_sequential(row: Array, above: Array, kind: int, step: int) -> None:
-    """Filters that lean on the pixel to the left: one pixel after another."""
+    """Undo filters that depend on the pixel to the left, pixel by pixel."""
     zero = np.zeros(step, np.int32)
     for start in range(0, len(row), step):
         here = slice(start, start + step)

@@ -1,7 +1,7 @@
 """Image resizing: every method is a weighted sum of pixels along each axis.
 
-A method gives one matrix per axis, rows for output pixels and columns for input pixels; the image
-is multiplied by both. Gradients are the same product with the matrices transposed.
+A method defines one matrix per axis, with rows for output pixels and columns for input pixels; the
+image is multiplied by both. Gradients are the same product with the matrices transposed.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ def _scale(size: int, target: int, align_corners: bool) -> float:
 
 
 def _positions(size: int, target: int, align_corners: bool, half_pixel: bool) -> Array:
-    """Where each output pixel lies among the input pixels."""
+    """The position of each output pixel in input pixels."""
     scale = np.float32(_scale(size, target, align_corners))
     places = np.arange(target, dtype=np.float32)
     return (places + np.float32(0.5)) * scale - np.float32(0.5) if half_pixel else places * scale
 
 
 def bilinear_weights(size: int, target: int, align_corners: bool, half_pixel: bool) -> Array:
-    """Each output pixel mixes its two neighbours."""
+    """The weights of bilinear interpolation between two neighbours."""
     places = np.maximum(_positions(size, target, align_corners, half_pixel), 0)
     low = np.minimum(np.floor(places).astype(int), size - 1)
     high = np.minimum(low + 1, size - 1)
@@ -67,16 +67,16 @@ def nearest_indices(size: int, target: int, align_corners: bool, half_pixel: boo
     return np.minimum(rounded, size - 1).astype(int)
 
 
-#: How fine the places of cubic interpolation are: weights are those of the nearest 1024th.
+#: The resolution of cubic interpolation: weights are those of the nearest 1/1024.
 _CUBIC_STEPS = 1024
 _CUBIC_TAPS = range(-1, 3)
 
 
 def bicubic_weights(size: int, target: int, align_corners: bool, half_pixel: bool) -> Array:
-    """Each output pixel mixes four neighbours by a cubic.
+    """The weights of cubic interpolation between four neighbours.
 
-    Between half-pixel centres, neighbours beyond the borders have no part and the others share
-    their weight; else the border is repeated.
+    With half-pixel centres, neighbours beyond the borders are dropped and the other weights
+    normalised; otherwise the border is repeated.
     """
     places = _positions(size, target, align_corners, half_pixel)
     base = np.floor(places)
@@ -106,19 +106,19 @@ def _cubic(distance: Array, a: float) -> Array:
 
 
 def _cubic_at(d: Expr, a: float) -> Expr:
-    """`_cubic` of one distance."""
+    """`_cubic` for one distance."""
     near = (d * (a + 2) - (a + 3)) * d * d + 1
     far = ((d * a - 5 * a) * d + 8 * a) * d - 4 * a
     return select(d <= 1, near, select(d < 2, far, 0))
 
 
 def _area_scale(size: int, target: int, align_corners: bool) -> float:
-    """How much of the input a pixel covers: aligned corners of a single pixel leave no distance."""
+    """The input pixels that an output pixel covers; aligned corners of one pixel are ignored."""
     return _scale(size, target, align_corners) or size / target
 
 
 def area_weights(size: int, target: int, align_corners: bool, half_pixel: bool) -> Array:
-    """Each output pixel averages the input area it covers."""
+    """The weights of averages over the input area of each output pixel."""
     scale = _area_scale(size, target, align_corners)
     starts = np.arange(target)[:, None] * scale
     pixels = np.arange(size)[None, :]
@@ -163,7 +163,7 @@ def _check_pixels(*shapes: Sequence[int]) -> None:
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis of a resize in a loop: `target` pixels made of `size`."""
+    """One axis of a resize in a loop, from `size` to `target` pixels."""
 
     size: int
     target: int
@@ -172,16 +172,16 @@ class Axis:
 
     @property
     def scale(self) -> float:
-        """The distance of two output pixels, in input pixels."""
+        """The distance of two output pixels in input pixels."""
         return _scale(self.size, self.target, self.align_corners)
 
     @property
     def area(self) -> float:
-        """How many input pixels an output pixel covers."""
+        """The number of input pixels that an output pixel covers."""
         return _area_scale(self.size, self.target, self.align_corners)
 
     def position(self, index: Expr) -> Expr:
-        """Where an output pixel lies among the input pixels."""
+        """The position of an output pixel in input pixels."""
         scale, place = float(np.float32(self.scale)), index.cast(np.float32)
         return (place + 0.5) * scale - 0.5 if self.half_pixel else place * scale
 
@@ -193,11 +193,11 @@ class Axis:
         return self.pixel((place * scale + (0.5 if self.align_corners else 0.0)).floor())
 
     def pixel(self, place: Expr) -> Expr:
-        """A place as the index of a pixel; beyond the borders the last one is repeated."""
+        """A position as the index of a pixel, clamped to the borders."""
         return place.max(0).min(self.size - 1).cast(np.int64)
 
     def holds(self, place: Expr) -> Expr:
-        """Whether a place lies between the borders."""
+        """Whether a position is between the borders."""
         return (place >= 0) & (place <= self.size - 1)
 
 
@@ -213,7 +213,7 @@ def axes(
 
 
 def two_neighbours(place: Expr, size: int, tap: Expr) -> tuple[Expr, Expr]:
-    """The first or second neighbour of a place that is not negative, and its weight."""
+    """The first or second neighbour of a non-negative position, and its weight."""
     low = place.floor().min(size - 1)
     source = (low + tap).min(size - 1).cast(np.int64)
     return source, (1 - tap - (place - low)).abs().cast(np.float32)
@@ -259,7 +259,7 @@ class Resize(Op, abstract=True):
     def taps(
         self, source: Sequence[int], target: Sequence[int]
     ) -> tuple[list[int], Callable[..., tuple[tuple[Expr, Expr], Expr]]]:
-        """How many pixels make one, by axis, and which, with their weights."""
+        """The numbers of source pixels by axis, and a function for each with its weight."""
         rows, columns = axes(source, target, self.align_corners, self.half_pixel_centers)
 
         def tap(row: Expr, column: Expr, i: Expr, j: Expr) -> tuple[tuple[Expr, Expr], Expr]:
@@ -270,11 +270,11 @@ class Resize(Op, abstract=True):
         return [self.tap_count(rows), self.tap_count(columns)], tap
 
     def tap_count(self, axis: Axis) -> int:
-        """How many pixels of an axis make one."""
+        """The number of source pixels along an axis."""
         raise TypeError(f"{self.type_name} does not say how many pixels it mixes")
 
     def tap(self, axis: Axis, index: Expr, number: Expr) -> tuple[Expr, Expr]:
-        """Pixel `number` of those that make the pixel at an index, and its weight."""
+        """Source pixel `number` of the output pixel at an index, and its weight."""
         raise TypeError(f"{self.type_name} does not say which pixels it mixes")
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
@@ -292,7 +292,7 @@ def _resized_shape(images: Tensor, size: Tensor) -> TensorShape:
 
 
 class ResizeGrad(Op):
-    """The transpose of a resize: gradients of the output brought back to the input pixels."""
+    """The transpose of a resize: the gradients of input pixels"""
 
     private = True
     signature = "grads: float32, original_image: T -> output: float32; T: real"
@@ -327,7 +327,7 @@ class ResizeGrad(Op):
 
 
 class ResizeBilinear(Resize):
-    """Images resized, each pixel a mix of its neighbours."""
+    """Images resized by bilinear interpolation"""
 
     weights = staticmethod(bilinear_weights)
 
@@ -363,7 +363,7 @@ class ResizeBicubic(Resize):
 
 
 class ResizeArea(Resize):
-    """Images resized, each pixel the mean of the area it covers."""
+    """Images resized; each pixel is the mean of its input area"""
 
     weights = staticmethod(area_weights)
 
@@ -378,7 +378,7 @@ class ResizeArea(Resize):
 
 
 class ResizeNearestNeighbor(Op):
-    """Images resized, each pixel a copy of the nearest one; keeps the dtype."""
+    """Images resized; each pixel is a copy of the nearest one"""
 
     signature = "images: T, size: int32 -> resized_images: T; T: real"
     align_corners: bool = False
@@ -467,9 +467,9 @@ def resize_bilinear(
     Args:
         images: [batch, height, width, channels] of a real dtype.
         size: (height, width), two integers or an int32 vector.
-        align_corners: whether the centres of the corner pixels stay where they are.
+        align_corners: whether the centres of the corner pixels are aligned.
         name: the name of the node.
-        half_pixel_centers: whether pixels are taken at their centres.
+        half_pixel_centers: whether positions are those of pixel centres.
 
     Returns:
         float32 images of that size.
@@ -496,9 +496,9 @@ def resize_nearest_neighbor(
     Args:
         images: [batch, height, width, channels] of a real dtype.
         size: (height, width), two integers or an int32 vector.
-        align_corners: whether the centres of the corner pixels stay where they are.
+        align_corners: whether the centres of the corner pixels are aligned.
         name: the name of the node.
-        half_pixel_centers: whether pixels are taken at their centres.
+        half_pixel_centers: whether positions are those of pixel centres.
 
     Returns:
         Images of that size and the same dtype.
@@ -525,9 +525,9 @@ def resize_bicubic(
     Args:
         images: [batch, height, width, channels] of a real dtype.
         size: (height, width), two integers or an int32 vector.
-        align_corners: whether the centres of the corner pixels stay where they are.
+        align_corners: whether the centres of the corner pixels are aligned.
         name: the name of the node.
-        half_pixel_centers: whether pixels are taken at their centres.
+        half_pixel_centers: whether positions are those of pixel centres.
 
     Returns:
         float32 images of that size.

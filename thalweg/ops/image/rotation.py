@@ -1,4 +1,4 @@
-"""Quarter turns of images."""
+"""Rotations of images by multiples of 90 degrees."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Array = NDArray[Any]
 
 
 class TurnQuarters(Op):
-    """Images [..., height, width, channels] turned counter-clockwise by k quarter turns."""
+    """Images [..., height, width, channels] rotated counter-clockwise by k · 90 degrees"""
 
     private = True
     signature = "image: T, k: I -> output: T; I: index"

@@ -1,1 +1,1 @@
-"""Files in and out of the graph: readers, checkpoints, summaries, serialised tensors."""
+"""Ops on files: readers, checkpoints, summaries, serialised tensors."""

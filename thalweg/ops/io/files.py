@@ -55,7 +55,7 @@ def read_file(filename: Any, name: str | None = None) -> Tensor:
         A scalar string.
 
     Raises:
-        NotFoundError: where there is no such file.
+        NotFoundError: if there is no such file.
 
     Example:
         >>> tf.gfile.GFile("a.txt", "w").write("hello")
@@ -66,7 +66,7 @@ def read_file(filename: Any, name: str | None = None) -> Tensor:
 
 
 class WriteFile(Op):
-    """Writes a string to a file, making its folders."""
+    """Writes a string to a file, and creates its folders."""
 
     signature = "filename: string, contents: string ->"
     effects = (writes(Resource.FILES),)
@@ -89,7 +89,7 @@ class WriteFile(Op):
 
 @public("write_file", "io.write_file")
 def write_file(filename: Any, contents: Any, name: str | None = None) -> Node:
-    """Write a string to a file, making its folders.
+    """Write a string to a file, and create its folders.
 
     Args:
         filename: the path, a scalar string.

@@ -1,7 +1,7 @@
-"""The readers a session keeps: they take work, mostly names of files, from a queue.
+"""The readers of a session: they take work units, mostly names of files, from a queue.
 
-A record is a key and a value. Any number of threads may read from one reader: one of them waits for
-the next work while the others wait for it, and nobody holds a lock meanwhile.
+A record is a key and a value. Readers are thread-safe: one thread waits for the next work unit on
+the queue, the others wait for that thread, and none holds a lock meanwhile.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _BLOCK = 1 << 18
 
 
 class State(NamedTuple):
-    """How far a reader got; the fields are numbered as in TensorFlow's ReaderBaseState."""
+    """The position of a reader; the fields are numbered as in TensorFlow's ReaderBaseState."""
 
     work_started: int = 0
     work_finished: int = 0
     records_produced: int = 0
     current_work: bytes = b""
-    records_of_work: int = 0  # of the current work, if it is not finished; ours alone
+    records_of_work: int = 0  # of the current unfinished work unit; not in TensorFlow
 
     def to_bytes(self) -> bytes:
         """The state as a protobuf."""
@@ -47,7 +47,7 @@ class State(NamedTuple):
 
     @classmethod
     def from_bytes(cls, data: bytes) -> State:
-        """The state that bytes hold; a ValueError if they hold none."""
+        """Parse a state; raises ValueError for invalid bytes."""
         values: list[Any] = list(cls())
         for field in wire.fields(data):
             place = field.number - 1
@@ -66,10 +66,10 @@ class State(NamedTuple):
 
 
 class Reader:
-    """What all readers share; a kind of reader says which records a work has."""
+    """The protocol of all readers; subclasses define the records of a work unit."""
 
     kind: ClassVar[str] = ""
-    #: a work is one record, and finished with it
+    #: a work unit is a single record
     is_single: ClassVar[bool] = False
 
     def __init__(self, name: str) -> None:
@@ -79,40 +79,40 @@ class Reader:
         self._set(State())
 
     def renew_locks(self) -> None:
-        """Have a lock that nobody holds, and nobody waiting."""
+        """Replace the lock by one that is not held, without waiters."""
         self._changed = threading.Condition()
         self._fetching = False
 
     def records(self, work: bytes) -> Iterator[Record]:
-        """The records of a work."""
+        """The records of a work unit."""
         raise TypeError(f"{type(self).__name__} must define records")
 
     @property
     def state(self) -> State:
-        """How far the reader got."""
+        """The position of the reader."""
         with self._changed:
             return State(self._started, self._finished, self._produced, self._work, self._of_work)
 
-    # What steps do
+    # Operations of steps
 
     def read(self, queue: Queue, cancellation: Cancellation, most: int = 1) -> list[Record]:
-        """The next records, up to `most` of one work, waiting for work where none is under way."""
+        """Up to `most` next records of one work unit; blocks if the queue has no work unit."""
         check_queue(queue)
-        forget = cancellation.on_cancel(self._wake)
+        unregister = cancellation.on_cancel(self._wake)
         try:
             with self._changed:
-                while not (found := self._taken(most)):
+                while not (found := self._next_records(most)):
                     self._await_work(queue, cancellation)
                 return found
         finally:
-            forget()
+            unregister()
 
     def reset(self) -> None:
-        """Restart with the next work of the queue."""
+        """Drop the current work unit and reset the counts."""
         self._set(State())
 
     def restore(self, data: bytes) -> None:
-        """Go back to a state that was written by a reader of this kind."""
+        """Restore the state of a reader of this kind."""
         try:
             state = State.from_bytes(data)
         except ValueError as error:
@@ -123,29 +123,29 @@ class Reader:
             ) from error
         self._set(state)
 
-    # Inside
+    # Internals
 
     def _set(self, state: State) -> None:
         with self._changed:
             self._started, self._finished, self._produced = state[:3]
             self._work, self._of_work = state[3:]
-            self._under_way: Iterator[Record] | None = None
+            self._current: Iterator[Record] | None = None
             if self._started > self._finished:
                 rest = itertools.islice(self.records(self._work), self._of_work, None)
-                self._under_way = rest
+                self._current = rest
 
-    def _taken(self, most: int) -> list[Record]:
-        """Records of the work under way; at its end there is none any more."""
-        if self._under_way is None:
+    def _next_records(self, most: int) -> list[Record]:
+        """Up to `most` records of the current work unit; finishes it at its end."""
+        if self._current is None:
             return []
         result: list[Record] = []
         try:
-            result.extend(itertools.islice(self._under_way, most))
+            result.extend(itertools.islice(self._current, most))
         except errors.OpError as error:
             if not result:
                 self._finish()
                 raise
-            self._under_way = _failing(error)
+            self._current = _failing(error)
         self._produced += len(result)
         self._of_work += len(result)
         if self.is_single or not result:
@@ -153,12 +153,12 @@ class Reader:
         return result
 
     def _finish(self) -> None:
-        self._under_way, self._of_work = None, 0
+        self._current, self._of_work = None, 0
         self._finished += 1
 
     def _await_work(self, queue: Queue, cancellation: Cancellation) -> None:
-        """Wait for the next work, or for another thread that does. The lock is held but then."""
-        if self._under_way is not None:
+        """Wait for the next work unit, or for a thread that does. Releases the lock meanwhile."""
+        if self._current is not None:
             return
         if self._fetching:
             cancellation.check()
@@ -172,7 +172,7 @@ class Reader:
             self._changed.notify_all()
         self._work, self._of_work = work, 0
         self._started += 1
-        self._under_way = self.records(work)
+        self._current = self.records(work)
 
     def _fetched(self, queue: Queue, cancellation: Cancellation) -> bytes:
         self._changed.release()
@@ -187,7 +187,7 @@ class Reader:
 
 
 def _failing(error: errors.OpError) -> Iterator[Record]:
-    """What is left of a work that failed after some records, which are given first."""
+    """The rest of a work unit that failed after some records: raises its error."""
     raise error
     yield  # makes this a generator
 
@@ -201,11 +201,11 @@ def check_queue(queue: Queue) -> None:
         )
 
 
-# The kinds of readers
+# Kinds of readers
 
 
 class IdentityReader(Reader):
-    """Work is its own record."""
+    """The record is the work unit itself."""
 
     kind = "IdentityReader"
     is_single = True
@@ -215,7 +215,7 @@ class IdentityReader(Reader):
 
 
 class WholeFileReader(Reader):
-    """A file is a record."""
+    """A record is a whole file."""
 
     kind = "WholeFileReader"
     is_single = True
@@ -226,7 +226,7 @@ class WholeFileReader(Reader):
 
 
 class TextLineReader(Reader):
-    """A line is a record, without its line end; the key has its number, from one."""
+    """A record is a line without its line end; the key has its number, from one."""
 
     kind = "TextLineReader"
 
@@ -238,12 +238,12 @@ class TextLineReader(Reader):
         with GFile(work, "rb") as file:
             numbered = itertools.islice(enumerate(file, 1), self._header, None)
             for number, line in numbered:
-                # TensorFlow drops all carriage returns, wherever they stand.
+                # TensorFlow removes all carriage returns, also inside lines.
                 yield b"%b:%d" % (work, number), line.removesuffix(b"\n").replace(b"\r", b"")
 
 
 class FixedLengthRecordReader(Reader):
-    """So many bytes are a record, between header and footer; the key has its number, from zero."""
+    """Records of a fixed length between header and footer; the key has the number, from zero."""
 
     kind = "FixedLengthRecordReader"
 
@@ -279,7 +279,7 @@ class FixedLengthRecordReader(Reader):
 
 
 class TFRecordReader(Reader):
-    """A record of a TFRecord file; the key has its offset."""
+    """The records of TFRecord files; the key has the offset."""
 
     kind = "TFRecordReader"
 

@@ -1,7 +1,7 @@
-"""Readers: ops that give the records of files whose names come from a queue.
+"""Readers: ops that read the records of files whose names come from a queue.
 
-A reader is made once and read by any number of steps: `key, value = reader.read(queue)`. The ops
-named V2 do the same with resource handles, for graphs that come from elsewhere.
+A reader is created once and read by any number of steps: `key, value = reader.read(queue)`. The ops
+named V2 do the same with resource handles, for imported graphs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Array = NDArray[Any]
 
 
 class ReaderHandle(Op, abstract=True):
-    """A reference to a reader of the session."""
+    """A reference to one of the session's readers."""
 
     signature = "-> reader_handle: &string"
     stateful = True
@@ -66,7 +66,7 @@ class ReaderHandle(Op, abstract=True):
 
 
 class IdentityReaderOp(ReaderHandle, name="IdentityReader"):
-    """A reference to a reader whose records are the work itself."""
+    """A reference to a reader whose records are the work units themselves."""
 
     def make(self, name: str) -> Reader:
         return reader_state.IdentityReader(name)
@@ -89,7 +89,7 @@ class TextLineReaderOp(ReaderHandle, name="TextLineReader"):
 
 
 class FixedLengthRecordReaderOp(ReaderHandle, name="FixedLengthRecordReader"):
-    """A reference to a reader whose records are so many bytes each."""
+    """A reference to a reader of records of a fixed length."""
 
     record_bytes: int
     header_bytes: int = 0
@@ -176,11 +176,11 @@ class TFRecordReaderV2(TFRecordReaderOp):
         return scalar()
 
 
-# What steps do with a reader
+# Operations
 
 
 class ReaderOp(Op, abstract=True):
-    """Acts on a reader."""
+    """An op on a reader."""
 
     stateful = True
     not_differentiable = True
@@ -188,7 +188,7 @@ class ReaderOp(Op, abstract=True):
 
 
 class ReaderRead(ReaderOp):
-    """The next record."""
+    """The next record"""
 
     signature = "reader_handle: &string, queue_handle: &string -> key: string, value: string"
     effects = (writes("reader_handle"), writes("queue_handle"), reads(Resource.FILES))
@@ -203,7 +203,7 @@ class ReaderRead(ReaderOp):
 
 
 class ReaderReadUpTo(ReaderOp):
-    """The next records, fewer where a work ends."""
+    """Several next records, fewer at the end of a work unit"""
 
     signature = (
         "reader_handle: &string, queue_handle: &string, num_records: int64 "
@@ -229,7 +229,7 @@ class ReaderReadUpTo(ReaderOp):
 
 
 class ReaderNumRecordsProduced(ReaderOp):
-    """How many records a reader has given."""
+    """The number of records that a reader has produced"""
 
     signature = "reader_handle: &string -> records_produced: int64"
     effects = (reads("reader_handle"),)
@@ -242,7 +242,7 @@ class ReaderNumRecordsProduced(ReaderOp):
 
 
 class ReaderNumWorkUnitsCompleted(ReaderOp):
-    """How many works a reader is done with."""
+    """The number of work units that a reader has finished"""
 
     signature = "reader_handle: &string -> units_completed: int64"
     effects = (reads("reader_handle"),)
@@ -255,7 +255,7 @@ class ReaderNumWorkUnitsCompleted(ReaderOp):
 
 
 class ReaderSerializeState(ReaderOp):
-    """How far a reader got, as bytes."""
+    """The state of a reader, serialized"""
 
     signature = "reader_handle: &string -> state: string"
     effects = (reads("reader_handle"),)
@@ -268,7 +268,7 @@ class ReaderSerializeState(ReaderOp):
 
 
 class ReaderRestoreState(ReaderOp):
-    """Puts a reader back to where it was."""
+    """Restores the state of a reader."""
 
     signature = "reader_handle: &string, state: string ->"
 
@@ -282,7 +282,7 @@ class ReaderRestoreState(ReaderOp):
 
 
 class ReaderReset(ReaderOp):
-    """Restarts a reader."""
+    """Drops a reader's current work unit and resets its counts."""
 
     signature = "reader_handle: &string ->"
 
@@ -339,7 +339,7 @@ class ReaderResetV2(ReaderReset):
     signature = "reader_handle: resource ->"
 
 
-# What users see
+# The public classes
 
 
 def _queue_reference(queue: Any) -> Tensor:
@@ -351,7 +351,7 @@ def _queue_reference(queue: Any) -> Tensor:
 
 @public("ReaderBase")
 class ReaderBase:
-    """Gives records of work that it takes from a queue of strings."""
+    """Reads records of work units that it takes from a queue of strings."""
 
     def __init__(self, reader_ref: Tensor, supports_serialize: bool = False) -> None:
         self._reader_ref = reader_ref
@@ -367,38 +367,38 @@ class ReaderBase:
 
     @property
     def supports_serialize(self) -> bool:
-        """Whether the state of the reader can be kept."""
+        """Whether the state of the reader can be saved."""
         return self._supports_serialize
 
     def read(self, queue: QueueBase | Tensor, name: str | None = None) -> Any:
-        """(key, value) of the next record; waits for work if there is none under way."""
+        """(key, value) of the next record; waits for a work unit if there is no current one."""
         return ReaderRead()(self._reader_ref, _queue_reference(queue), name=name)
 
     def read_up_to(
         self, queue: QueueBase | Tensor, num_records: Any, name: str | None = None
     ) -> Any:
-        """(keys, values) of up to `num_records` records; fewer where a work ends."""
+        """(keys, values) of up to `num_records` records; fewer at the end of a work unit."""
         count = convert_to_tensor(num_records, int64)
         return ReaderReadUpTo()(self._reader_ref, _queue_reference(queue), count, name=name)
 
     def num_records_produced(self, name: str | None = None) -> Tensor:
-        """How many records were given so far."""
+        """The number of records produced so far."""
         return ReaderNumRecordsProduced()(self._reader_ref, name=name)
 
     def num_work_units_completed(self, name: str | None = None) -> Tensor:
-        """How many works are finished."""
+        """The number of finished work units."""
         return ReaderNumWorkUnitsCompleted()(self._reader_ref, name=name)
 
     def serialize_state(self, name: str | None = None) -> Tensor:
-        """How far the reader got, as a string."""
+        """The state of the reader, serialized."""
         return ReaderSerializeState()(self._reader_ref, name=name)
 
     def restore_state(self, state: Any, name: str | None = None) -> Node:
-        """Go back to what `serialize_state` gave."""
+        """Restore a state from `serialize_state`."""
         return ReaderRestoreState()(self._reader_ref, state, name=name)
 
     def reset(self, name: str | None = None) -> Node:
-        """Restart with the next work of the queue."""
+        """Drop the current work unit and reset the counts."""
         return ReaderReset()(self._reader_ref, name=name)
 
 
@@ -408,7 +408,7 @@ def _container() -> str:
 
 @public("WholeFileReader")
 class WholeFileReader(ReaderBase):
-    """Gives the name and the contents of files, one per `read`, from a queue of file names.
+    """Reads the name and the contents of files, one per `read`, from a queue of file names.
 
     Args:
         name: the name of the node.
@@ -428,10 +428,10 @@ class WholeFileReader(ReaderBase):
 
 @public("TextLineReader")
 class TextLineReader(ReaderBase):
-    r"""Gives the lines of files, one per `read`, from a queue of file names.
+    r"""Reads the lines of files, one per `read`, from a queue of file names.
 
     Args:
-        skip_header_lines: how many lines at the start of each file are passed over.
+        skip_header_lines: how many lines at the start of each file are skipped.
         name: the name of the node.
 
     Example:
@@ -450,11 +450,11 @@ class TextLineReader(ReaderBase):
 
 @public("FixedLengthRecordReader")
 class FixedLengthRecordReader(ReaderBase):
-    """Gives the records of files whose records all have one length, from a queue of file names.
+    """Reads the records of files with records of a fixed length, from a queue of file names.
 
     Args:
         record_bytes: the length of a record.
-        header_bytes, footer_bytes: how much to leave out at the start and the end of a file.
+        header_bytes, footer_bytes: how many bytes to skip at the start and the end of a file.
         hop_bytes: the distance between records; `record_bytes` if None or 0.
         name: the name of the node.
         encoding: "", "ZLIB" or "GZIP".
@@ -490,11 +490,11 @@ class FixedLengthRecordReader(ReaderBase):
 
 @public("TFRecordReader")
 class TFRecordReader(ReaderBase):
-    """Gives the records of TFRecord files, one per `read`, from a queue of file names.
+    """Reads the records of TFRecord files, one per `read`, from a queue of file names.
 
     Args:
         name: the name of the node.
-        options: a `tf.python_io.TFRecordOptions`, where the files are compressed.
+        options: a `tf.python_io.TFRecordOptions` if the files are compressed.
 
     Example:
         >>> with tf.python_io.TFRecordWriter("data.tfrecord") as writer:
@@ -516,7 +516,7 @@ class TFRecordReader(ReaderBase):
 
 @public("IdentityReader")
 class IdentityReader(ReaderBase):
-    """Gives (work, work)."""
+    """Reads (work unit, work unit)."""
 
     def __init__(self, name: str | None = None) -> None:
         super().__init__(IdentityReaderOp(container=_container())(name=name), True)

@@ -1,8 +1,7 @@
-"""RecordInput: records of many files, read by threads beside the steps and given in random order.
+"""RecordInput: the records of many files in random order, read by background threads.
 
-Records go through a buffer from which steps draw; it is at least half full before they may. Epoch
-follows epoch, each with the files in another order, and no epoch begins before the last one's
-records are all given.
+Steps draw records from a shuffle buffer, which must be at least half full. Each epoch reads the
+files in another order, and begins only after all records of the previous one have been drawn.
 """
 
 from __future__ import annotations
@@ -31,17 +30,17 @@ from thalweg.platform.files.records import RecordReader, TFRecordOptions
 
 
 class _Uncancelled:
-    """The cancellation of threads that no step waits for: the buffer itself stops them."""
+    """The cancellation of reading threads, which closing the buffer ends instead."""
 
     def on_cancel(self, wake: Callable[[], None]) -> Callable[[], None]:
         return wake
 
     def check(self) -> None:
-        """There is nothing to raise."""
+        """Does nothing."""
 
 
 class Buffer(RandomShuffleQueue):
-    """Records to draw from, of one epoch at a time."""
+    """The shuffle buffer, with records of one epoch at a time."""
 
     kind = "RecordInput"
 
@@ -67,20 +66,20 @@ class Buffer(RandomShuffleQueue):
         return taken
 
     def finish_epoch(self) -> None:
-        """Let steps have all that is left, and wait until they took it."""
+        """Make all remaining records available to steps, and block until they are drawn."""
         with self._lock:
             if self.is_closed or not len(self):
                 return
             self._drained.clear()
             self._is_ending = True
-            self._serve()
+            self._advance_pending()
         self._drained.wait()
         self._is_ending = False
 
     def stop(self, error: errors.OpError | None = None) -> None:
-        """End it for all: steps get an error, readers stop."""
+        """Close the buffer: steps get an error, readers stop."""
         self._error = self._error or error
-        self.end()
+        self.close_now()
         self._drained.set()
 
     def exhausted(self, wanted: int) -> errors.OpError:
@@ -115,7 +114,7 @@ def _read_epochs(op: RecordInputOp, buffer: Buffer) -> None:
 
 
 def _file_order(op: RecordInputOp, epoch: int) -> list[str]:
-    """The files in the order of an epoch: shuffled, then turned."""
+    """The files in the order of an epoch: shuffled, then rotated."""
     names = sorted(glob.glob(op.file_pattern))
     random.Random(f"{op.file_random_seed},{epoch}").shuffle(names)
     shift = int(op.file_shuffle_shift_ratio * len(names))
@@ -151,7 +150,7 @@ def _read_files(names: Sequence[str], compression_type: str, buffer: Buffer) -> 
 
 
 class RecordInputOp(Op, name="RecordInput"):
-    """Records of the files that match a pattern, in random order."""
+    """Records of the files that match a pattern, in random order"""
 
     signature = "-> records: string"
     effects = (reads(Resource.FILES), writes(Resource.STREAM))
@@ -177,7 +176,7 @@ class RecordInputOp(Op, name="RecordInput"):
 
 
 class RecordInput:
-    """Reads the records of files beside the steps and gives them in random order."""
+    """Reads the records of files on background threads, in random order."""
 
     def __init__(
         self,
@@ -205,7 +204,7 @@ class RecordInput:
         )
 
     def get_yield_op(self) -> Any:
-        """A tensor of records, other ones in each step; with `batches`, lists of scalars."""
+        """A tensor of the next records; with `batches`, lists of scalars."""
         records: Tensor = self._op(name=self._name)
         if self._batches is None:
             return records

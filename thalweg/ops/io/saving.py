@@ -1,8 +1,8 @@
-"""Tensors to files and back: the ops that savers are made of.
+"""Ops that save tensors to files and restore them.
 
 `SaveV2` and `RestoreV2` take the prefix of a checkpoint, names of tensors and, for slices of
-partitioned variables, texts such as `"10 20 0,5:-"`. Restored values are views of mapped files;
-those that only go into variables are read straight into memory that becomes the variables' own.
+partitioned variables, specs such as `"10 20 0,5:-"`. Restored values are views of mapped files;
+those that are only assigned to variables are read directly into memory that the variables adopt.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from thalweg.platform.files.safetensors import Piece
 from thalweg.platform.files.tensor_slices import Checkpoint, ReadRequest, Slice, parse_slice
 
 Array = NDArray[Any]
-#: An assignment of what is restored, and the variable that it changes.
+#: An assignment of a restored value, and its variable.
 Target = tuple[Node, VariableCell]
 
 
@@ -56,7 +56,7 @@ def _texts(values: Any) -> list[str]:
 
 
 def pieces(names: Any, slices: Any, tensors: Sequence[Any]) -> list[Piece]:
-    """What the inputs of a saving op ask to write."""
+    """The pieces that a saving op writes, from its inputs."""
     named, boxes = _texts(names), _texts(slices)
     if not len(named) == len(boxes) == len(tensors):
         raise errors.InvalidArgumentError(
@@ -87,16 +87,17 @@ def _check_lists(prefix: Tensor, lists: Sequence[Tensor], count: int) -> None:
 
 # Saving
 
-#: What is kept of a save instead of being written, by the prefix: see `deferred`.
+#: The pieces of deferred saves, by prefix: see `deferred`.
 _deferred: dict[str, list[list[Piece]]] = {}
 
 
 @contextmanager
 def deferred(prefix: str) -> Generator[list[list[Piece]]]:
-    """Inside the block a save to `prefix` keeps its tensors, one list for each device.
+    """Inside the block, a save to `prefix` appends its tensors to the result, one list per device,
+    instead of writing them.
 
-    They are views of the variables' buffers, which stay as they are: a variable that changes later
-    gets a new buffer. Nothing is copied and nothing is written.
+    Variables are not copied: the tensors are leases, and a variable that changes later gets a new
+    buffer.
     """
     shards = _deferred[prefix] = []
     try:
@@ -106,12 +107,12 @@ def deferred(prefix: str) -> Generator[list[list[Piece]]]:
 
 
 def _deferral(path: str) -> list[list[Piece]] | None:
-    """Where a save to this path is kept: a device's own part has a folder beside the prefix."""
+    """The deferred shards of a save to a path, or None; a device's shard has a temporary path."""
     return _deferred.get(path, _deferred.get(path.rpartition("_temp_")[0]))
 
 
 def _lasting(shard: Sequence[Piece], sources: Sequence[Tensor]) -> list[Piece]:
-    """The pieces, with copies of what only this step computed: its memory is used again."""
+    """The pieces, with copies of temporaries of the step: their memory is reused."""
     return [
         piece if source.dtype.is_ref_dtype else replace(piece, array=piece.array.copy())
         for piece, source in zip(shard, sources, strict=True)
@@ -178,7 +179,7 @@ class Save(FileOp):
 
 
 class MergeV2Checkpoints(FileOp):
-    """Makes one checkpoint of the parts that several devices wrote."""
+    """Merges the shards of several devices to one checkpoint."""
 
     signature = "checkpoint_prefixes: string, destination_prefix: string ->"
     delete_old_dirs: bool = True
@@ -195,7 +196,7 @@ class MergeV2Checkpoints(FileOp):
         return ()
 
 
-# Names of parts
+# Names of shards
 
 
 class ShardedFilename(FileOp):
@@ -215,7 +216,7 @@ class ShardedFilename(FileOp):
 
 
 class ShardedFilespec(FileOp):
-    """`base-?????-of-00100`: what matches all parts"""
+    """`base-?????-of-00100`: a pattern that matches all shards"""
 
     signature = "basename: string, num_shards: int32 -> filename: string"
     effects = ()
@@ -230,7 +231,7 @@ class ShardedFilespec(FileOp):
 
 
 class StaticRegexFullMatch(StringOp):
-    """y = whether all of x matches a pattern: savers of TensorFlow ask it what kind a path is of"""
+    """y = whether all of x matches a pattern; TensorFlow's savers apply it to paths"""
 
     signature = "input: string -> output: bool"
     pattern: str
@@ -244,7 +245,7 @@ class StaticRegexFullMatch(StringOp):
 
 # Restoring
 
-#: The checkpoints that each running step, which its cancellation stands for, has opened.
+#: The checkpoints that each running step has opened, by the step's cancellation.
 _opened: WeakKeyDictionary[Cancellation, dict[tuple[str, int], Checkpoint]] = WeakKeyDictionary()
 _opening = threading.Lock()
 
@@ -254,10 +255,10 @@ def _open(context: Context, prefix: str) -> Checkpoint:
     index = checkpoint_files.index_path(prefix)
     changed = os.stat(index).st_mtime_ns if os.path.exists(index) else 0
     with _opening:
-        mine = _opened.setdefault(context.cancellation, {})
-        if (prefix, changed) not in mine:
-            mine[prefix, changed] = open_checkpoint(prefix)
-        return mine[prefix, changed]
+        opened = _opened.setdefault(context.cancellation, {})
+        if (prefix, changed) not in opened:
+            opened[prefix, changed] = open_checkpoint(prefix)
+        return opened[prefix, changed]
 
 
 def _restored(checkpoint: Checkpoint, name: str, spec: str, dtype: DType) -> Array:
@@ -277,7 +278,7 @@ def _check_dtype(checkpoint: Checkpoint, name: str, dtype: DType) -> None:
 
 
 def _check_assign(checkpoint: Checkpoint, name: str, box: Slice | None, target: Target) -> None:
-    """An error that the assignment of what is restored would have comes before anything is read."""
+    """Raise the error that the assignment of a restored value would, before anything is read."""
     node, cell = target
     shape = checkpoint.entry(name).shape if box is None else box.shape
     assert isinstance(node.op, Assign)
@@ -317,7 +318,7 @@ class RestoreV2(FileOp):
     def restore(
         self, context: Context, prefix: Any, names: Any, slices: Any, targets: Sequence[Target]
     ) -> None:
-        """Give variables what the checkpoint has, as the assignments of the outputs would."""
+        """Restore variables directly, with the effect of assigning the outputs."""
         checkpoint = _open(context, _text(prefix))
         wanted: list[ReadRequest] = []
         each = zip(_texts(names), _texts(slices), self.dtypes, targets, strict=True)
@@ -365,7 +366,7 @@ class RestoreSlice(FileOp):
         return _restored(checkpoint, _text(tensor_name), _text(slice), self.dt)
 
 
-# As functions
+# Functions
 
 
 def save_v2(
@@ -409,16 +410,16 @@ def merge_v2_checkpoints(
     delete_old_dirs: bool = True,
     name: str | None = None,
 ) -> Node:
-    """Make one checkpoint of several parts."""
+    """Merge several shards to one checkpoint."""
     op = MergeV2Checkpoints(delete_old_dirs=delete_old_dirs)
     return op(checkpoint_prefixes, destination_prefix, name=name)
 
 
 def sharded_filename(basename: Any, shard: Any, num_shards: Any, name: str | None = None) -> Tensor:
-    """The name of one part of several."""
+    """The name of a shard."""
     return ShardedFilename()(basename, shard, num_shards, name=name)
 
 
 def sharded_filespec(basename: Any, num_shards: Any, name: str | None = None) -> Tensor:
-    """A pattern for the names of all parts."""
+    """A pattern for the names of all shards."""
     return ShardedFilespec()(basename, num_shards, name=name)

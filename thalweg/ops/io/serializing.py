@@ -1,6 +1,6 @@
-"""Tensors as bytes, and sparse tensors kept or carried as bytes.
+"""Serialization of tensors and sparse tensors, and a map of sparse tensors in the session.
 
-A tensor is written as a TensorProto, which any TensorFlow reads; a sparse tensor is three of them.
+A tensor is serialized as a TensorProto, as in TensorFlow; a sparse tensor as three of them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SparseArrays = tuple[Array, Array, Array]
 
 
 class SerializeTensor(Op):
-    """A tensor as the bytes of a TensorProto."""
+    """A tensor as a serialized TensorProto"""
 
     signature = "tensor: T -> serialized: string"
     host_only = True
@@ -55,7 +55,7 @@ def serialize_tensor(tensor: Any, name: str | None = None) -> Tensor:
 
 
 class ParseTensor(Op):
-    """The tensor that bytes hold."""
+    """The tensor of a serialized TensorProto"""
 
     signature = "serialized: string -> output: out_type"
     host_only = True
@@ -90,7 +90,7 @@ class ParseTensor(Op):
 
 @public("parse_tensor", "io.parse_tensor")
 def parse_tensor(serialized: Any, out_type: Any, name: str | None = None) -> Tensor:
-    """The tensor of dtype `out_type` that a string made by `serialize_tensor` holds."""
+    """The tensor of dtype `out_type` of a string from `serialize_tensor`."""
     return ParseTensor(out_type=as_dtype(out_type))(serialized, name=name)
 
 
@@ -117,7 +117,7 @@ class SerializeSparse(Op):
 
 
 def packed(parts: SparseArrays, kind: DType) -> Array:
-    """The parts of a sparse tensor as bytes, or as they are in a variant."""
+    """The parts of a sparse tensor as serialized tensors, or as a variant."""
     row = np.empty(3, object)
     for position, part in enumerate(parts):
         row[position] = to_bytes(part) if kind is dtypes.string else part
@@ -170,7 +170,7 @@ class SerializeManySparse(Op):
 
 
 def slices(indices: Array, values: Array, shape: Array) -> Iterator[SparseArrays]:
-    """The sparse tensors that lie along the first axis of one."""
+    """The slices of a sparse tensor along its first axis."""
     if len(shape) < 2:
         raise ValueError(f"Rank of input SparseTensor should be > 1, but saw rank: {len(shape)}")
     sparse.check_indices(indices[:, :1], shape[:1], ordered=False)
@@ -189,7 +189,7 @@ def serialize_many_sparse(
 
 
 class DeserializeManySparse(Op):
-    """Serialized sparse tensors put together along a new first axis."""
+    """Deserializes sparse tensors and stacks them along a new first axis."""
 
     signature = (
         "serialized_sparse: Tserialized -> sparse_indices: int64, sparse_values: dtype, "
@@ -219,7 +219,7 @@ def _parsed(item: Any, row: int, column: int) -> Array:
 
 
 def batched(parts: Sequence[SparseArrays], kind: DType) -> SparseArrays:
-    """Sparse tensors of one rank put together along a new first axis."""
+    """Stack sparse tensors of one rank along a new first axis."""
     if not parts:
         raise ValueError("Must have at least 1 serialized SparseTensor, but input is empty")
     for number, (_, values, shape) in enumerate(parts):
@@ -249,7 +249,7 @@ def deserialize_many_sparse(
     Args:
         serialized_sparse: a string matrix [rows, 3].
         dtype: the dtype of the values.
-        rank: the rank of one element; None: unknown.
+        rank: the rank of one element; None if unknown.
         name: the name of the node.
 
     Returns:
@@ -278,20 +278,20 @@ def _with_rank(parts: Sequence[Tensor], rank: int | None) -> SparseTensor:
 
 
 class SparseTensorsMap:
-    """Sparse tensors of a session by number; a tensor is taken once."""
+    """The sparse tensors of a session by number; each can be taken once."""
 
     def __init__(self) -> None:
         self._tensors: dict[int, SparseArrays] = {}
-        self._numbers = itertools.count()  # steps may add at once
+        self._numbers = itertools.count()  # thread-safe
 
     def add(self, parts: SparseArrays) -> int:
-        """Keep a sparse tensor; returns its number."""
+        """Store a sparse tensor; returns its number."""
         number = next(self._numbers)
         self._tensors[number] = parts
         return number
 
     def take(self, number: int) -> SparseArrays:
-        """A sparse tensor, which is then forgotten."""
+        """Remove a sparse tensor and return it."""
         if number not in self._tensors:
             raise ValueError(f"Unable to find SparseTensor: {number} in map")
         return self._tensors.pop(number)
@@ -313,7 +313,7 @@ class TensorsMapOp(Op, abstract=True):
 
 
 class AddSparseToTensorsMap(TensorsMapOp):
-    """Keeps a sparse tensor in a map and gives its number."""
+    """Stores a sparse tensor in a map and outputs its number."""
 
     signature = (
         "sparse_indices: int64, sparse_values: T, sparse_shape: int64 -> sparse_handle: int64"
@@ -327,7 +327,7 @@ class AddSparseToTensorsMap(TensorsMapOp):
 
 
 class AddManySparseToTensorsMap(TensorsMapOp):
-    """Keeps the slices of a sparse tensor in a map and gives their numbers."""
+    """Stores the slices of a sparse tensor in a map and outputs their numbers."""
 
     signature = (
         "sparse_indices: int64, sparse_values: T, sparse_shape: int64 -> sparse_handles: int64"
@@ -342,7 +342,7 @@ class AddManySparseToTensorsMap(TensorsMapOp):
 
 
 class TakeManySparseFromTensorsMap(TensorsMapOp):
-    """The sparse tensors of the given numbers, taken and put together along a new first axis."""
+    """Removes sparse tensors from a map by number and stacks them along a new first axis."""
 
     signature = (
         "sparse_handles: int64 -> sparse_indices: int64, sparse_values: dtype, sparse_shape: int64"
@@ -364,7 +364,7 @@ def add_sparse_to_tensors_map(
     shared_name: str | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """The number under which a SparseTensor is kept in the map of this node."""
+    """Store a SparseTensor in the map of this node; returns its number."""
     op = AddSparseToTensorsMap(container=container or "", shared_name=shared_name or "")
     return op(*as_sparse(sp_input).components(), name=name)
 
@@ -375,7 +375,7 @@ def add_many_sparse_to_tensors_map(
     shared_name: str | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """The numbers under which the slices of a SparseTensor are kept in the map of this node."""
+    """Store the slices of a SparseTensor in the map of this node; returns their numbers."""
     op = AddManySparseToTensorsMap(container=container or "", shared_name=shared_name or "")
     return op(*as_sparse(sp_input).components(), name=name)
 
@@ -383,7 +383,7 @@ def add_many_sparse_to_tensors_map(
 def take_many_sparse_from_tensors_map(
     sparse_map_op: Node, sparse_handles: Any, rank: int | None = None, name: str | None = None
 ) -> SparseTensor:
-    """The SparseTensors that `sparse_map_op` kept under the given numbers, put together."""
+    """Remove SparseTensors by number from the map of `sparse_map_op`; returns them stacked."""
     kept = sparse_map_op.op
     if not isinstance(kept, AddSparseToTensorsMap | AddManySparseToTensorsMap):
         raise TypeError(
@@ -398,7 +398,7 @@ def take_many_sparse_from_tensors_map(
     return _with_rank(op(sparse_handles, name=name), rank)
 
 
-# TensorFlow keeps these three to itself; programs that use them know them by these names.
+# The names of TensorFlow, where these three functions are private but used by programs.
 _add_sparse_to_tensors_map = add_sparse_to_tensors_map
 _add_many_sparse_to_tensors_map = add_many_sparse_to_tensors_map
 _take_many_sparse_from_tensors_map = take_many_sparse_from_tensors_map

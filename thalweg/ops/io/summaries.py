@@ -1,7 +1,8 @@
-"""Summaries: ops that turn values into serialised Summary protocol buffers.
+"""Summaries: ops that convert values to serialised Summary protocol buffers.
 
-Scalars, histograms, images, sounds and tensors come in with a tag; one string goes out, which a
-`FileWriter` writes and TensorBoard shows. The bytes are written here, without message classes.
+The inputs are scalars, histograms, images, sounds and tensors with a tag; the output is a string,
+which a `FileWriter` writes and TensorBoard shows. Messages are encoded here, without message
+classes.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from thalweg.platform.files.wire import (
 
 Array = NDArray[Any]
 
-# The numbers of the fields of the message Summary.Value.
+# Field numbers of the message Summary.Value.
 _TAG, _SIMPLE_VALUE, _IMAGE, _HISTOGRAM, _AUDIO = 1, 2, 4, 5, 6
 _NODE_NAME, _TENSOR, METADATA = 7, 8, 9
 
@@ -49,7 +50,7 @@ class SummaryOp(Op, abstract=True):
 
 
 def _value(tag: bytes, content: bytes) -> bytes:
-    """A Summary of one value; several of them, one after another, are a Summary too."""
+    """A Summary of one value; the concatenation of several is a Summary, too."""
     return bytes_field(1, (bytes_field(_TAG, tag) if tag else b"") + content)
 
 
@@ -77,7 +78,7 @@ class ScalarSummary(SummaryOp):
                 f"tags and values are not the same shape: {list(names.shape)} != "
                 f"{list(numbers.shape)}{shown}"
             )
-        with np.errstate(over="ignore"):  # beyond float32 is infinite, and is to be seen as such
+        with np.errstate(over="ignore"):  # out of range of float32: shown as infinite
             rounded = numbers.astype(np.float32).ravel().tolist()
         pairs = zip(text.elements(names), rounded, strict=True)
         return _joined(_value(tag, float_field(_SIMPLE_VALUE, x)) for tag, x in pairs)
@@ -91,7 +92,7 @@ def _joined(parts: Any) -> Array:
 
 
 class HistogramSummary(SummaryOp):
-    """How often values fall into each of TensorFlow's buckets."""
+    """The number of values in each of TensorFlow's buckets"""
 
     signature = "tag: string, values: T -> summary: string; T: real"
 
@@ -103,12 +104,12 @@ class HistogramSummary(SummaryOp):
 
 
 def _sortable(values: Array) -> Array:
-    """Narrow floats have no fast sort of their own."""
+    """Values in a dtype with a fast sort, which narrow floats have not."""
     return widened(values)
 
 
 def _check_finite(ordered: Array, name: str) -> None:
-    """Infinities are at the ends of an ordered array, and what is no number is last."""
+    """Raise unless all values are finite: in sorted order infinities are at the ends, NaN last."""
     ends = ordered[[0, -1]] if ordered.size else ordered
     if np.isnan(ends).any():
         raise _invalid(f"Nan in summary histogram for: {name}")
@@ -118,7 +119,7 @@ def _check_finite(ordered: Array, name: str) -> None:
 
 @cache
 def bucket_limits() -> Array:
-    """The upper ends of the buckets: zero, and both ways from 1e-12 in steps of a tenth."""
+    """The upper ends of the buckets: zero, and in both directions powers of 1.1 from 1e-12."""
     limits: list[float] = []
     limit = 1e-12
     while limit < 1e20:
@@ -129,7 +130,7 @@ def bucket_limits() -> Array:
 
 
 def histogram(ordered: Array) -> bytes:
-    """A HistogramProto of ascending float64 values; each run of empty buckets becomes one."""
+    """A HistogramProto of ascending float64 values; runs of empty buckets are merged."""
     limits = bucket_limits()
     below = np.searchsorted(ordered, limits, side="left")
     below[-1] = len(ordered)
@@ -155,11 +156,11 @@ def histogram(ordered: Array) -> bytes:
 
 _RED = np.array([255, 0, 0, 255], np.uint8)
 _RED.flags.writeable = False
-_DARK = 1e-6  # pictures no brighter than this are not brightened
+_DARK = 1e-6  # images that are not brighter than this are not scaled
 
 
 class ImageSummary(SummaryOp):
-    """The first pictures of a batch as PNG files."""
+    """The first images of a batch as PNG files"""
 
     signature = "tag: string, tensor: T -> summary: string; T: uint8|float16|float32|float64"
     max_images: int = 3
@@ -192,7 +193,7 @@ class ImageSummary(SummaryOp):
         return bytes_field(_IMAGE, content)
 
     def _scaled(self, picture: Array) -> Array:
-        """Floats as bytes: from 0 to the largest, or around 128 where some are negative."""
+        """Floats scaled to bytes: from 0 to the maximum, or around 128 if some are negative."""
         bad = self.bad_color[: picture.shape[-1]]
         if len(bad) < picture.shape[-1]:
             raise _invalid(
@@ -208,7 +209,7 @@ class ImageSummary(SummaryOp):
 
 
 def _scaling(values: Array, kind: Callable[[Any], Any]) -> tuple[Any, Any]:
-    """The factor and the offset that bring values into the range of a byte."""
+    """The factor and the offset that map values to the range of a byte."""
     if not values.size:
         return kind(0), kind(0)
     with np.errstate(over="ignore"):
@@ -236,7 +237,7 @@ _MAX_SAMPLE = 1 << 15
 
 
 class SoundSummary(SummaryOp, abstract=True):
-    """The first sounds of a batch as WAV files."""
+    """The first sounds of a batch as WAV files"""
 
     max_outputs: int = 3
 
@@ -258,7 +259,7 @@ class SoundSummary(SummaryOp, abstract=True):
 
 
 def _check_sizes(frames: int, channels: int, sample_rate: float) -> None:
-    """What the header of a WAV file can say."""
+    """Raise unless the header of a WAV file can represent these numbers."""
     if not 0 < channels < 1 << 16:
         raise _invalid(f"a sound has 1 to 65535 channels, not {channels}")
     if 2 * channels * max(frames + 18, sample_rate) >= 1 << 32:
@@ -281,7 +282,7 @@ def _sound(samples: Array, sample_rate: float) -> bytes:
 
 
 def wave_file(samples: Array, sample_rate: int) -> bytes:
-    """Samples [frames, channels] between -1 and 1 as a WAV file of 16 bits a sample."""
+    """Samples [frames, channels] between -1 and 1 as a WAV file of 16 bits per sample."""
     scaled = np.nan_to_num(samples) * np.float32(_MAX_SAMPLE)
     away_from_zero = np.trunc(scaled + np.copysign(np.float32(0.5), scaled))
     limited = np.clip(away_from_zero, -_MAX_SAMPLE, _MAX_SAMPLE - 1)
@@ -315,7 +316,7 @@ class AudioSummaryV2(SoundSummary):
 
 
 class TensorSummary(SummaryOp):
-    """A whole tensor under the name of the node."""
+    """A tensor under the name of the node"""
 
     signature = "tensor: T -> summary: string"
     description: str = ""
@@ -327,7 +328,7 @@ class TensorSummary(SummaryOp):
 
 
 class TensorSummaryV2(SummaryOp):
-    """A whole tensor with a tag, and with metadata that say which plugin shows it."""
+    """A tensor with a tag, and metadata that select the plugin that shows it"""
 
     signature = "tag: string, tensor: T, serialized_summary_metadata: string -> summary: string"
 
@@ -357,7 +358,7 @@ def _tensor_proto(value: Any, dtype: DType) -> bytes:
 
 
 class MergeSummary(SummaryOp):
-    """All values of several summaries, no two of which may have one tag."""
+    """All values of several summaries, whose tags must be distinct"""
 
     signature = "inputs: N*string -> summary: string"
 
@@ -366,7 +367,7 @@ class MergeSummary(SummaryOp):
         seen: set[bytes] = set()
         for value in values:
             tag = value_tag(value)
-            if tag and tag in seen:  # what has no tag is told by the name of its node
+            if tag and tag in seen:  # values without a tag are identified by their node's name
                 raise _invalid(
                     f"Duplicate tag {tag.decode(errors='replace')} found in summary inputs"
                 )

@@ -1,8 +1,8 @@
-"""Arrays as the bytes of TensorProto messages, to and from, without message classes.
+"""Conversion between arrays and serialized TensorProto messages, without message classes.
 
 An array is written with its elements in `tensor_content`; strings there are their lengths followed
-by their bytes. Any form that TensorFlow writes is read: elements one by one, the last one standing
-for all that are missing. A message may stand for no more elements than two gigabytes hold.
+by their bytes. All forms that TensorFlow writes are read: also repeated fields, whose last element
+repeats for missing ones. A message may describe at most two gigabytes of elements.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Array = NDArray[Any]
 _DTYPE, _SHAPE, _CONTENT, _STRINGS = 1, 2, 4, 8
 _MAX_BYTES = 1 << 31
 
-#: The number of each field for elements one by one, and their form there: None is varints.
+#: The field of each dtype for single elements, and their NumPy format there; None for varints.
 _FIELDS: dict[str, tuple[int, str | None]] = {
     "float_val": (5, "<f4"),
     "double_val": (6, "<f8"),
@@ -56,7 +56,7 @@ def _content(array: Array) -> bytes:
 
 
 def from_bytes(data: bytes) -> Array:
-    """The array that a serialised TensorProto holds; a ValueError if it is none."""
+    """The array of a serialised TensorProto; raises ValueError for other bytes."""
     found: dict[int, list[int | bytes]] = {}
     for field in wire.fields(data):
         found.setdefault(field.number, []).append(field.value)
@@ -123,7 +123,7 @@ def _split(content: bytes, count: int) -> Iterator[bytes]:
 
 
 def _varints(data: bytes, count: int = -1) -> tuple[list[int], int]:
-    """Up to `count` varints (all of them: -1), and where they end."""
+    """Up to `count` varints (-1: all), and the offset of their end."""
     values: list[int] = []
     value = shift = at = 0
     while at < len(data) and len(values) != count:
@@ -163,7 +163,7 @@ def _whole(content: bytes, kind: np.dtype[Any], shape: tuple[int, ...]) -> Array
 
 
 def _elements(found: dict[int, list[int | bytes]], dtype: DType, kind: np.dtype[Any]) -> Array:
-    """Elements one by one: narrow floats by their bits, complex numbers in two parts."""
+    """Elements of a repeated field: narrow floats as bits, complex numbers as two elements."""
     field, form = _FIELDS[dtype.traits.proto_field]
     values = found.get(field, [])
     if form is not None:

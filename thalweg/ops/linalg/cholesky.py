@@ -1,4 +1,4 @@
-"""Positive definite systems: Cholesky factors, what is solved with them, and least squares."""
+"""Positive definite systems: Cholesky factors, their solutions, and least squares."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def cholesky(input: Any, name: str | None = None) -> Tensor:
         A tensor L of the same shape with L Lᵀ = input.
 
     Raises:
-        InvalidArgumentError: where a matrix is not positive definite.
+        InvalidArgumentError: if a matrix is not positive definite.
 
     Example:
         >>> sess.run(tf.cholesky([[4.0, 0.0], [0.0, 9.0]]))
@@ -91,7 +91,7 @@ def logdet(matrix: Any, name: str | None = None) -> Tensor:
 
 
 class MatrixSolveLs(Op):
-    """The x that minimises |matrix x - rhs|² + l2 |x|², the smallest one where many do"""
+    """The x that minimises |matrix x - rhs|² + l2 |x|², the smallest one if it is not unique"""
 
     signature = f"matrix: T, rhs: T, l2_regularizer: float64 -> output: T; T: {TYPES}"
     host_only = True
@@ -177,10 +177,10 @@ def _wide_gradient(node: Node, dx: Tensor) -> list[Tensor]:
 
 
 def _any_gradient(node: Node, dx: Tensor, solve: MatrixSolveLs) -> list[Tensor]:
-    """Whatever the sizes are, with P the map from b to x: db = Pᴴ dx, which solves Aᴴ db = dx.
+    """For all sizes, with P the map from b to x: db = Pᴴ dx, which solves Aᴴ db = dx.
 
-    Without l2, of what is outside the columns (b - A x) and the rows (dx - Aᴴ db) of A one part
-    is 0: for the other, (AᴴA)⁻¹ dx = P db and (AAᴴ)⁻¹ b = Pᴴ x.
+    Without l2, one of the residuals of the columns (b - A x) and the rows (dx - Aᴴ db) of A is 0;
+    for the other, (AᴴA)⁻¹ dx = P db and (AAᴴ)⁻¹ b = Pᴴ x.
     """
     a, b, l2 = node.inputs
     x = node.output
@@ -200,6 +200,6 @@ def _any_gradient(node: Node, dx: Tensor, solve: MatrixSolveLs) -> list[Tensor]:
 def matrix_solve_ls(
     matrix: Any, rhs: Any, l2_regularizer: Any = 0.0, fast: bool = True, name: str | None = None
 ) -> Tensor:
-    """The least squares solutions of `matrix` x = `rhs`; not `fast` takes any rank, without l2."""
+    """The least squares solutions of `matrix` x = `rhs`; `fast=False` supports any rank, not l2."""
     l2 = casting.cast(convert_to_tensor(l2_regularizer), dtypes.float64)
     return MatrixSolveLs(fast=fast)(matrix, rhs, l2, name=name)

@@ -63,12 +63,12 @@ class Qr(Op):
 
 
 def smaller(rows: Size, columns: Size) -> Size:
-    """The smaller of two sizes, as far as they are known."""
+    """The smaller of two sizes, or None if it is unknown."""
     return None if rows is None or columns is None else min(rows, columns)
 
 
 def _sizes(x: Tensor) -> tuple[Any, Any]:
-    """The numbers of rows and columns, as tensors where they are not static."""
+    """The numbers of rows and columns, as tensors if they are not static."""
     known, dynamic = (x.shape.sizes or (None, None))[-2:], shaping.shape(x)
     rows, columns = (
         dynamic[axis] if size is None else size for axis, size in zip((-2, -1), known, strict=True)
@@ -77,7 +77,7 @@ def _sizes(x: Tensor) -> tuple[Any, Any]:
 
 
 def _required(x: Tensor, condition: Any, message: str) -> Tensor:
-    """`x`, if a condition holds: checked now if it is known, else in the step."""
+    """`x`, if a condition holds: checked at construction if it is static, else in the step."""
     if isinstance(condition, Tensor):
         return basic.with_dependencies([checks.Assert(condition, [message])], x)
     if not condition:
@@ -95,14 +95,14 @@ def _tall_qr_gradient(q: Tensor, r: Tensor, dq: Tensor, dr: Tensor) -> Tensor:
 
 
 def _over_adjoint(x: Tensor, r: Tensor) -> Tensor:
-    """x r⁻ᴴ, of an upper triangular r"""
+    """x r⁻ᴴ for upper triangular r"""
     return linalg.adjoint(linalg.matrix_triangular_solve(r, linalg.adjoint(x), lower=False))
 
 
 def _wide_qr_gradient(x: Tensor, q: Tensor, r: Tensor, dq: Tensor, dr: Tensor, rows: Any) -> Tensor:
     """[a | b] = q [u | v]: a = q u is square, and b follows from v = qᴴ b.
 
-    With the number of columns where that is smaller, there is no b, and a is tall.
+    If there are fewer columns than rows, b is empty and a is tall.
     """
     b, dv = x[..., rows:], dr[..., rows:]
     da = _tall_qr_gradient(
@@ -158,19 +158,19 @@ class SelfAdjointEigV2(Op):
             gaps = shaping.expand_dims(e, -2) - shaping.expand_dims(e, -1)
             inside = inside + reciprocal(gaps) * matmul.matmul(v, dv, adjoint_a=True)
         full = matmul.matmul(v, matmul.matmul(inside, v, adjoint_b=True))
-        # The upper half is not read: what it would have received goes to the lower one.
+        # The upper half is not read: its gradient is added to the lower half.
         return linalg.lower_half(full + linalg.adjoint(full))
 
 
 def _real_part(gradient: Tensor) -> Tensor:
-    """The gradient of values that are real, whatever their dtype."""
+    """The gradient of values that are real, also in a complex dtype."""
     if not gradient.dtype.is_complex:
         return gradient
     return casting.cast(complexes.real(gradient), gradient.dtype)
 
 
 def reciprocal(x: Tensor) -> Tensor:
-    """1/x, and 0 at 0: the diagonal, and where values coincide."""
+    """1/x, and 0 at 0: on the diagonal, and for equal values."""
     is_zero = compare.equal(x, filling.zeros_like(x))
     ones = filling.ones_like(x)
     return choosing.where(is_zero, filling.zeros_like(x), ones / choosing.where(is_zero, ones, x))
@@ -255,7 +255,7 @@ def _from_values(u: Tensor, v: Tensor, ds: Tensor) -> Tensor:
 
 
 def _from_vectors(s: Tensor, u: Tensor, v: Tensor, du: Tensor, dv: Tensor) -> Tensor:
-    """u (F∘(uᴴdu - duᴴu) S + S F∘(vᴴdv - dvᴴv)) vᴴ and the parts outside the spans of u and v."""
+    """u (F∘(uᴴdu - duᴴu) S + S F∘(vᴴdv - dvᴴv)) vᴴ + the parts outside of the spans of u and v."""
     across, down = shaping.expand_dims(s, -2), shaping.expand_dims(s, -1)
     inverse_gaps = reciprocal(across * across - down * down)
     left, right = matmul.matmul(u, du, adjoint_a=True), matmul.matmul(v, dv, adjoint_a=True)
@@ -272,7 +272,7 @@ def _from_vectors(s: Tensor, u: Tensor, v: Tensor, du: Tensor, dv: Tensor) -> Te
 
 
 def _phases(right: Tensor) -> Tensor:
-    """What complex singular vectors may be rotated by together: ½ diag(rᴴ - r)."""
+    """The gauge freedom of complex singular vectors: ½ diag(rᴴ - r)."""
     line = diagonal.matrix_diag_part(right)
     return diagonal.matrix_diag((complexes.conj(line) - line) * 0.5)
 
@@ -304,7 +304,7 @@ def svd(
     Args:
         tensor: [..., m, n], float32, float64 or complex.
         full_matrices: whether u and v are square.
-        compute_uv: False gives the singular values alone.
+        compute_uv: False returns only the singular values.
         name: the name of the node.
 
     Returns:
@@ -351,7 +351,7 @@ def _as_column(rcond: Any, s: Tensor) -> Tensor:
 
 
 def _cutoff(matrices: Tensor, s: Tensor) -> Tensor:
-    """The largest singular value, times the larger size, times the precision."""
+    """The largest singular value, times the larger size, times the machine epsilon."""
     size = casting.cast(reduce.reduce_max(shaping.shape(matrices)[-2:]), s.dtype)
     precision = float(np.finfo(s.dtype.as_numpy_dtype).eps)
     return reduce.reduce_max(s, -1, keepdims=True) * size * precision

@@ -1,8 +1,8 @@
-"""Einstein summation: a contraction of any number of tensors, written as index letters.
+"""Einstein summation: a contraction of any number of tensors, in index notation.
 
 The equation is parsed into one string of letters per tensor and one for the result; the tensors
-are then contracted from left to right, each step a sum, a product or a batched matrix product.
-Where only the step knows how many axes an ellipsis stands for, these are made one axis before.
+are then contracted from left to right, each time by a sum, a product or a batched matrix product.
+If the number of axes of an ellipsis is known only at run time, they are merged to one axis first.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _ELLIPSIS = "..."
 
 @public("einsum", "linalg.einsum")
 def einsum(equation: str, *inputs: TensorLike, name: str | None = None) -> Tensor:
-    """The sum of products that an equation in index notation describes.
+    """The sum of products of an equation in index notation.
 
     Args:
-        equation: such as "ij,jk->ik": a letter for each axis of each input, and for the result;
-            letters that the result has not are summed over. "..." stands for any leading axes.
+        equation: such as "ij,jk->ik": a letter for each axis of each input, and of the result;
+            letters that the result lacks are summed over. "..." are any axes.
         inputs: the tensors, of one dtype.
         name: the name of the nodes.
 
@@ -57,7 +57,7 @@ def einsum(equation: str, *inputs: TensorLike, name: str | None = None) -> Tenso
 
 
 def _einsum(equation: str, tensors: list[Tensor]) -> Tensor:
-    """Of tensors whose ranks are known."""
+    """The contraction of tensors of known ranks."""
     terms, result = _parsed(equation, tensors)
     operands = [_Operand(*pair) for pair in zip(tensors, terms, strict=True)]
     operands = _without_stretched(operands)
@@ -75,7 +75,7 @@ def _tensors(inputs: tuple[Any, ...]) -> list[Tensor]:
 
 
 def _parsed(equation: str, tensors: list[Tensor]) -> tuple[list[str], str]:
-    """One string of letters per tensor, and that of the result; ellipses become digits."""
+    """The letters of each tensor, and those of the result; ellipses become digits."""
     left, arrow, result = equation.partition("->")
     terms = left.split(",")
     terms = [_spelled(term, tensor) for term, tensor in zip(terms, tensors, strict=True)]
@@ -96,7 +96,7 @@ def _check_format(equation: str, tensors: list[Tensor]) -> None:
 
 
 def _spelled(term: str, tensor: Tensor) -> str:
-    """A term with a digit for each axis its ellipsis stands for, counted from the right."""
+    """A term with its ellipsis replaced by a digit for each axis, counted from the right."""
     rank = tensor.shape.rank or 0
     missing = rank - len(term.replace(_ELLIPSIS, ""))
     if missing < 0 or (missing and _ELLIPSIS not in term):
@@ -134,7 +134,7 @@ def _check_result(result: str, terms: list[str]) -> None:
 
 
 def _einsum_of_unknown_ranks(equation: str, tensors: list[Tensor]) -> Tensor:
-    """The axes of each ellipsis, broadcast to those of all, as one axis that is split again."""
+    """Merge the broadcast axes of ellipses to one axis, which is split again at the end."""
     left, _, result = equation.partition("->")
     terms = left.split(",")
     if "->" not in equation:
@@ -165,7 +165,7 @@ def _leading(term: str) -> str:
 
 @dataclass(frozen=True)
 class _LeadingEllipsis:
-    """A tensor whose axes of the ellipsis come first, and the sizes of those, if it has any."""
+    """A tensor with the axes of the ellipsis first, and their sizes, if it has any."""
 
     tensor: Tensor
     term: str
@@ -181,7 +181,7 @@ class _LeadingEllipsis:
         return _LeadingEllipsis(moved, _leading(term), sizes[: shaping.rank(moved) - named])
 
     def merged(self, common: Tensor) -> Tensor:
-        """With one axis in place of the hidden ones, stretched to `common`."""
+        """The tensor with the axes of the ellipsis broadcast to `common` and merged."""
         if self.hidden is None:
             return self.tensor
         count = len(_replaced(self.term, ""))
@@ -195,7 +195,7 @@ class _LeadingEllipsis:
 
 
 def _order_to_leading(term: str, rank: Tensor) -> Tensor:
-    """The order of axes that puts those of the ellipsis first."""
+    """The permutation that moves the axes of the ellipsis to the front."""
     before, _, after = term.partition(_ELLIPSIS)
     end = rank - len(after)
     parts = filling.range(len(before), end), filling.range(len(before)), filling.range(end, rank)
@@ -203,7 +203,7 @@ def _order_to_leading(term: str, rank: Tensor) -> Tensor:
 
 
 def _order_from_leading(term: str, rank: Tensor) -> Tensor:
-    """The order of axes that puts those of the ellipsis, which come first, in their place."""
+    """The inverse of `_order_to_leading`."""
     before, _, after = term.partition(_ELLIPSIS)
     end, hidden = rank - len(after), rank - len(after) - len(before)
     parts = filling.range(hidden, end), filling.range(hidden), filling.range(end, rank)
@@ -221,17 +221,17 @@ class _Operand:
     letters: str
 
     def static(self, letter: str) -> Size:
-        """The size of an axis as far as it is known."""
+        """The static size of an axis."""
         sizes = self.tensor.shape.sizes or ()
         return sizes[self.letters.index(letter)]
 
     def size(self, letter: str) -> Any:
-        """The size of an axis: a number, or a scalar tensor where only the step knows it."""
+        """The size of an axis: a number, or a scalar tensor if it is not static."""
         known = self.static(letter)
         return shaping.shape(self.tensor)[self.letters.index(letter)] if known is None else known
 
     def arranged(self, letters: str) -> _Operand:
-        """The axes in another order."""
+        """The operand with its axes permuted."""
         if letters == self.letters:
             return self
         order = [self.letters.index(letter) for letter in letters]
@@ -246,7 +246,7 @@ class _Operand:
         return _Operand(reduce.reduce_sum(self.tensor, axes), letters)
 
     def diagonals(self) -> _Operand:
-        """Axes that share a letter become one: their diagonal."""
+        """Replace axes with equal letters by their diagonal."""
         for letter in self.letters:
             if self.letters.count(letter) > 1:
                 return self._diagonal(letter).diagonals()
@@ -262,7 +262,7 @@ class _Operand:
 
 
 def _without_stretched(operands: list[_Operand]) -> list[_Operand]:
-    """Axes of an ellipsis that broadcast, of size 1 beside another size, are taken out."""
+    """Remove axes of an ellipsis that broadcast: those of size 1 beside another size."""
     stretched = [
         "".join(d for d in _digits(o.letters) if o.static(d) == 1 and _elsewhere(d, operands))
         for o in operands
@@ -292,7 +292,7 @@ def _check_sizes(equation: str, operands: list[_Operand]) -> None:
 
 
 def _contracted(operands: list[_Operand], result: str) -> _Operand:
-    """All operands as one, whose letters are those of the result in some order."""
+    """Contract all operands to one, whose letters are a permutation of the result's."""
     remaining = list(operands)
     total = remaining.pop(0)
     while True:
@@ -308,7 +308,7 @@ def _contracted(operands: list[_Operand], result: str) -> _Operand:
 def _pair(left: _Operand, right: _Operand, later: str) -> _Operand:
     """The product of two operands, summed over their common letters that are not needed later."""
     shared = [letter for letter in left.letters if letter in right.letters]
-    # The axes of an ellipsis may be stretched in the step: they are kept, and summed last.
+    # The axes of an ellipsis may broadcast at run time: they are kept, and summed last.
     batch = "".join(letter for letter in shared if letter in later or letter.isdigit())
     inner = "".join(letter for letter in shared if letter not in batch)
     rows = "".join(letter for letter in left.letters if letter not in right.letters)

@@ -21,7 +21,7 @@ from thalweg.public import public
 
 Array = NDArray[Any]
 
-#: The dtypes that factorisations take
+#: The dtypes of factorisations
 TYPES = "float32|float64|complex"
 
 
@@ -43,7 +43,7 @@ def square_shape(tensor: Tensor) -> TensorShape:
 
 
 def same_size(one: Size, other: Size) -> Size:
-    """Two sizes that must be equal, as one."""
+    """The known one of two sizes that must be equal."""
     if one is not None and other is not None and one != other:
         raise ValueError(f"Dimensions must be equal, but are {one} and {other}")
     return other if one is None else one
@@ -105,14 +105,14 @@ def matrix_inverse(input: Any, adjoint: bool = False, name: str | None = None) -
 
     Args:
         input: [..., n, n], float32, float64 or complex.
-        adjoint: give the conjugate transposes of the inverses.
+        adjoint: return the conjugate transposes of the inverses.
         name: the name of the node.
 
     Returns:
         A tensor of the shape and dtype of `input`.
 
     Raises:
-        InvalidArgumentError: where a matrix has no inverse.
+        InvalidArgumentError: if a matrix has no inverse.
 
     Example:
         >>> sess.run(tf.matrix_inverse([[2.0, 0.0], [0.0, 4.0]]))
@@ -263,7 +263,7 @@ def matrix_solve(matrix: Any, rhs: Any, adjoint: bool = False, name: str | None 
         A tensor [..., n, k].
 
     Raises:
-        InvalidArgumentError: where a matrix has no inverse.
+        InvalidArgumentError: if a matrix has no inverse.
 
     Example:
         >>> sess.run(tf.matrix_solve([[2.0, 0.0], [0.0, 4.0]], [[2.0], [2.0]]))
@@ -274,7 +274,7 @@ def matrix_solve(matrix: Any, rhs: Any, adjoint: bool = False, name: str | None 
 
 
 class MatrixTriangularSolve(Op):
-    """The x with matrix x = rhs, where one triangle of matrix is taken for zeros"""
+    """The x with matrix x = rhs, where one triangle of matrix is treated as zeros"""
 
     signature = f"matrix: T, rhs: T -> output: T; T: {TYPES}"
     host_only = True

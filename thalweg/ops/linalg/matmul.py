@@ -1,4 +1,4 @@
-"""Products of matrices: two, batches of them broadcast against each other, and mostly-zero ones."""
+"""Products of matrices, of batches that broadcast, and of mostly-zero matrices."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _product_element(
     flip_b: bool,
     entry: Callable[[Expr, bool], Expr] = lambda x, flipped: x,
 ) -> Expr:
-    """An element of a product of innermost matrices; `entry` changes each entry that goes in."""
+    """An element of a product of innermost matrices; `entry` maps each factor."""
     *batch, row, column = at
 
     def product(k: Expr) -> Expr:
@@ -83,7 +83,7 @@ def _transposed_product(a: Tensor, b: Tensor, transpose_a: bool, transpose_b: bo
 def _gradients(
     multiply: Multiply, a: Tensor, b: Tensor, dc: Tensor, flip_a: bool, flip_b: bool
 ) -> list[Tensor]:
-    """[da, db] of c = flip(a) flip(b), as products that flip by flags alone."""
+    """[da, db] of c = flip(a) flip(b), as products that flip only by flags."""
     da = multiply(b, dc, flip_b, True) if flip_a else multiply(dc, b, False, not flip_b)
     db = multiply(dc, a, True, flip_a) if flip_b else multiply(a, dc, not flip_a, False)
     return [da, db]
@@ -139,14 +139,14 @@ def matmul(
         b: a tensor [..., k, m] of the same dtype; leading axes broadcast.
         transpose_a, transpose_b: use the matrices with rows and columns exchanged.
         adjoint_a, adjoint_b: use the conjugate transpose; not together with the transpose.
-        a_is_sparse, b_is_sparse: hints that many elements are zero; nothing else changes.
+        a_is_sparse, b_is_sparse: hints that many elements are zero.
         name: the name of the node.
 
     Returns:
         A tensor [..., n, m] of the same dtype.
 
     Raises:
-        ValueError: where the inner sizes differ.
+        ValueError: if the inner sizes differ.
 
     Example:
         >>> a = tf.constant([[1.0, 2.0], [3.0, 4.0]])
@@ -177,7 +177,7 @@ def _conjugated(x: Tensor, wanted: bool) -> Tensor:
 
 
 def _operands(a: Any, b: Any) -> tuple[Tensor, Tensor]:
-    """Both as tensors; a Python value takes the dtype of the tensor beside it."""
+    """Both operands as tensors; a Python value gets the dtype of the other."""
     if isinstance(b, Tensor) and not isinstance(a, Tensor):
         return convert_to_tensor(a, preferred_dtype=b.dtype.base_dtype, name="a"), b
     left = convert_to_tensor(a, name="a")
@@ -262,7 +262,7 @@ def _batch_sizes(tensor: Tensor, flip: bool) -> tuple[TensorShape, Size, Size]:
 
 
 def _sum_batches(x: Tensor, y: Tensor, dx: Tensor, dy: Tensor) -> list[Tensor]:
-    """Gradients of the broadcast batches, summed to the batches the inputs have."""
+    """Gradients of the broadcast batches, summed to the batches of the inputs."""
     batch_x, batch_y = x.shape[:-2], y.shape[:-2]
     if batch_x.is_fully_defined() and batch_x.sizes == batch_y.sizes:
         return [dx, dy]
@@ -355,7 +355,7 @@ class SparseMatMul(Op):
 
 
 def _short(a: Tensor, b: Tensor) -> bool:
-    """Whether both have dtypes that the product of mostly-zero matrices takes, and may mix."""
+    """Whether both have dtypes that the product of mostly-zero matrices supports, and may mix."""
     return all(t.dtype.base_dtype in (dtypes.float32, dtypes.bfloat16) for t in (a, b))
 
 
@@ -369,7 +369,7 @@ def sparse_matmul(
     b_is_sparse: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """The product, in float32, of matrices that hold mostly zeros."""
+    """The product, in float32, of matrices that are mostly zeros."""
     return SparseMatMul(
         transpose_a=transpose_a,
         transpose_b=transpose_b,

@@ -98,7 +98,7 @@ _MAX_ITERATIONS = 100
 
 
 def _square_root(x: Array) -> Array:
-    """Newton's iteration on the root and its inverse; by eigenvectors where that fails."""
+    """Newton's iteration on the root and its inverse; by eigenvectors if that fails."""
     root, inverse = x, _identity(x)
     for _ in range(_MAX_ITERATIONS):
         try:

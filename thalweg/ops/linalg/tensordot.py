@@ -1,4 +1,4 @@
-"""Tensor contraction over given axes, by one product of matrices."""
+"""Tensor contraction over given axes, by a matrix product."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from thalweg.ops.linalg import matmul
 from thalweg.ops.math import reduce
 from thalweg.public import public
 
-#: Axes as numbers where the graph shows them, else as an integer vector
+#: Axes as numbers if they are static, else as an integer vector
 Axes = list[int] | Tensor
 
 
@@ -38,7 +38,7 @@ def tensordot(a: Any, b: Any, axes: TensorLike, name: str | None = None) -> Tens
         name: the name of the nodes.
 
     Returns:
-        A tensor with the axes of `a` that are left, then those of `b`.
+        A tensor with the remaining axes of `a`, then those of `b`.
 
     Example:
         >>> a, b = tf.ones([2, 3, 4]), tf.ones([4, 5])
@@ -62,11 +62,11 @@ def tensordot(a: Any, b: Any, axes: TensorLike, name: str | None = None) -> Tens
 
 @dataclass(frozen=True)
 class _Split:
-    """A tensor as a matrix of free by contracted axes (or the other way round)."""
+    """A tensor as a matrix of free by contracted axes (or vice versa)."""
 
     matrix: Tensor
     free: list[int] | Tensor  # the sizes of the free axes
-    static: TensorShape  # what is known of them
+    static: TensorShape  # their static shape
 
 
 def _split(x: Tensor, axes: Axes, inner_first: bool) -> _Split:

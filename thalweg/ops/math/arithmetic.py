@@ -136,7 +136,7 @@ def scalar_mul(scalar: Any, x: Any, name: str | None = None) -> Any:
         name: the name of the node.
 
     Returns:
-        What `x` is.
+        A value of the type of `x`.
 
     Example:
         >>> sess.run(tf.scalar_mul(2.0, tf.constant([1.0, 2.0])))
@@ -193,7 +193,7 @@ class SquaredDifference(Binary):
 
     def gradient(self, node: Node, dz: Tensor) -> list[Any]:
         x, y = node.inputs
-        slope = dz * 2 * (x - y)  # in this order: twice the difference might overflow
+        slope = dz * 2 * (x - y)  # in this order, since twice the difference might overflow
         dx, dy = broadcast.both(node.inputs, slope, slope)
         return [dx, -dy]
 
@@ -271,7 +271,7 @@ class Sign(Unary):
     def gradient(self, node: Node, dy: Tensor) -> Tensor:
         if not dy.dtype.is_complex:
             return filling.zeros_like(dy)
-        # Moving x along its own direction leaves the sign; only the part of dy across it counts.
+        # The sign does not change along x: only the component of dy orthogonal to it counts.
         direction = node.output
         along = complexes.real(complexes.conj(direction) * dy)
         across = dy - direction * complexes.from_real(along)
@@ -373,7 +373,7 @@ def _to_winner(node: Node, x_won: Tensor, dz: Tensor) -> list[Any]:
 
 @public("clip_by_value")
 def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: str | None = None) -> Any:
-    """`t` with elements below the minimum or above the maximum set to those.
+    """`t` with elements clipped to a minimum and a maximum.
 
     Args:
         t: a real tensor, or IndexedSlices.
@@ -433,7 +433,7 @@ class Pow(Binary):
 
 
 def _log_or_zero(x: Tensor) -> Tensor:
-    """log x where it is defined, else 0: the slope of a power of 0 in its exponent."""
+    """log x where it is defined, else 0: the derivative of a power of 0 by its exponent."""
     if not (x.dtype.is_floating or x.dtype.is_complex):
         return filling.zeros_like(x)
     defined = compare.not_equal(x, 0) if x.dtype.is_complex else x > 0
@@ -505,7 +505,7 @@ def add_n(inputs: Sequence[Any], name: str | None = None) -> Tensor:
 def accumulate_n(
     inputs: Sequence[Any], shape: Any = None, tensor_dtype: Any = None, name: str | None = None
 ) -> Tensor:
-    """The sum of tensors of one shape, which may be given where the inputs do not tell it."""
+    """The sum of tensors of one shape, which may be given if it is not static."""
     tensors = _summands(inputs)
     kind = tensors[0].dtype.base_dtype
     if tensor_dtype is not None and as_dtype(tensor_dtype).base_dtype is not kind:

@@ -69,7 +69,7 @@ invert = unary(Invert, "bitwise.invert")
 
 
 class LeftShift(Bitwise):
-    """z = x moved y bits up"""
+    """z = x shifted left by y bits"""
 
     numpy = staticmethod(np.left_shift)
 
@@ -81,7 +81,7 @@ left_shift = binary(LeftShift, "bitwise.left_shift")
 
 
 class RightShift(Bitwise):
-    """z = x moved y bits down, keeping the sign"""
+    """z = x shifted right by y bits, arithmetically"""
 
     numpy = staticmethod(np.right_shift)
 

@@ -1,4 +1,4 @@
-"""Comparisons, logical connectives and tests of floats: elementwise ops that give booleans."""
+"""Comparisons, logical connectives and tests of floats: elementwise ops with boolean results."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ logical_not = operator("invert")(unary(LogicalNot, "logical_not", "math.logical_
 
 @public("logical_xor", "math.logical_xor")
 def logical_xor(x: Any, y: Any, name: str | None = "LogicalXor") -> Any:
-    """Whether exactly one of x and y holds, element by element.
+    """Whether exactly one of x and y is true, element by element.
 
     Args:
         x: a bool tensor.

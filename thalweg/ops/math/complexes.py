@@ -1,4 +1,4 @@
-"""Complex numbers: made of two parts, taken apart, conjugated.
+"""Complex numbers: construction, parts and conjugates.
 
 Gradients follow the convention that L real gives dL/dz = ∂L/∂Re z + i ∂L/∂Im z.
 """
@@ -86,7 +86,7 @@ def real(input: Any, name: str | None = None) -> Tensor:
     """The real parts of complex numbers.
 
     Args:
-        input: a numeric tensor; a real one stays as it is.
+        input: a numeric tensor; a real one is returned unchanged.
         name: the name of the node.
 
     Returns:
@@ -163,7 +163,7 @@ class Conj(Unary):
 
 @public("conj", "math.conj")
 def conj(x: Any, name: str | None = None) -> Tensor:
-    """The complex conjugates; a real tensor as it is."""
+    """The complex conjugates; a real tensor is returned unchanged."""
     tensor = convert_to_tensor(x, name="x")
     kind = tensor.dtype.base_dtype
     if kind.is_complex:

@@ -1,4 +1,4 @@
-"""Division in its kinds: true, floored, truncated, with remainders, and guarded against zero."""
+"""Division: true, floored, truncated, with remainders, and guarded against zero."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Array = NDArray[Any]
 
 
 class Quotient(Binary, abstract=True):
-    """What divides; an integer may not be divided by zero."""
+    """The base of divisions; integer division by zero is an error."""
 
     def requires(self, x: Operand, y: Operand) -> list[RuntimeCheck]:
         if y.dtype.kind not in "iu":
@@ -36,7 +36,7 @@ class Quotient(Binary, abstract=True):
 
 
 def _quotient(x: Array, y: Array, whole: Any, rounded: Any) -> Array:
-    """`whole` of integers, which may not be divided by zero; floats are divided, then rounded."""
+    """`whole` for integers, without division by zero; floats are divided, then rounded."""
     if np.asarray(x).dtype.kind not in "iu":
         return rounded(np.divide(x, y))
     _check_divisor(y)
@@ -44,7 +44,7 @@ def _quotient(x: Array, y: Array, whole: Any, rounded: Any) -> Array:
 
 
 def _float_quotient(x: Expr, y: Expr, dtype: Any) -> Expr:
-    """x / y rounded to a float of the dtype, also of those that are computed in float32."""
+    """x / y rounded to the dtype, also for narrow floats, which are computed in float32."""
     if np.dtype(dtype).itemsize > 2:
         return x / y
     return (x.cast(np.float32) / y.cast(np.float32)).cast(dtype)
@@ -111,7 +111,7 @@ truncatediv = binary(TruncateDiv, "truncatediv", "truncate_div")
 
 
 class Div(Quotient):
-    """z = x / y, rounded towards zero for integers: what old graphs hold"""
+    """z = x / y, rounded towards zero for integers; in old graphs"""
 
     signature = "x: T, y: T -> z: T; T: numeric"
 
@@ -221,10 +221,10 @@ truncatemod = binary(TruncateMod, "truncatemod", "truncate_mod")
 
 
 class Mod(TruncateMod, name="Mod"):
-    """z = x - y trunc(x / y): what old graphs hold"""
+    """z = x - y trunc(x / y); in old graphs"""
 
 
-#: What integers become to be divided exactly; floats and complex numbers stay what they are.
+#: The dtypes to which integers are converted for true division.
 _EXACT: dict[DType, DType] = {
     dtypes.uint8: dtypes.float32,
     dtypes.int8: dtypes.float32,
@@ -239,7 +239,7 @@ _EXACT: dict[DType, DType] = {
 
 @public("truediv", "math.truediv")
 def truediv(x: Any, y: Any, name: str | None = None) -> Tensor:
-    """x / y as Python 3 divides: integers become floats first.
+    """x / y as in Python 3: integers are converted to floats first.
 
     Args:
         x: a numeric tensor.
@@ -267,7 +267,7 @@ overload("truediv", truediv)
 
 @public("div")
 def div(x: Any, y: Any, name: str | None = None) -> Tensor:
-    """x / y as Python 2 divides: integers are rounded towards minus infinity.
+    """x / y as in Python 2: integers are rounded towards minus infinity.
 
     Args:
         x: a numeric tensor.
@@ -278,7 +278,7 @@ def div(x: Any, y: Any, name: str | None = None) -> Tensor:
         A tensor of the broadcast shape and the same dtype.
 
     Raises:
-        InvalidArgumentError: where an integer is divided by 0.
+        InvalidArgumentError: if an integer is divided by 0.
 
     Example:
         >>> sess.run(tf.div([7, -7], 2)), sess.run(tf.div(7.0, 2.0))
@@ -295,7 +295,7 @@ overload("div", div)
 
 @public("divide", "math.divide")
 def divide(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """x / y with the meaning of Python's operator.
+    """x / y as by Python's operator.
 
     Args:
         x, y: a numeric tensor, and another or a number; the shapes broadcast.

@@ -1,6 +1,6 @@
-"""Reductions over axes: sums, products, extremes, means, logical ones, and what is made of them.
+"""Reductions over axes: sums, products, extremes, means, logical ones, and functions of these.
 
-Axes come as numbers, lists or tensors, under each of the names they had over the years.
+Axes are numbers, lists or tensors, by any of the argument's older names.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Reduction(Op, abstract=True):
         )
 
     def inner(self, x: Expr) -> Expr:
-        """What is combined of each element."""
+        """The function of each element that is combined."""
         return x
 
 
@@ -139,7 +139,7 @@ def arguments(
     keep_dims: bool | None,
     keepdims: bool | None,
 ) -> tuple[Tensor, Tensor, bool]:
-    """The input, the axes as a tensor, and whether to keep them, from every old spelling."""
+    """The input, the axes as a tensor, and whether to keep them, from arguments by any name."""
     if axis is not None and reduction_indices is not None:
         raise ValueError("Can't specify both axis and reduction_indices.")
     if keep_dims is not None and keepdims is not None:
@@ -215,7 +215,7 @@ def _kept_sizes(x: Tensor, axes: Tensor) -> list[int] | None:
 
 
 class KeptShape(Op):
-    """A shape with the given axes set to 1: what `keep_dims` would have given."""
+    """A shape with the given axes set to 1, as by `keep_dims`."""
 
     private = True
     signature = "shape: T, axes: I -> output: T; T: index, I: index"
@@ -232,7 +232,7 @@ class KeptShape(Op):
 
 
 def reduced_shape(input_shape: Any, axes: Any) -> Tensor:
-    """The shape that a reduction over `axes` with `keepdims` gives."""
+    """The shape of a reduction over `axes` with `keepdims`."""
     return KeptShape()(input_shape, shaping.index_tensor(axes))
 
 
@@ -251,12 +251,12 @@ def _averaged(x: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
 
 
 def _divisor(count: int, dtype: Any) -> int:
-    """What a sum of so many is divided by: the mean of no reals is NaN, of no others zero."""
+    """The divisor of a mean: without elements it is NaN for floats, zero for other dtypes."""
     return count if dtypes.as_dtype(dtype).is_floating else max(count, 1)
 
 
 def _sum_type(dtype: Any, count: int) -> Any:
-    """What so many integers are summed in: a mean is in range though the sum may not be."""
+    """The dtype in which integers are summed: the sum may exceed the range of the mean."""
     size = 4 if 8 * dtype.itemsize + count.bit_length() <= 32 else 8
     return np.dtype(f"{dtype.kind}{size}")
 
@@ -296,7 +296,7 @@ class Mean(Reduction):
 
 
 class ReducedSize(Op):
-    """The number of elements that each element of a reduction comes from."""
+    """The number of elements reduced to each element"""
 
     private = True
     signature = "shape: T, axes: I -> output: T; T: index, I: index"
@@ -333,7 +333,7 @@ class Prod(Reduction):
 
 
 def _product_of_others(node: Node) -> Tensor:
-    """For each element, the product of those reduced with it; a division would fail at zeros."""
+    """The product of the other reduced elements, for each; a division would fail at zeros."""
     x, axes = node.inputs
     shape = shaping.shape(x)
     order, inverse = ReducedFirst()(shape, axes)
@@ -345,7 +345,7 @@ def _product_of_others(node: Node) -> Tensor:
 
 
 class ReducedFirst(Op):
-    """The order of axes that puts the reduced ones first, and its inverse."""
+    """The permutation that moves reduced axes to the front, and its inverse"""
 
     private = True
     signature = "shape: T, axes: I -> order: int32, inverse: int32; T: index, I: index"
@@ -366,7 +366,7 @@ reduce_prod = reduction(Prod, "reduce_prod", "math.reduce_prod")
 
 
 class Extreme(Reduction, abstract=True):
-    """The gradient of a maximum or minimum is shared by the elements that reach it."""
+    """The gradient of a maximum or minimum is shared by the elements that attain it."""
 
     signature = "input: T, reduction_indices: Tidx -> output: T; T: real, Tidx: index"
 
@@ -489,7 +489,7 @@ def reduce_logsumexp(
     reduction_indices: Any = None,
     keep_dims: bool | None = None,
 ) -> Tensor:
-    """log(Σ exp(x)) over axes, without overflow: the maximum is taken out first.
+    """log(Σ exp(x)) over axes, without overflow: the maximum is subtracted first.
 
     Args:
         input_tensor: a floating tensor.

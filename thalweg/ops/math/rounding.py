@@ -1,4 +1,4 @@
-"""Rounding to whole numbers, down, up and to the nearest."""
+"""Rounding to integers, down, up and to the nearest."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from thalweg.public import public
 
 
 class Rounding(Unary, abstract=True):
-    """y = a whole number near x; flat, so nothing flows back"""
+    """y = an integer near x; piecewise constant, so without a gradient"""
 
     signature = "x: T -> y: T; T: floating"
     not_differentiable = True
 
 
 class Floor(Rounding):
-    """y = the largest whole number not above x
+    """y = the largest integer not above x
 
     Example:
         >>> sess.run(tf.floor([1.7, -1.2]))
@@ -40,7 +40,7 @@ floor = unary(Floor, "floor", "math.floor")
 
 
 class Ceil(Rounding):
-    """y = the smallest whole number not below x
+    """y = the smallest integer not below x
 
     Example:
         >>> sess.run(tf.ceil([1.2, -1.7]))
@@ -57,7 +57,7 @@ ceil = unary(Ceil, "ceil", "math.ceil")
 
 
 class Rint(Rounding):
-    """y = the whole number nearest x, of two the even one"""
+    """y = the integer nearest to x; the even one of two"""
 
     numpy = staticmethod(np.rint)
 
@@ -69,7 +69,7 @@ rint = unary(Rint, "rint", "math.rint")
 
 
 class Round(Unary):
-    """y = the whole number nearest x, of two the even one"""
+    """y = the integer nearest to x; the even one of two"""
 
     signature = "x: T -> y: T; T: floating|complex"
     not_differentiable = True
@@ -81,10 +81,10 @@ class Round(Unary):
 
 @public("round", "math.round")
 def round_half_even(x: Any, name: str | None = None) -> Tensor:
-    """The whole number nearest each element; of two the even one.
+    """The integer nearest to each element; the even one of two.
 
     Args:
-        x: a numeric tensor; integers stay as they are.
+        x: a numeric tensor; integers are unchanged.
         name: the name of the node.
 
     Returns:
@@ -98,7 +98,7 @@ def round_half_even(x: Any, name: str | None = None) -> Tensor:
     return tensor if tensor.dtype.is_integer else Round()(tensor, name=name)
 
 
-#: The integers of the size of each float.
+#: The integer dtype of the size of each float.
 _BITS = {np.dtype(np.float32): np.int32, np.dtype(np.float64): np.int64}
 
 
@@ -109,7 +109,7 @@ class NextAfter(Binary):
     numpy = staticmethod(np.nextafter)
 
     def loop(self, at: IndexTuple, x1: Operand, x2: Operand) -> Expr:
-        """Floats of one sign are in the order of their bits; around zero is the least of them."""
+        """Floats of one sign are ordered like their bits; next to zero are the least subnormals."""
         x, y = x1.broadcast(at), x2.broadcast(at)
         outwards = (x < y).eq(x > 0)
         kind = _BITS[x1.dtype]
@@ -117,7 +117,7 @@ class NextAfter(Binary):
         least = float(np.finfo(x1.dtype).smallest_subnormal)
         beside_zero = select(y > 0, least, -least).cast(x1.dtype)
         beside = select(x.eq(0), beside_zero, bits.bitcast(x1.dtype))
-        # A NaN is the one that came in: which one a sum gives depends on the processor.
+        # Return the input's NaN: the NaN of a sum depends on the processor.
         number = select(x.is_nan(), x, select(y.is_nan(), y, beside))
         return select(x.eq(y), y, number)
 

@@ -28,7 +28,7 @@ Array = NDArray[Any]
 
 
 def _like(result: Array, x: Array) -> Array:
-    """A result of doubles in the dtype of the input."""
+    """A result of doubles, converted to the dtype of the input."""
     return result.astype(np.asarray(x).dtype)
 
 
@@ -125,7 +125,7 @@ lgamma = unary(Lgamma, "lgamma", "math.lgamma")
 
 
 class Digamma(Unary):
-    """y = the slope of ln Γ at x"""
+    """y = the derivative of ln Γ at x"""
 
     signature = "x: T -> y: T; T: floating"
     host_only = True
@@ -207,11 +207,11 @@ class IgammaGradA(Binary):
     def gradient(self, node: Node, dz: Tensor) -> list[Any]:
         a, x = node.inputs
         slope = _gamma_density(a, x) * (transcendental.log(x) - digamma(a))
-        return broadcast.both(node.inputs, dz * np.nan, dz * slope)  # in a: not known
+        return broadcast.both(node.inputs, dz * np.nan, dz * slope)  # in a: no known formula
 
 
 def _slope_in_a(a: Tensor, x: Tensor) -> Tensor:
-    """∂P(a, x)/∂a. Its own derivative in a is not known, and asking for it an error, not zero."""
+    """∂P(a, x)/∂a. Its derivative by a has no known formula: it is an error, not zero."""
     message = "the second derivative of igamma and igammac in a is not known"
     return IgammaGradA()(basic.PreventGradient(message=message)(a), x)
 

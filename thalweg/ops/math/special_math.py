@@ -1,8 +1,8 @@
 """Special functions of arrays in NumPy alone: the gamma, beta, zeta, error and Bessel families.
 
 Everything is computed in float64; the error is a few units in the 12th digit or better over the
-ranges that models use. Outside a function's domain the value is nan, at its poles inf. No function
-iterates for longer with larger arguments: where series converge slowly, integrals take their place.
+ranges that models use. Outside of a function's domain the value is nan, at its poles inf. The
+number of iterations is bounded for all arguments: integrals replace series that converge slowly.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from thalweg.platform.caches import memoized
 
 Array = NDArray[np.float64]
 
-_MAX_TERMS = 2_000  # of any series or fraction; the ranges below need some hundreds
+_MAX_TERMS = 2_000  # of any series or fraction; the ranges below need a few hundred
 _TINY = 1e-300  # keeps Lentz's quotients away from 0 / 0
 _EPSILON = 1e-16
 
@@ -35,11 +35,11 @@ _BERNOULLI = (
     43867 / 798,
     -174611 / 330,
 )
-_LARGE = 10.0  # from here on the asymptotic series are exact to double precision
+_LARGE = 10.0  # from which the asymptotic series are exact to double precision
 
 
 def _of_arrays(function: Callable[..., Array]) -> Callable[..., Array]:
-    """Broadcast the arguments and hand them on as vectors of doubles; shape the result."""
+    """Decorate a function of vectors of doubles: broadcasts its arguments, reshapes its result."""
 
     @wraps(function)
     def wrapped(*values: Any) -> Array:
@@ -50,7 +50,7 @@ def _of_arrays(function: Callable[..., Array]) -> Callable[..., Array]:
 
 
 def _at(mask: NDArray[np.bool_], function: Callable[..., Array], *arrays: Array) -> Array:
-    """`function` of the masked elements alone, in order."""
+    """`function` of the masked elements, in order."""
     return function(*(array[mask] for array in arrays))
 
 
@@ -88,7 +88,7 @@ def _erf_series(x: Array) -> Array:
 
 def _erfc_fraction(x: Array) -> Array:
     fraction = x
-    for n in range(200, 0, -1):  # as many as x = 1 needs
+    for n in range(200, 0, -1):  # sufficient for x = 1
         fraction = x + (n / 2) / fraction
     return np.exp(-x * x) / (np.sqrt(np.pi) * fraction)
 
@@ -123,7 +123,7 @@ def _lgamma_far(x: Array) -> Array:
 
 
 def _lgamma_near_two(x: Array) -> Array:
-    """By ln Γ(2 + z) for |z| ≤ ½, a series of (ζ(k) - 1) zᵏ: exact also where ln Γ is near 0."""
+    """By ln Γ(2 + z) for |z| ≤ ½, a series of (ζ(k) - 1) zᵏ: also exact where ln Γ is near 0."""
     left, right = x < 0.5, x > 1.5
     z = np.where(left, x, np.where(right, x - 2, x - 1))
     rest = np.where(right, 0, -np.log1p(z)) - np.where(left, np.log(x), 0)
@@ -138,7 +138,7 @@ def _lgamma_near_two(x: Array) -> Array:
     return -z * series + z * (1 - np.euler_gamma) + np.log(product) + rest
 
 
-_TERMS = 32  # of which each is a fourth of the one before it, or less
+_TERMS = 32  # each is at most a fourth of the previous one
 
 
 @memoized(_TERMS)
@@ -153,7 +153,7 @@ def _sin_pi(x: Array) -> Array:
 
 @_of_arrays
 def digamma(x: Array) -> Array:
-    """The slope of ln Γ"""
+    """The derivative of ln Γ"""
     result = _digamma_positive(np.where(x > 0, x, 1 - x))
     left = x <= 0
     result[left] -= np.pi / np.tan(np.pi * (x[left] - np.round(x[left])))
@@ -179,7 +179,7 @@ def zeta(x: Array, q: Array) -> Array:
     right, left = (x > 1) & (q > 0), (x > 1) & (q < 0) & whole & (q != np.floor(q))
     result[right] = _at(right, _zeta_sum, x, q)
     result[left] = _at(left, _zeta_left, x, q)
-    # At a pole all but even powers have another sign on the other side.
+    # At a pole, all but even powers change their sign.
     pole = (x > 1) & (x % 2 == 0) & (q <= 0) & (q == np.floor(q))
     result[pole | ((x == 1) & ~np.isnan(q))] = np.inf
     return result
@@ -194,9 +194,9 @@ def _zeta_left(x: Array, q: Array) -> Array:
 
 
 def _zeta_sum(x: Array, q: Array) -> Array:
-    """Euler and Maclaurin: the head summed, the tail by its integral and corrections.
+    """By Euler-Maclaurin: the head is summed, the tail is its integral and corrections.
 
-    Where x is so large that the corrections diverge, the tail is nothing beside the first term.
+    If x is so large that the corrections diverge, the tail is negligible.
     """
     head = [(q + k) ** -x for k in range(int(_LARGE))]
     end = q + _LARGE
@@ -261,12 +261,12 @@ def _incomplete_gamma(a: Array, x: Array, lower: bool) -> Array:
     return result
 
 
-_WIDE = 50.0  # from here on the incomplete gamma function is an integral over its bell
+_WIDE = 50.0  # from which the incomplete gamma function is an integral over its peak
 
 
-@memoized(1)  # when first needed: NumPy's polynomials are slow to import
+@memoized(1)  # on first use: NumPy's polynomials are slow to import
 def _quadrature() -> tuple[Array, Array]:
-    """The nodes and weights of Gauss and Legendre on [-1, 1]."""
+    """The nodes and weights of Gauss-Legendre quadrature on [-1, 1]."""
     return np.polynomial.legendre.leggauss(96)
 
 
@@ -411,11 +411,11 @@ def betainc(a: Array, b: Array, x: Array) -> Array:
     return result
 
 
-_WIDE_BETA = 3_000.0  # where both are larger the fraction takes as many terms as the root of them
+_WIDE_BETA = 3_000.0  # if both are larger, the fraction needs as many terms as their square root
 
 
 def _beta_integral(a: Array, b: Array, x: Array) -> Array:
-    """The integral over the tail of the bell, whose peak is at m."""
+    """The integral over the tail of the density, whose peak is at m."""
     nodes, weights = _quadrature()
     p, q = a - 1, b - 1
     m = p / (p + q)
@@ -434,7 +434,7 @@ def _beta_integral(a: Array, b: Array, x: Array) -> Array:
 
 
 def _log_beta(a: Array, b: Array) -> Array:
-    """ln B(a, b) = ln Γ(a) + ln Γ(b) - ln Γ(a + b), of which large terms cancel before they are"""
+    """ln B(a, b) = ln Γ(a) + ln Γ(b) - ln Γ(a + b), with large terms cancelled symbolically"""
     small, large = np.minimum(a, b), np.maximum(a, b)
     plain = lgamma(small) + lgamma(large) - lgamma(small + large)
     safe = np.maximum(large, _LARGE)
@@ -495,7 +495,7 @@ def _bessel_integral(order: int, x: Array) -> Array:
 
 
 def _bessel_series(order: int, x: Array) -> Array:
-    # I₀ or I₁, whose power series converge at once below 1.
+    # I₀ or I₁, whose power series converge fast below 1.
     term = total = (x / 2) ** order
     for k in range(1, 12):
         term = term * (x / 2) ** 2 / (k * (k + order))

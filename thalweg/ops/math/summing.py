@@ -1,4 +1,4 @@
-"""Sums of arrays over axes as NumPy kernels take them: accurate however long, without BLAS."""
+"""Sums of arrays over axes for NumPy kernels: accurate for all lengths, without BLAS."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ Array = NDArray[Any]
 
 
 def summed(x: Array, axis: tuple[int, ...] | None = None, keepdims: bool = False) -> Array:
-    """The sum over axes; floats shorter than 64 bits are summed in 64 and rounded once.
+    """The sum over axes; floats below 64 bits are summed in 64 and rounded once.
 
-    NumPy adds in pairs along the last axis alone: over others, errors would grow with the length.
+    NumPy sums pairwise only along the last axis: over others, errors would grow with the length.
     """
     wide = _wide(x.dtype)
     return np.sum(x, axis=axis, dtype=wide, keepdims=keepdims).astype(x.dtype, copy=False)

@@ -25,7 +25,7 @@ class Smooth(Unary, abstract=True):
 
 
 class Backprop(Binary, abstract=True):
-    """dx of y = f(x), from y and dy: one node where a formula would take several"""
+    """dx of y = f(x), from y and dy: one node in place of several"""
 
     signature = "y: T, dy: T -> z: T; T: floating|complex"
 
@@ -156,7 +156,7 @@ class Rsqrt(Smooth):
         root = np.reciprocal(np.sqrt(x))
         if not np.iscomplexobj(root):
             return root
-        # The quotient of complex numbers loses its limits where a part is infinite or both are 0.
+        # Complex division gives no limits if a part is infinite or both are 0.
         pole = np.asarray(complex(np.inf, np.nan), root.dtype)
         limit = np.where(np.equal(x, 0), pole, np.zeros_like(root))
         return np.where(np.isinf(x) | np.equal(x, 0), limit, root)
@@ -494,7 +494,7 @@ class Sigmoid(Smooth):
 
 
 def _complex_sigmoid(x: Array) -> Array:
-    """The quotient of complex numbers is nan where one is infinite: no exponential may be."""
+    """Complex division by an infinite number is nan: exponentials must not overflow."""
     right: Array = np.greater(np.real(x), 0)
     small: Array = np.exp(np.where(right, np.negative(x), x))
     above: Array = np.where(right, np.ones_like(small), small)

@@ -1,1 +1,1 @@
-"""What networks are made of: convolutions, pooling, normalisation, softmax, fused updates."""
+"""Neural networks: convolutions, pooling, normalisation, softmax, fused updates."""

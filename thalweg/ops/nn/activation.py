@@ -1,7 +1,7 @@
-"""Activations: the nonlinearities between layers, and their gradients as ops of their own.
+"""Activations: the nonlinearities between layers, and their gradients as separate ops.
 
-Each gradient op takes the incoming gradient and what the activation is cheapest to recognise by
-(its input or its output), and is itself differentiable, so second order works.
+Each gradient op takes the incoming gradient and the activation's input or output, whichever is
+cheaper to differentiate by, and is itself differentiable, for second derivatives.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Array = NDArray[Any]
 
 
 class ActivationGrad(Elementwise, abstract=True):
-    """dx from dy and what the activation saw or gave; both have one shape."""
+    """dx from dy and the activation's input or output, of the same shape."""
 
     signature = "gradients: T, features: T -> backprops: T; T: floating"
 
@@ -59,7 +59,7 @@ relu = unary(Relu, "nn.relu")
 
 
 def _zero(like: Array) -> Any:
-    """A zero that leaves the dtype as it is, also beside a narrow float."""
+    """A zero of the dtype, also for narrow floats."""
     return np.asarray(like).dtype.type(0)
 
 
@@ -80,7 +80,7 @@ class ReluGrad(ActivationGrad):
 
 
 def _either(condition: Array, chosen: float, otherwise: float, like: Array) -> Array:
-    """Two numbers by a condition; a table is many times faster than `np.where`."""
+    """One of two numbers by a condition; a table lookup is many times faster than `np.where`."""
     table = np.array([otherwise, chosen], np.asarray(like).dtype)
     return table[np.asarray(condition).view(np.int8)]
 
@@ -126,7 +126,7 @@ class Relu6Grad(ActivationGrad):
 
 
 def _attribute(number: float) -> float:
-    """A float attribute as graphs hold it: float32, also of ops on float64."""
+    """A float attribute as in a GraphDef: float32, also for ops on float64."""
     return float(np.float32(number))
 
 
@@ -198,7 +198,7 @@ elu = unary(Elu, "nn.elu")
 
 
 class EluGrad(ActivationGrad):
-    """dx = dy (y + 1) where y < 0, else dy: also where y is NaN"""
+    """dx = dy (y + 1) where y < 0, else dy, also for NaN"""
 
     signature = "gradients: T, outputs: T -> backprops: T; T: floating"
 
@@ -218,7 +218,7 @@ def _where_negative(x: Tensor, features: Tensor) -> Tensor:
     return x - ReluGrad()(x, features)
 
 
-#: The slope for which activations of mean 0 and variance 1 keep both (Klambauer et al., 2017).
+#: The slope that preserves mean 0 and variance 1 of activations (Klambauer et al., 2017).
 _SELU_SCALE = 1.0507009873554804934193349852946
 _SELU_SCALED_ALPHA = _SELU_SCALE * 1.6732632423543772848170429916717
 
@@ -249,7 +249,7 @@ selu = unary(Selu, "nn.selu")
 
 
 class SeluGrad(ActivationGrad):
-    """dx = dy (y + scale alpha) where y < 0, else scale dy: also where y is NaN"""
+    """dx = dy (y + scale alpha) where y < 0, else scale dy, also for NaN"""
 
     signature = "gradients: T, outputs: T -> backprops: T; T: floating"
 
@@ -300,7 +300,7 @@ class SoftplusGrad(ActivationGrad):
 
     def gradient(self, node: Node, ddx: Tensor) -> list[Tensor]:
         dy, x = node.inputs
-        # sigmoid(-x) = 1 - sigmoid(x), without the cancellation.
+        # sigmoid(-x) = 1 - sigmoid(x), without cancellation.
         return [SoftplusGrad()(ddx, x), SoftplusGrad()(ddx * dy, x) * transcendental.sigmoid(-x)]
 
 
@@ -374,7 +374,7 @@ gelu = unary(Gelu, "nn.gelu")
 
 @public("nn.crelu")
 def crelu(features: Any, name: str | None = None, axis: int = -1) -> Tensor:
-    """The positive and the negative part of `features`, side by side along `axis`."""
+    """The positive and the negative parts of `features`, concatenated along `axis`."""
     with name_scope(name, "CRelu", [features]) as scope:
         x = convert_to_tensor(features, name="features")
         return relu(joining.concat([x, -x], axis), name=scope)

@@ -1,12 +1,12 @@
 """Attention as one op, and its gradients as another: softmax(q kᵀ · scale + mask) v.
 
 Programs write attention as products and a softmax (`tf.nn.scaled_dot_product_attention` does, too);
-on GPUs the optimizer recognises that and its gradient and makes these ops of them. They never keep
-the scores: the output comes with the logarithm of each row's sum of powers (`lse`), from which the
-gradients compute the probabilities again. `delta` is the sum of y · dy along each row.
+on GPUs the optimizer replaces these and their gradients by these ops. They do not store the scores:
+an additional output is the logarithm of each row's sum of exponentials (`lse`), from which the
+gradients recompute the probabilities. `delta` is the sum of y · dy along each row.
 
-An op has two loop forms. `loop` goes over stored scores and probabilities, by plain products;
-`fused_loop` holds all of it in the loops of one kernel, for targets that have one.
+An op has two loop forms. `loop` computes stored scores and probabilities by plain products;
+`fused_loop` is one loop nest with all sums, for targets with a fused kernel.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from thalweg.platform import blas, dtype_traits
 
 Array = NDArray[Any]
 
-_MAX_HEAD = 128  # elements of a query, key or value that a fused kernel takes
-_HEAD_STEP = 16  # of which they must be a multiple
+_MAX_HEAD = 128  # the maximum elements of a query, key or value in a fused kernel
+_HEAD_STEP = 16  # the elements must be a multiple of it
 _MIN_ROWS = 16  # queries or keys from which fusing pays
 
 
 def takes_head(size: int | None) -> bool:
-    """Whether a fused kernel takes queries, keys and values of so many elements."""
+    """Whether a fused kernel supports queries, keys and values of `size` elements."""
     return size is not None and size % _HEAD_STEP == 0 and 0 < size <= _MAX_HEAD
 
 
 class _Attention(Op, abstract=True):
-    """What the op and its gradients share: queries and keys of batches, and their scores.
+    """The base of the op and its gradients: queries and keys of batches, and their scores.
 
-    `mask` is added to the scores, and broadcast to them: a scalar zero is none. Of a `causal` one,
-    queries see the keys up to their own position.
+    `mask` is added to the scores, and broadcasts to them; a scalar zero is none. If it is `causal`,
+    queries attend to the keys up to their own position.
     """
 
     private = True
@@ -80,7 +80,7 @@ class _Attention(Op, abstract=True):
         return scores.astype(wide(q).dtype, copy=False)
 
     def can_fuse(self, operands: Sequence[Operand]) -> bool:
-        """Whether a fused kernel takes operands of these shapes and dtypes."""
+        """Whether a fused kernel supports operands of these shapes and dtypes."""
         q, k, v = operands[:3]
         heads = {q.shape[-1], v.shape[-1]}
         is_plain = q.shape[:-2] == k.shape[:-2] == v.shape[:-2] and q.rank >= 2
@@ -104,7 +104,7 @@ def _product(x: Operand, y: Operand, at: Sequence[Expr], is_transposed: bool = F
 
 
 def _element(x: Operand, batch: Sequence[Expr], row: Expr, column: Expr) -> Expr:
-    """An element of a matrix in the broadcast batch, in the type that kernels compute in."""
+    """An element of a matrix in the broadcast batch, in the compute dtype."""
     own = zip(x.shape[:-2], batch[len(batch) + 2 - x.rank :], strict=True)
     return widened(x[(*(0 if size == 1 else i for size, i in own), row, column)], x.dtype)
 
@@ -118,10 +118,10 @@ def _batch_shape(*tensors: Tensor) -> TensorShape:
 
 
 class FusedAttention(_Attention):
-    """output = softmax(q kᵀ · scale + mask) v; lse = log of the sum of each row's powers"""
+    """output = softmax(q kᵀ · scale + mask) v; lse = log of the sum of each row's exponentials"""
 
     signature = "q: T, k: T, v: T, mask: M -> output: T, lse: float32; T: floating, M: floating"
-    fused_outputs = ((0, 1),)  # lse goes over the rows of the output
+    fused_outputs = ((0, 1),)  # lse is over the rows of the output
 
     def shape(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> list[TensorShape]:
         rows = _batch_shape(q, k, v).concatenate(q.shape[-2:-1])
@@ -162,7 +162,7 @@ class FusedAttention(_Attention):
         return _product(stored, v, at).cast(q.dtype)
 
     def fused_loop(self, at: IndexTuple, q: Operand, k: Operand, v: Operand, mask: Operand) -> Expr:
-        """An output whose loops hold everything: the rows' largest scores and sums among them."""
+        """An output with all sums nested in its loops, including the rows' maxima and sums."""
         row = at if at.output == 1 else at[:-1]
         keys = k.shape[-2:-1]
 
@@ -221,7 +221,7 @@ class FusedAttentionGrad(_Attention):
         operands: Sequence[Operand],
         at: Sequence[Expr],
     ) -> tuple[Expr, Expr]:
-        """The probability of a key for a query, and the slope of their score."""
+        """The probability of a key for a query, and the gradient of their score."""
         q, k, v, mask, dy, lse, delta = operands
         *batch, i, j = at
 
@@ -241,7 +241,7 @@ class FusedAttentionGrad(_Attention):
         return self._of_products(found, at).cast(q.dtype)
 
     def fused_loop(self, at: IndexTuple, *operands: Operand) -> Expr:
-        """An output whose loops hold everything: scores and probabilities among them."""
+        """An output with all sums nested in its loops, including scores and probabilities."""
         q, k, _, _, dy, _, _ = operands
         *batch, row, column = at
         other = (k, q, dy)[at.output]
@@ -255,5 +255,5 @@ class FusedAttentionGrad(_Attention):
         return self._of_products(reduce("sum", other.shape[-2:-1], term), at).cast(q.dtype)
 
     def _of_products(self, slope: Expr, at: IndexTuple) -> Expr:
-        """A slope of q or k, whose products scores are times the scale; that of v is not."""
+        """A gradient times the scale for q and k, whose products are scaled; not for v."""
         return slope if at.output == 2 else slope * self.scale

@@ -1,4 +1,4 @@
-"""Adding one number per channel, and the sum over everything else that is its gradient."""
+"""Addition of a bias per channel, and its gradient, the sum over all other axes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Array = NDArray[Any]
 
 
 def channel_axis(data_format: str) -> int:
-    """Where the channels are: axis 1 in formats that begin with "NC", else the last."""
+    """The axis of the channels: 1 in formats that begin with "NC", else the last."""
     return 1 if data_format.startswith("NC") else -1
 
 

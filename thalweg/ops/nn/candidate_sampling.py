@@ -1,6 +1,6 @@
 """Candidate sampling: negative classes for softmax and logistic losses over many classes.
 
-Each op gives the classes it drew and how often the true and the drawn classes were expected.
+Each op returns the sampled classes and the expected counts of the true and the sampled classes.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from thalweg.public import public
 
 Array = NDArray[Any]
 
-_WORDS_PER_SAMPLE = 2048  # set aside; rejections rarely take more
+_WORDS_PER_SAMPLE = 2048  # reserved; rejections rarely need more
 
 
 class Candidates(NamedTuple):
-    """What a sampler gives."""
+    """The outputs of a sampler."""
 
     sampled_candidates: Tensor
     true_expected_count: Tensor
@@ -116,7 +116,7 @@ class LearnedUnigramCandidateSampler(RangeSampler):
 
 
 class ThreadUnsafeUnigramCandidateSampler(LearnedUnigramCandidateSampler):
-    """As LearnedUnigramCandidateSampler; the lock it is allowed to lack costs nothing here"""
+    """As LearnedUnigramCandidateSampler; it is thread-safe here, too"""
 
 
 class FixedUnigramCandidateSampler(RangeSampler):
@@ -165,7 +165,7 @@ def uniform_candidate_sampler(
     seed: int | None = None,
     name: str | None = None,
 ) -> Candidates:
-    """Draws classes from [0, range_max), each as likely as the others."""
+    """Draws classes uniformly from [0, range_max)."""
     return Candidates(
         *UniformCandidateSampler(
             num_true=num_true,
@@ -187,7 +187,7 @@ def log_uniform_candidate_sampler(
     seed: int | None = None,
     name: str | None = None,
 ) -> Candidates:
-    """Draws classes from [0, range_max), small ones more often: words sorted by frequency."""
+    """Draws classes from [0, range_max), smaller ones more often, for words sorted by frequency."""
     return Candidates(
         *LogUniformCandidateSampler(
             num_true=num_true,
@@ -241,16 +241,16 @@ def fixed_unigram_candidate_sampler(
 
     Args:
         true_classes: int64 [batch, num_true].
-        num_true: how many classes of an example are true.
-        num_sampled: how many classes are drawn.
+        num_true: the number of true classes of an example.
+        num_sampled: the number of sampled classes.
         unique: whether no class is drawn twice.
-        range_max: how many classes there are.
+        range_max: the number of classes.
         vocab_file: a file with a line for each class.
         distortion: the power that counts are raised to.
-        num_reserved_ids: how many classes come before those counted, and are never drawn.
-        num_shards, shard: draws only every so many-th class, from this one on.
+        num_reserved_ids: the number of classes before the counted ones, which are never drawn.
+        num_shards, shard: draw only every `num_shards`-th class, from `shard` on.
         unigrams: the counts, in place of a file.
-        seed: of the draws.
+        seed: a number that fixes the samples.
         name: the name of the node.
 
     Returns:
@@ -290,7 +290,7 @@ def all_candidate_sampler(
     seed: int | None = None,
     name: str | None = None,
 ) -> Candidates:
-    """Every class, for losses that sample nothing."""
+    """Every class, for losses without sampling."""
     return Candidates(
         *AllCandidateSampler(
             num_true=num_true, num_sampled=num_sampled, unique=unique, **seeds(seed)
@@ -299,7 +299,7 @@ def all_candidate_sampler(
 
 
 class ComputeAccidentalHits(Op):
-    """Where a drawn class is a true one: row, place among the drawn, and a weight to remove it"""
+    """The sampled classes that are true: row, index in the samples, and a weight to remove it"""
 
     signature = (
         "true_classes: int64, sampled_candidates: int64 -> "
@@ -337,6 +337,6 @@ def compute_accidental_hits(
     seed: int | None = None,
     name: str | None = None,
 ) -> Any:
-    """Where drawn classes are true ones, with weights that remove them from a softmax."""
+    """The sampled classes that are true ones, with weights that remove them from a softmax."""
     op = ComputeAccidentalHits(num_true=num_true, **seeds(seed))
     return op(true_classes, sampled_candidates, name=name)

@@ -1,7 +1,7 @@
 """Convolutions in two and three dimensions: the correlation and its two adjoints, each an op.
 
 y = conv(x, w) is linear in x and in w, so its gradients are the adjoints, and the gradients of
-each of the three ops are the other two. Every order of differentiation therefore works.
+each of the three ops are the other two. So derivatives of all orders exist.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Array = NDArray[Any]
 
 
 class Convolution(Op, abstract=True):
-    """What the three ops of a family share: how the window moves, and where the channels are."""
+    """The base of the three ops of a family: slides of the window, and the data format."""
 
     strides: tuple[int, ...]
     padding: str
@@ -52,11 +52,11 @@ class Convolution(Op, abstract=True):
         return 2 if self.data_format.startswith("NC") else 1
 
     def spatial(self, full: Sequence[Any]) -> tuple[Any, ...]:
-        """The entries of the spatial axes, of a list that has one for each axis."""
+        """The entries of the spatial axes, of a list with one for each axis."""
         return tuple(full[self._first : self._first + self.rank])
 
     def slides(self, window: Sequence[Size]) -> list[Slide]:
-        """How the window moves along each spatial axis; a size not known yet is taken for 1."""
+        """The slides of the window along each spatial axis; unknown sizes are treated as 1."""
         return [
             Slide(size or 1, stride, dilation, padding)
             for size, stride, dilation, padding in zip(
@@ -85,7 +85,7 @@ class Convolution(Op, abstract=True):
         return full[0], self.spatial(full), full[1 if self._first == 2 else -1]
 
     def channels_last(self, x: Array) -> Array:
-        """`x` as the kernels want it: channels last, floats of 32 bits at least."""
+        """`x` for the kernels: channels last, floats of at least 32 bits."""
         wide = dtype_traits.widened(x)
         return np.ascontiguousarray(np.moveaxis(wide, 1, -1)) if self._first == 2 else wide
 
@@ -99,7 +99,7 @@ class Convolution(Op, abstract=True):
         return [REGISTRY[name](**self.attributes) for name in self.family]
 
     def output_shape(self, x: TensorShape, w: TensorShape) -> TensorShape:
-        """The shape of y, as far as it is known."""
+        """The static shape of y."""
         sizes = x.with_rank(self.rank + 2).as_list()
         window = w.with_rank(self.rank + 2).as_list()
         batch, spatial, channels = self.parts(sizes)
@@ -120,8 +120,8 @@ class Convolution(Op, abstract=True):
         return last
 
     def can_pack(self, filter: Sequence[int], multiple: int) -> bool:
-        """Whether images have fewer channels than are read at once, all of which are summed, and
-        windows are dense."""
+        """Whether channels can be packed: images have fewer than are read together, all are summed,
+        and windows are not dilated."""
         summed = self.output_channels(filter) == filter[-1]
         return summed and filter[-2] < multiple and max(self.dilations) == 1
 
@@ -133,7 +133,7 @@ class Convolution(Op, abstract=True):
         return PackedChannels(slides, x, sizes, positions, filter[-2], multiple, self.full)
 
     def check_gradient(self, x: Sequence[int], w: Sequence[int], dy: Sequence[int]) -> None:
-        """Raise unless dy has the shape that x and w give."""
+        """Raise unless dy has the shape of y."""
         wanted = self.output_shape(TensorShape.of(tuple(x)), TensorShape.of(tuple(w))).sizes
         if wanted != tuple(dy):
             raise errors.InvalidArgumentError(
@@ -179,7 +179,7 @@ class Forward(Convolution, abstract=True):
     def packed_loop(
         self, multiple: int, at: IndexTuple, input: Operand, filter: Operand
     ) -> Expr | None:
-        """The same over an image whose channels are several pixels; None where it has enough."""
+        """The loop over an image with packed channels; None if the image has enough channels."""
         if not self.can_pack(filter.shape, multiple):
             return None
         batch, places, output = self.parts(at)
@@ -187,7 +187,7 @@ class Forward(Convolution, abstract=True):
         return form.forward(batch, places, output, filter)
 
     def summed_channels(self, filter: tuple[int, ...]) -> tuple[int, ...]:
-        """The extents of the channels that add to one of y."""
+        """The extents of the channels that are summed for one channel of y."""
         return filter[-2:-1]
 
     def filter_channels(
@@ -229,7 +229,7 @@ class ToInput(Convolution, abstract=True):
     def shape(self, input_sizes: Tensor, filter: Tensor, out_backprop: Tensor) -> TensorShape:
         known = constant_value_as_shape(input_sizes).with_rank(self.rank + 2)
         out_backprop.shape.assert_has_rank(self.rank + 2)
-        self.output_shape(known, filter.shape)  # checks the channels; the sizes are a run's matter
+        self.output_shape(known, filter.shape)  # checks the channels; sizes are checked at run time
         return known
 
     def numpy(self, input_sizes: Array, filter: Array, out_backprop: Array) -> Array:
@@ -255,7 +255,9 @@ class ToInput(Convolution, abstract=True):
             places, taps = containing(slides, self.spatial(at.shape), elements, numbers)
             output = self.output_channel(filter.shape, channel, last)
             dy = out_backprop.or_else(self.full(batch, places, output), 0)
-            dy = select(within(taps, filter.shape[:-2]), dy, 0)  # infinity times no tap is nothing
+            dy = select(
+                within(taps, filter.shape[:-2]), dy, 0
+            )  # an infinite dy has no effect outside of the taps
             w = filter.or_else((*taps, channel, last), 0)
             return widened(dy, out_backprop.dtype) * widened(w, filter.dtype)
 
@@ -282,7 +284,7 @@ class ToFilter(Convolution, abstract=True):
         input.shape.assert_has_rank(self.rank + 2)
         out_backprop.shape.assert_has_rank(self.rank + 2)
         known = constant_value_as_shape(filter_sizes).with_rank(self.rank + 2)
-        self.output_shape(input.shape, known)  # checks the channels; the sizes are a run's matter
+        self.output_shape(input.shape, known)  # checks the channels; sizes are checked at run time
         return known
 
     def numpy(self, input: Array, filter_sizes: Array, out_backprop: Array) -> Array:
@@ -321,7 +323,7 @@ class ToFilter(Convolution, abstract=True):
         filter_sizes: Operand,
         out_backprop: Operand,
     ) -> Expr | None:
-        """The same over an image whose channels are several pixels; None where it has enough."""
+        """The loop over an image with packed channels; None if the image has enough channels."""
         if not self.can_pack(at.shape, multiple):
             return None
         self.check_gradient(input.shape, at.shape, out_backprop.shape)
@@ -367,7 +369,7 @@ class Conv2DBackpropFilter(ToFilter):
 def attributes(
     rank: int, strides: Any, padding: Any, data_format: str | None, dilations: Any
 ) -> dict[str, Any]:
-    """The attributes of a convolution, checked, from what users may write."""
+    """The attributes of a convolution, from checked arguments."""
     layout = _checked_format(rank, data_format)
     channel = 1 if layout.startswith("NC") else rank + 1
     name, explicit = _checked_padding(rank, padding)
@@ -417,7 +419,7 @@ def _checked_padding(rank: int, padding: Any) -> tuple[str, tuple[int, ...]]:
 
 
 def one_of(what: str, value: Any, alias: str, other: Any) -> Any:
-    """An argument that has two names, given by exactly one of them."""
+    """An argument with two names, of which exactly one must be given."""
     if value is not None and other is not None:
         raise ValueError(f"Cannot specify both '{what}' and '{alias}'")
     if value is None and other is None:
@@ -443,8 +445,8 @@ def conv2d(
         input: images [batch, height, width, in], or [batch, in, height, width] as "NCHW".
         filter: the kernel [k, l, in, out], of the same floating dtype.
         strides: the distance between windows: a number, or [1, rows, columns, 1].
-        padding: "VALID": only whole windows; "SAME": ceil(size / stride) of them, zeros around; or
-            pairs (before, after) of zeros for each axis.
+        padding: "VALID": only full windows; "SAME": ceil(size / stride) windows, padded with zeros;
+            or pairs (before, after) of zeros for each axis.
         use_cudnn_on_gpu: taken for old programs.
         data_format: "NHWC" or "NCHW".
         dilations: the distance between the elements of a window, like `strides`.
@@ -482,7 +484,7 @@ def conv2d_backprop_input(
     name: str | None = None,
     filters: Any = None,
 ) -> Tensor:
-    """The gradient of a convolution in its input, which has shape `input_sizes`."""
+    """The gradient of a convolution's input, which has shape `input_sizes`."""
     w = one_of("filter", filter, "filters", filters)
     op = Conv2DBackpropInput(
         **attributes(2, strides, padding, data_format, dilations),
@@ -503,7 +505,7 @@ def conv2d_backprop_filter(
     dilations: Any = (1, 1, 1, 1),
     name: str | None = None,
 ) -> Tensor:
-    """The gradient of a convolution in its filter, which has shape `filter_sizes`."""
+    """The gradient of a convolution's filter, which has shape `filter_sizes`."""
     op = Conv2DBackpropFilter(
         **attributes(2, strides, padding, data_format, dilations),
         use_cudnn_on_gpu=use_cudnn_on_gpu is not False,
@@ -517,7 +519,7 @@ _FAMILY_3D = ("Conv3D", "Conv3DBackpropInputV2", "Conv3DBackpropFilterV2")
 
 
 class Conv3D(Forward):
-    """Conv2D with one spatial axis more"""
+    """Conv2D with one more spatial axis"""
 
     data_format: str = "NDHWC"
     dilations: tuple[int, ...] = (1, 1, 1, 1, 1)
@@ -587,7 +589,7 @@ def conv3d_backprop_input_v2(
     dilations: Any = (1, 1, 1, 1, 1),
     name: str | None = None,
 ) -> Tensor:
-    """The gradient of a 3-D convolution in its input, which has shape `input_sizes`."""
+    """The gradient of a 3-D convolution's input, which has shape `input_sizes`."""
     op = Conv3DBackpropInputV2(**attributes(3, strides, padding, data_format, dilations))
     return op(shaping.shape_tensor(input_sizes), filter, out_backprop, name=name)
 
@@ -603,6 +605,6 @@ def conv3d_backprop_filter_v2(
     dilations: Any = (1, 1, 1, 1, 1),
     name: str | None = None,
 ) -> Tensor:
-    """The gradient of a 3-D convolution in its filter, which has shape `filter_sizes`."""
+    """The gradient of a 3-D convolution's filter, which has shape `filter_sizes`."""
     op = Conv3DBackpropFilterV2(**attributes(3, strides, padding, data_format, dilations))
     return op(input, shaping.shape_tensor(filter_sizes), out_backprop, name=name)

@@ -1,8 +1,8 @@
 """The convolution of deep learning, a correlation, and its two transposes, in NumPy.
 
 y[n, p, o] = sum over taps k and channels c of x[n, p·stride + k·dilation, c] w[k, c, o], for any
-number of spatial axes, channels last. Each is one matrix product per block of the batch; a block
-is chosen so that its unfolded windows stay in cache.
+number of spatial axes, channels last. Each is one matrix product per block of the batch, which is
+sized so that its unfolded windows stay in cache.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def filter_adjoint(x: Array, dy: Array, slides: Slides) -> Array:
 def input_adjoint(sizes: Sequence[int], w: Array, dy: Array, slides: Slides) -> Array:
     """dx, of shape [batch, *sizes, in], of w and dy."""
     backwards = _backwards(slides, windows.all_pads(slides, sizes))
-    # Unfolding dy copies its channels for each tap, scattering moves those of x: take the fewer.
+    # Unfolding copies the channels of dy for each tap, scattering those of x: choose the fewer.
     if backwards is not None and w.shape[-1] <= 2 * w.shape[-2]:
         flipped = np.flip(w, tuple(range(len(slides))))
         return correlate(dy, np.ascontiguousarray(flipped.swapaxes(-1, -2)), backwards)
@@ -56,7 +56,8 @@ def input_adjoint(sizes: Sequence[int], w: Array, dy: Array, slides: Slides) -> 
 
 
 def _backwards(slides: Slides, pads: Sequence[tuple[int, int]]) -> Slides | None:
-    """The slides over dy that make dx a correlation too: where no position was skipped."""
+    """The slides over dy by which dx is a correlation, too; None if a stride skips positions or
+    the padding is too large."""
     margins = [
         (slide.extent - 1 - before, slide.extent - 1 - after)
         for slide, (before, after) in zip(slides, pads, strict=True)
@@ -67,7 +68,7 @@ def _backwards(slides: Slides, pads: Sequence[tuple[int, int]]) -> Slides | None
 
 
 def _scatter(sizes: Sequence[int], w: Array, dy: Array, slides: Slides) -> Array:
-    """dx by adding, for each tap, a product to the elements that the tap saw."""
+    """dx by adding, for each tap, a product to the elements of the tap."""
     pads = [(0, 0), *windows.all_pads(slides, sizes), (0, 0)]
     shape = (len(dy), *sizes, w.shape[-2])
     padded = np.zeros([n + sum(p) for n, p in zip(shape, pads, strict=True)], dy.dtype)

@@ -1,4 +1,4 @@
-"""Depthwise convolution: each channel has filters of its own; and its two adjoints.
+"""Depthwise convolution: each channel has its own filters; and its two adjoints.
 
 y[n, i, j, c · m + q] = sum over taps of x[n, i s + k d, j s + l d, c] w[k, l, c, q], with m filters
 per channel. As with full convolutions, each op's gradients are the other two.
@@ -33,7 +33,7 @@ _FAMILY = (
 
 
 class Depthwise(Convolution, abstract=True):
-    """What the three ops share: channel c of x makes the channels c · m … c · m + m - 1 of y."""
+    """The base of the three ops: channel c of x yields the channels c · m … c · m + m - 1 of y."""
 
     family = _FAMILY
 
@@ -46,7 +46,7 @@ class Depthwise(Convolution, abstract=True):
 
 
 class DepthwiseConv2dNative(Depthwise, Forward):
-    """y of x and w, each channel by itself"""
+    """y of x and w, separately for each channel"""
 
     def correlate(self, x: Array, w: Array, slides: list[Slide]) -> Array:
         positions = windows.counts(slides, x.shape[1:-1])
@@ -105,7 +105,7 @@ def depthwise_conv2d_native(
     dilations: Any = (1, 1, 1, 1),
     name: str | None = None,
 ) -> Tensor:
-    """The convolution of each channel of images with filters [k, l, in, multiplier] of its own."""
+    """The convolution of each channel of images with its own filters [k, l, in, multiplier]."""
     op = DepthwiseConv2dNative(**attributes(2, strides, padding, data_format, dilations))
     return op(input, filter, name=name)
 
@@ -121,7 +121,7 @@ def depthwise_conv2d_native_backprop_input(
     dilations: Any = (1, 1, 1, 1),
     name: str | None = None,
 ) -> Tensor:
-    """The gradient of a depthwise convolution in its input, which has shape `input_sizes`."""
+    """The gradient of a depthwise convolution's input, which has shape `input_sizes`."""
     op = DepthwiseConv2dNativeBackpropInput(
         **attributes(2, strides, padding, data_format, dilations)
     )
@@ -139,7 +139,7 @@ def depthwise_conv2d_native_backprop_filter(
     dilations: Any = (1, 1, 1, 1),
     name: str | None = None,
 ) -> Tensor:
-    """The gradient of a depthwise convolution in its filter, which has shape `filter_sizes`."""
+    """The gradient of a depthwise convolution's filter, which has shape `filter_sizes`."""
     op = DepthwiseConv2dNativeBackpropFilter(
         **attributes(2, strides, padding, data_format, dilations)
     )

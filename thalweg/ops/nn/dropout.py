@@ -1,4 +1,4 @@
-"""Dropout: elements set to zero at random, the others scaled so that the mean stays."""
+"""Dropout: sets random elements to zero, and scales the others to preserve the mean."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def dropout(
     Args:
         x: a floating tensor.
         keep_prob: the probability to keep an element; a number or a scalar tensor.
-        noise_shape: a shape that broadcasts to that of `x`: where it has a 1, elements along that
-            axis are kept or dropped together.
+        noise_shape: a shape that broadcasts to that of `x`: elements along an axis with a 1 are
+            kept or dropped together.
         seed: a number that, with the graph's seed, fixes the sequence of values.
         name: the name of the node.
         rate: 1 - `keep_prob`; give one of the two.
@@ -55,14 +55,14 @@ def dropout(
             return tensor
         kind = tensor.dtype.base_dtype
         noise = random.random_uniform(_noise_shape(tensor, noise_shape), seed=seed, dtype=kind)
-        # The upper part of the noise is kept, so that seeds drop what they drop in TensorFlow.
+        # The upper part of the noise is kept: seeds drop the same elements as in TensorFlow.
         result = tensor * (1 / (1 - dropped)) * casting.cast(noise >= dropped, kind)
         result.set_shape(tensor.shape)
         return result
 
 
 def _rate(keep_prob: Any, rate: Any, x: Tensor) -> Tensor:
-    """The probability to drop an element, checked where it is known."""
+    """The probability to drop an element, checked if it is known."""
     if (keep_prob is None) == (rate is None):
         raise ValueError("dropout takes either keep_prob or rate")
     if isinstance(keep_prob, numbers.Real) and not 0 < float(keep_prob) <= 1:
@@ -85,7 +85,7 @@ def _rate(keep_prob: Any, rate: Any, x: Tensor) -> Tensor:
 
 
 def _noise_shape(x: Tensor, noise_shape: Any) -> Any:
-    """The shape of the noise; a size left None is that of `x`."""
+    """The shape of the noise; None is the size of `x`."""
     if noise_shape is None:
         return shaping.shape(x)
     if isinstance(noise_shape, Tensor) or x.shape.rank is None:

@@ -1,4 +1,4 @@
-"""Normalising activations by their own statistics: batches by channel, channels by neighbours."""
+"""Batch normalisation and local response normalisation."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Array = NDArray[Any]
 
 
 class BatchNorm(Op, abstract=True):
-    """What batch normalisation and its gradient share."""
+    """The base of batch normalisation and its gradient."""
 
     epsilon: float = 0.0001
     data_format: str = "NHWC"
@@ -41,7 +41,7 @@ class BatchNorm(Op, abstract=True):
         return (0, 2, 3) if self.data_format == "NCHW" else (0, 1, 2)
 
     def column(self, values: Array) -> Array:
-        """One number per channel, ready to broadcast against the images."""
+        """One number per channel, reshaped to broadcast with the images."""
         return values.reshape((1, -1, 1, 1) if self.data_format == "NCHW" else (1, 1, 1, -1))
 
     def channels(self, x: Tensor) -> TensorShape:
@@ -65,8 +65,8 @@ class BatchNorm(Op, abstract=True):
 class FusedBatchNormV2(BatchNorm):
     """y = (x - mean) / sqrt(variance + epsilon) · scale + offset, by channel
 
-    In training, mean and variance are the batch's own, and are given out with Bessel's correction;
-    the reserved outputs are the mean and the plain variance, which the gradient needs.
+    In training, mean and variance are those of the batch, and are output with Bessel's correction;
+    the reserved outputs are the mean and the uncorrected variance, for the gradient.
     """
 
     laid_out = frozenset({"x", "y"})
@@ -158,7 +158,7 @@ class FusedBatchNormV2(BatchNorm):
         return y.cast(x.dtype)
 
     def _statistics(self, x: Operand, channel: Expr, kind: Any) -> tuple[Expr, Expr]:
-        """The mean and the plain variance of a channel."""
+        """The mean and the uncorrected variance of a channel."""
         count = x.size // max(x.shape[self.axis], 1)
 
         def square(index: tuple[Any, ...]) -> Expr:
@@ -169,8 +169,8 @@ class FusedBatchNormV2(BatchNorm):
         return mean, self.total(x, channel, square) / float(count)
 
     def _shifted_statistics(self, x: Operand, channel: Expr, kind: Any) -> tuple[Expr, Expr]:
-        """The same of one pass, by moments around the channel's first element: what squares lose
-        is then of the size of the variance, whatever the mean is."""
+        """The same in one pass, by moments around the channel's first element: the cancellation in
+        squares is then of the size of the variance, for any mean."""
         count = float(x.size // max(x.shape[self.axis], 1))
         first = x[bias.joined((0, 0, 0), channel, self.axis)].cast(kind)
 
@@ -189,7 +189,7 @@ class FusedBatchNormV2(BatchNorm):
 
 
 def _count(x: Array, like: Array) -> Any:
-    """How many elements each channel has."""
+    """The number of elements per channel."""
     return like.dtype.type(x.size // max(len(like), 1))
 
 
@@ -203,7 +203,7 @@ class FusedBatchNormGradV2(BatchNorm):
 
     With x̂ the normalised input and r = 1 / sqrt(variance + epsilon): doffset = Σ dy,
     dscale = Σ dy x̂, and dx = scale r (dy - mean(dy) - x̂ mean(dy x̂)), where the last two terms,
-    the gradient through the statistics, are there in training only.
+    the gradient through the statistics, apply only in training.
     """
 
     laid_out = frozenset({"y_backprop", "x", "x_backprop"})
@@ -256,7 +256,7 @@ class FusedBatchNormGradV2(BatchNorm):
             return (x[index].cast(kind) - mean[channel]) * inverse
 
         if at.output > 2:
-            return scale[channel]  # empty, as the reserved outputs are
+            return scale[channel]  # empty, like the reserved outputs
         dscale = self.total(x, channel, lambda index: dy(index) * normal(index))
         doffset = self.total(x, channel, dy)
         if at.output > 0:
@@ -283,10 +283,10 @@ class _Second(NamedTuple):
 def _second_order(
     op: BatchNorm, node: Node, ddx: Tensor, ddscale: Tensor, ddoffset: Tensor
 ) -> _Second:
-    """The gradient of L = Σ ddx dx + Σ ddscale dscale + Σ ddoffset doffset in dy, x and scale.
+    """The gradient of L = Σ ddx dx + Σ ddscale dscale + Σ ddoffset doffset by dy, x and scale.
 
     With P(v) = v - mean(v) - x̂ mean(v x̂), which is symmetric, dx = scale r P(dy). The statistics
-    are those of x, so that x acts through x̂ and through r.
+    are those of x, so L depends on x through x̂ and r.
     """
     dy, x, scale, mean, variance = node.inputs
     kind = scale.dtype.base_dtype
@@ -338,7 +338,7 @@ def fused_batch_norm(
         x: [batch, height, width, channels], or channels second as "NCHW".
         scale, offset: vectors [channels].
         mean, variance: the moments to use when not training.
-        epsilon: what is added to the variance.
+        epsilon: a number added to the variance.
         data_format: "NHWC" or "NCHW".
         is_training: whether the moments are those of the batch.
         name: the name of the node.
@@ -375,7 +375,7 @@ def fused_batch_norm(
 
 
 class LocalResponse(Op, abstract=True):
-    """What local response normalisation and its gradient share."""
+    """The base of local response normalisation and its gradient."""
 
     depth_radius: int = 5
     bias: float = 1.0
@@ -471,7 +471,7 @@ class LRNGrad(LocalResponse):
         return (wide(dy, channel) * power - wide(x, channel) * spread * slope).cast(x.dtype)
 
     def gradient(self, node: Node, ddx: Tensor) -> list[Tensor | None]:
-        """The derivative of Σ ddx dx, with y = x / n^beta seen as a function of x."""
+        """The derivative of Σ ddx dx, with y = x / n^beta as a function of x."""
         dy, x, _ = node.inputs
         near = NeighbourSum(depth_radius=self.depth_radius)
         n = near(x * x) * self.alpha + self.bias
@@ -522,7 +522,7 @@ def local_response_normalization(
 
     Args:
         input: a floating tensor [batch, height, width, channels].
-        depth_radius: how many channels on either side count.
+        depth_radius: the number of neighbours on either side.
         bias, alpha, beta: the numbers of the formula.
         name: the name of the node.
 
@@ -541,18 +541,18 @@ def local_response_normalization(
 
 
 class GlobalNormalization(Op, abstract=True):
-    """What batch normalisation by given statistics and its gradient share."""
+    """The base of batch normalisation by given statistics and its gradient."""
 
     variance_epsilon: float
     scale_after_normalization: bool
 
     def factor(self, variance: Array, gamma: Array) -> tuple[Array, Array]:
-        """1 / sqrt(variance + epsilon), and what the result is scaled by."""
+        """1 / sqrt(variance + epsilon), and the scale of the result."""
         inverse = 1 / np.sqrt(variance + variance.dtype.type(self.variance_epsilon))
         return inverse, gamma if self.scale_after_normalization else np.ones_like(gamma)
 
     def factor_at(self, channel: Expr, v: Operand, gamma: Operand) -> tuple[Expr, Any]:
-        """`factor` of one channel."""
+        """`factor` for one channel."""
         inverse = 1 / (v[channel] + self.variance_epsilon).sqrt()
         return inverse, gamma[channel] if self.scale_after_normalization else 1
 
@@ -585,7 +585,7 @@ class BatchNormWithGlobalNormalization(GlobalNormalization):
 
 
 class BatchNormWithGlobalNormalizationGrad(GlobalNormalization):
-    """The gradients of BatchNormWithGlobalNormalization in its five inputs"""
+    """The gradients of the five inputs of BatchNormWithGlobalNormalization"""
 
     signature = (
         "t: T, m: T, v: T, gamma: T, backprop: T -> dx: T, dm: T, dv: T, db: T, dg: T; T: floating"

@@ -1,10 +1,9 @@
-"""Convolutions of images with few channels, over images whose channels are several pixels.
+"""Packed channels: convolutions of images with few channels over images of packed pixels.
 
-Units that read some neighbouring channels at once find but three of them in an image. Of a window
-that moves by `s` pixels, blocks of `s` by `s` pixels are the channels of a smaller image, over
-which it moves by one; of one that moves by one pixel, the pixels under a row of it are. Channels up
-to a multiple are zero, and so is the filter where its last blocks reach beyond it: an infinite
-pixel there comes out as NaN.
+Units that read several adjacent channels need more than the three of an image. For a window with
+stride `s`, blocks of `s` by `s` pixels become the channels of a smaller image with stride 1; with
+stride 1, the pixels under a row of the window do. Channels are padded to a multiple with zeros, and
+so is the filter where its last blocks exceed it: an infinite pixel there results in NaN.
 """
 
 from __future__ import annotations
@@ -20,21 +19,21 @@ from thalweg.ir.loop import IndexTuple, Intermediate, Operand, widened, within
 from thalweg.ops.nn.windows import Slide, met
 from thalweg.platform.dtype_traits import compute_dtype
 
-#: Of batch, the place of a window, and a channel: their index in the data format of the op.
+#: (batch, position of a window, channel) -> the index in the data format of the op.
 Index = Callable[[Any, Sequence[Any], Any], tuple[Any, ...]]
 
 
 @dataclass(frozen=True)
 class Block:
-    """How many pixels of an axis are channels, how many blocks are under a window, and how far the
-    window moves, in blocks."""
+    """The packing of an axis: the pixels of a block, the blocks of a window, and the stride in
+    blocks."""
 
     pixels: int
     taps: int
     step: int
 
     def place(self, tap: Any) -> tuple[Any, Any]:
-        """The block that a tap of the window is in, and the pixel in it."""
+        """The block of a tap of the window, and the pixel in the block."""
         return tap // self.pixels, tap % self.pixels
 
 
@@ -47,8 +46,8 @@ def _blocks(slides: Sequence[Slide]) -> list[Block]:
 
 @dataclass(frozen=True)
 class PackedChannels:
-    """The packed form of a convolution: of images `x` [batch, *sizes, channels] in the order that
-    `index` says, with a filter of `window` taps."""
+    """The packed form of a convolution of images `x` [batch, *sizes, channels], in the data format
+    of `index`, with a filter of `window` taps."""
 
     slides: Sequence[Slide]
     x: Operand
@@ -71,7 +70,7 @@ class PackedChannels:
 
     @property
     def taps(self) -> list[int]:
-        """The blocks under a window."""
+        """The numbers of blocks of a window."""
         return [block.taps for block in self.blocks]
 
     def image(self) -> Intermediate:
@@ -83,7 +82,7 @@ class PackedChannels:
         def element(batch: Expr, *index: Expr) -> Expr:
             *places, packed = index
             pixels, channel = self._unpacked(packed)
-            # A block is where the window is when the pixel is one of its first taps.
+            # A block is at the position of the window of which the pixel is one of the first taps.
             seen = met(self.slides, self.sizes, places, pixels)
             inside = within([*seen, packed], [*self.sizes, self._used])
             return select(inside, self.x[self.index(batch, seen, channel)], 0)

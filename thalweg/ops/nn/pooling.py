@@ -1,7 +1,7 @@
-"""Pooling: the largest or the mean element under a window, over images.
+"""Max and average pooling over images.
 
-The kernels loop over the taps of the window, all axes in the same way, so data formats and pooling
-across depth need no case of their own. Max passes gradients to the first of the largest elements.
+The kernels loop over the taps of the window, with all axes treated alike, so data formats and
+pooling across depth are not special cases. Max pooling passes gradients to the first maximum.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from thalweg.public import public
 
 Array = NDArray[Any]
 
-# Of a window of which every element looks at all: measured, 3x3 takes two fifths less than by a
-# scatter, 4x4 as long, 5x5 half as long again.
+# The maximum window for the gather form, in which every element compares all: measured, 3x3 takes
+# two fifths less time than a scatter, 4x4 the same, 5x5 half more.
 _MAX_GATHERED_TAPS = 9
 
 
 class Pooling(Op, abstract=True):
-    """What poolings share: the window, its strides, and the shapes that come of them."""
+    """The base of poolings: the window, its strides, and shapes."""
 
     ksize: tuple[int, ...]
     strides: tuple[int, ...]
@@ -46,7 +46,7 @@ class Pooling(Op, abstract=True):
 
     @property
     def slides(self) -> list[Slide]:
-        """How the window moves along each axis, batch and channels included."""
+        """The slides of the window along each axis, including batch and channels."""
         return [
             Slide(size, stride, 1, self.padding)
             for size, stride in zip(self.ksize, self.strides, strict=True)
@@ -54,33 +54,33 @@ class Pooling(Op, abstract=True):
 
     @property
     def disjoint(self) -> bool:
-        """Whether no element is under the window twice."""
+        """Whether windows do not overlap."""
         return all(k <= s for k, s in zip(self.ksize, self.strides, strict=True))
 
     def pooled_shape(self, x: TensorShape) -> TensorShape:
-        """The shape of the output, as far as it is known."""
+        """The static shape of the output."""
         sizes = x.with_rank(len(self.ksize)).sizes or ()
         return TensorShape.of(tuple(s.count(n) for s, n in zip(self.slides, sizes, strict=True)))
 
     def padded(self, x: Array, value: Any) -> Array:
-        """`x` with a border of `value`, where the window reaches over the edge."""
+        """`x` padded with `value` as the window requires."""
         return windows.pad(x, windows.all_pads(self.slides, x.shape), value)
 
     def views(self, padded: Array, positions: Sequence[int]) -> Iterator[Array]:
-        """For each tap of the window, the elements it meets, one per output element."""
+        """For each tap of the window, its elements, one per output element."""
         for _, seen in windows.taps(self.slides, positions):
             yield padded[seen]
 
     def scattered(self, sizes: Sequence[int], positions: Sequence[int], dtype: Any) -> Scatter:
-        """Zeros of shape `sizes`, to be added to tap by tap."""
+        """Zeros of shape `sizes`, which taps add to."""
         return Scatter(self.slides, sizes, positions, dtype)
 
     def seen(self, x: Operand, places: Sequence[Any], taps: Sequence[Any], border: Any) -> Expr:
-        """The element that a tap meets when the window is at a place; `border` outside."""
+        """The element of a tap for a position of the window; `border` outside."""
         return x.or_else(met(self.slides, x.shape, places, taps), border)
 
     def first_largest(self, x: Operand, places: Sequence[Any]) -> Expr:
-        """The number of the first tap that meets the largest element under a window."""
+        """The index of the first tap with the maximum of a window."""
 
         def element(tap: Expr) -> Expr:
             return self.seen(x, places, loop.unravel(tap, self.ksize), lowest(x.dtype))
@@ -88,7 +88,7 @@ class Pooling(Op, abstract=True):
         return loop.reduce("argmax", [math.prod(self.ksize)], element)
 
     def check_gradient(self, x: tuple[int, ...], y: tuple[int, ...]) -> None:
-        """Raise unless y is the shape that pooling x gives."""
+        """Raise unless y is the shape of pooling x."""
         wanted = self.pooled_shape(TensorShape.of(x)).sizes
         if y != wanted:
             raise ValueError(f"a gradient of shape {y} for a pooled shape of {wanted}")
@@ -96,7 +96,7 @@ class Pooling(Op, abstract=True):
     def over_windows(
         self, at: IndexTuple, positions: Sequence[int], body: Callable[[Any, Any], Expr]
     ) -> Expr:
-        """The sum over the windows that contain an element of x: the body, of place and tap."""
+        """The sum of the body, of position and tap, over windows that contain an element of x."""
 
         def part(*numbers: Expr) -> Expr:
             places, taps = containing(self.slides, at.shape, at, numbers)
@@ -119,20 +119,20 @@ class Scatter:
 
     @property
     def result(self) -> Array:
-        """What was added up, without the border."""
+        """The sum, without padding."""
         return self._padded[windows.inside(self._pads, self._sizes)]
 
 
 def lowest(dtype: Any) -> Any:
-    """The value that loses every comparison, as one of `dtype`."""
+    """The lowest value of `dtype`."""
     return dtype_traits.bounds(dtype)[0]
 
 
-# The largest element
+# Max pooling
 
 
 class MaxPooling(Pooling, abstract=True):
-    """y = the largest of x under the window"""
+    """y = the maximum of x in the window"""
 
     signature = "input: T -> output: T; T: real"
     laid_out = frozenset({"input", "output"})
@@ -172,7 +172,7 @@ def _check_depth_fits(depth: int | None, op: Pooling) -> None:
 
 
 class MaxPoolingGrad(Pooling, abstract=True):
-    """dx = dy, added where x was the (first) largest under the window"""
+    """dx = dy, added at the (first) maximum of x in the window"""
 
     signature = "orig_input: T, orig_output: T, grad: T -> output: T; T: real"
     laid_out = frozenset({"orig_input", "orig_output", "grad", "output"})
@@ -205,7 +205,7 @@ class MaxPoolingGrad(Pooling, abstract=True):
     def gather_loop(
         self, at: IndexTuple, orig_input: Operand, orig_output: Operand, grad: Operand
     ) -> Expr:
-        """An element adds up the gradients of the windows in which it is the first largest."""
+        """An element sums the gradients of the windows in which it is the first maximum."""
         self.check_gradient(orig_input.shape, grad.shape)
         firsts = loop.intermediate(
             grad.shape,
@@ -223,7 +223,7 @@ class MaxPoolingGrad(Pooling, abstract=True):
         return loop.reduce("sum", overlaps(self.slides), part).cast(grad.dtype)
 
     def _first_equal(self, x: Operand, y: Operand, places: Sequence[Any]) -> Expr:
-        """The number of the first tap that meets the largest element, which is known."""
+        """The index of the first tap that equals the known maximum."""
         count = math.prod(self.ksize)
 
         def candidate(tap: Expr) -> Expr:
@@ -233,7 +233,7 @@ class MaxPoolingGrad(Pooling, abstract=True):
         return loop.reduce("min", [count], candidate)
 
     def _gathered(self, at: IndexTuple, x: Operand, y: Operand, grad: Operand) -> Expr:
-        """An element is under one window at most: it looks if it is the first largest there."""
+        """An element is in at most one window: test whether it is the first maximum there."""
         places, taps = containing(self.slides, at.shape, at, [0] * len(self.ksize))
         mine, is_first = loop.ravel(taps, self.ksize), ~(x[at] < y[places])
         for number in range(math.prod(self.ksize) - 1):
@@ -256,9 +256,9 @@ class MaxPoolingGrad(Pooling, abstract=True):
 
 
 def firsts(taps: Iterator[Array], largest: Array) -> Iterator[Array]:
-    """For each tap, where it holds the largest element and no tap before it did.
+    """For each tap, a mask of the windows in which it is the first with the maximum.
 
-    Where the largest is not a number, the first tap stands for it.
+    If the maximum is NaN, it is the first tap.
     """
     open_ = np.ones(largest.shape, np.bool_)
     for tap in taps:
@@ -268,7 +268,7 @@ def firsts(taps: Iterator[Array], largest: Array) -> Iterator[Array]:
 
 
 class MaxPoolingGradGrad(Pooling, abstract=True):
-    """y' = dx where x was the (first) largest under the window: the adjoint of MaxPoolGrad"""
+    """y' = dx at the (first) maximum of x in the window: the adjoint of MaxPoolGrad"""
 
     signature = "orig_input: T, orig_output: T, grad: T -> output: T; T: real"
     laid_out = frozenset({"orig_input", "orig_output", "grad", "output"})
@@ -300,7 +300,7 @@ class MaxPoolingGradGrad(Pooling, abstract=True):
 
 
 class MaxPool(MaxPooling):
-    """y[n, i, j, c] = the largest of x[n, i s + k, j s + l, c]"""
+    """y[n, i, j, c] = the maximum of x[n, i s + k, j s + l, c]"""
 
     partner = "MaxPoolGrad"
 
@@ -327,13 +327,13 @@ def max_pool(
     name: str | None = None,
     input: Any = None,
 ) -> Tensor:
-    """The largest elements under a window that slides over images.
+    """The maxima of windows that slide over images.
 
     Args:
         value: images [batch, height, width, channels], or channels second as "NCHW".
         ksize: the size of the window: a number, or one per axis of `value`.
         strides: the distance between windows, likewise.
-        padding: "VALID": only whole windows; "SAME": ceil(size / stride) of them.
+        padding: "VALID": only full windows; "SAME": ceil(size / stride) windows.
         data_format: "NHWC" or "NCHW".
         name: the name of the node.
         input: another name of `value`.
@@ -383,7 +383,7 @@ def max_pool2d(
 
 
 def attributes(ksize: Any, strides: Any, padding: str, data_format: str | None) -> dict[str, Any]:
-    """The attributes of a pooling over images, checked, from what users may write."""
+    """The attributes of a pooling over images, from checked arguments."""
     layout = data_format or "NHWC"
     if layout not in ("NHWC", "NCHW"):
         raise ValueError(f"data_format must be NHWC or NCHW, not {data_format!r}")
@@ -398,7 +398,7 @@ def attributes(ksize: Any, strides: Any, padding: str, data_format: str | None) 
 
 
 def check(window: Sequence[int], steps: Sequence[int], padding: str) -> None:
-    """Raise unless this is a window some pooling knows."""
+    """Raise unless the window is supported."""
     if padding not in ("SAME", "VALID"):
         raise ValueError(f"padding must be SAME or VALID, not {padding!r}")
     if min(window) < 1 or min(steps) < 1:
@@ -425,11 +425,11 @@ def _check_depth_pooling(
         )
 
 
-# The mean element
+# Average pooling
 
 
 class AvgPooling(Pooling, abstract=True):
-    """y = the mean of x under the window, of what is inside the input"""
+    """y = the mean of x in the window, without padding"""
 
     signature = "value: T -> output: T; T: floating"
     laid_out = frozenset({"value", "output"})
@@ -464,7 +464,7 @@ def _wide(dtype: Any) -> Any:
 
 
 def shares(slides: Sequence[Slide], sizes: Sequence[int], positions: Sequence[int]) -> Array:
-    """How many elements of the input each position of the window covers, ready to broadcast."""
+    """The number of input elements in each window; broadcasts with the output."""
     total = np.ones([1] * len(slides))
     for axis, (slide, size, count) in enumerate(zip(slides, sizes, positions, strict=True)):
         starts = np.arange(count) * slide.stride - slide.pads(size)[0]
@@ -474,7 +474,7 @@ def shares(slides: Sequence[Slide], sizes: Sequence[int], positions: Sequence[in
 
 
 def covered(slides: Sequence[Slide], sizes: Sequence[int], at: Sequence[Any]) -> Any:
-    """How many elements of the input the window covers at a place."""
+    """The number of input elements in the window at a position."""
     total: Any = 1
     for slide, size, start in zip(
         slides, sizes, met(slides, sizes, at, [0] * len(at)), strict=True
@@ -484,7 +484,7 @@ def covered(slides: Sequence[Slide], sizes: Sequence[int], at: Sequence[Any]) ->
 
 
 class AvgPoolingGrad(Pooling, abstract=True):
-    """dx = dy, spread evenly under the window"""
+    """dx = dy, distributed evenly over the window"""
 
     signature = "orig_input_shape: int32, grad: T -> output: T; T: floating"
     laid_out = frozenset({"orig_input_shape", "grad", "output"})
@@ -538,13 +538,13 @@ def avg_pool(
     name: str | None = None,
     input: Any = None,
 ) -> Tensor:
-    """The means under a window that slides over images; what lies outside does not count.
+    """The means of windows that slide over images; padding is excluded.
 
     Args:
         value: images [batch, height, width, channels], or channels second as "NCHW".
         ksize: the size of the window: a number, or one per axis of `value`.
         strides: the distance between windows, likewise.
-        padding: "VALID": only whole windows; "SAME": ceil(size / stride) of them.
+        padding: "VALID": only full windows; "SAME": ceil(size / stride) windows.
         data_format: "NHWC" or "NCHW".
         name: the name of the node.
         input: another name of `value`.

@@ -1,4 +1,4 @@
-"""Pooling over volumes: the poolings of images with one axis more."""
+"""Pooling over volumes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from thalweg.public import public
 
 
 class MaxPool3D(MaxPooling):
-    """The largest element under the window"""
+    """The maximum of each window"""
 
     data_format: str = "NDHWC"
     partner = "MaxPool3DGrad"
@@ -46,12 +46,12 @@ def max_pool3d(
     data_format: str = "NDHWC",
     name: str | None = None,
 ) -> Tensor:
-    """The largest elements under a window over [batch, depth, height, width, channels]."""
+    """The maxima of windows over [batch, depth, height, width, channels]."""
     return MaxPool3D(**_attributes(ksize, strides, padding, data_format))(input, name=name)
 
 
 class AvgPool3D(AvgPooling):
-    """The mean element under the window"""
+    """The mean of each window"""
 
     data_format: str = "NDHWC"
     partner = "AvgPool3DGrad"
@@ -73,7 +73,7 @@ def avg_pool3d(
     data_format: str = "NDHWC",
     name: str | None = None,
 ) -> Tensor:
-    """The mean elements under a window over [batch, depth, height, width, channels].
+    """The means of windows over [batch, depth, height, width, channels].
 
     Args:
         input: [batch, depth, height, width, channels].

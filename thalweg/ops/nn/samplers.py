@@ -1,8 +1,8 @@
-"""Samplers of class numbers: uniform, log-uniform, and by counts learned or given.
+"""Samplers of classes: uniform, log-uniform, and by learned or given counts.
 
-A sampler draws from [0, range) with `draws(words)` and knows the `probability` of each class.
-`sample_batch` draws many, with repetition or without; `expected_count` tells how often each comes.
-`batches` does both for step after step.
+A sampler draws from [0, range) with `draws(words)` and has the `probability` of each class.
+`sample_batch` draws many, with or without repetition; `expected_count` is the expected count of
+each. `batches` does both for successive steps.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from thalweg.ops.random.philox import WORDS, Draws, Words, float64s
 
 Array = NDArray[Any]
 
-_TOLERANCE = 1e-12  # of exponentials, relative: far more than they may be wrong by
+_TOLERANCE = 1e-12  # relative, of exponentials: far above their error
 _MAX_RANGE = 1 << 48  # of classes of several steps that are sorted together
 
 
@@ -32,7 +32,7 @@ class Sampler(Protocol):
     range: int
 
     def draws(self, words: Words) -> Iterator[int]:
-        """One class after the other."""
+        """An endless sequence of classes."""
         ...
 
     def probability(self, value: Array) -> Array:
@@ -41,7 +41,7 @@ class Sampler(Protocol):
 
 
 class Batch(NamedTuple):
-    """The classes of a step, how many draws they took, and how often each is expected."""
+    """The classes of a step, the number of draws, and the expected counts."""
 
     classes: Array
     tries: int
@@ -49,7 +49,7 @@ class Batch(NamedTuple):
 
 
 def batches(sampler: Sampler, draws: Draws, count: int, unique: bool) -> Callable[[], Batch]:
-    """Returns a function that draws the `count` classes of the next step; one thread at a time."""
+    """Returns a function that draws the `count` classes of the next step; not thread-safe."""
     if isinstance(sampler, LogUniform) and count and sampler.range <= _MAX_RANGE:
         return LogUniformBatches(sampler, draws, count, unique).next
     return partial(_next_batch, sampler, draws, count, unique)
@@ -61,7 +61,7 @@ def _next_batch(sampler: Sampler, draws: Draws, count: int, unique: bool) -> Bat
 
 
 def sample_batch(sampler: Sampler, words: Words, count: int, unique: bool) -> tuple[Array, int]:
-    """`count` classes, and how many draws they took."""
+    """`count` classes, and the number of draws."""
     draws = sampler.draws(words)
     if not unique:
         return np.fromiter(islice(draws, count), np.int64, count), count
@@ -75,7 +75,7 @@ def sample_batch(sampler: Sampler, words: Words, count: int, unique: bool) -> tu
 
 
 def _check_range(sampler: Sampler, count: int) -> None:
-    """Raise unless a sampler has so many classes."""
+    """Raise unless a sampler has at least `count` classes."""
     if count > sampler.range:
         raise errors.InvalidArgumentError(
             None, None, f"Sampler's range is too small: {sampler.range} for {count} unique samples"
@@ -83,14 +83,14 @@ def _check_range(sampler: Sampler, count: int) -> None:
 
 
 def expected_count(probability: Array, count: int, tries: int) -> Array:
-    """How often a class comes in a batch: if drawn without repetition, whether it comes at all."""
+    """The expected count of a class in a batch; without repetition, the probability of one."""
     if tries == count:
         return (probability * count).astype(np.float32)
     return (-np.expm1(tries * np.log1p(-probability))).astype(np.float32)
 
 
 def expected_counts(probability: Array, count: int, tries: Array) -> Array:
-    """As `expected_count` for each row, which took as many draws as `tries` has for it."""
+    """`expected_count` for each row, whose number of draws is in `tries`."""
     counts = expected_count(probability, count, count)
     rows = np.flatnonzero(tries != count)
     counts[rows] = -np.expm1(tries[rows, None] * np.log1p(-probability[rows]))
@@ -104,7 +104,7 @@ class Uniform:
         self.range = range
 
     def draws(self, words: Words) -> Iterator[int]:
-        """One class after the other."""
+        """An endless sequence of classes."""
         while True:
             yield words.below(self.range, bits=64)
 
@@ -114,22 +114,22 @@ class Uniform:
 
 
 class LogUniform:
-    """P(k) = log((k + 2) / (k + 1)) / log(range + 1): right for words sorted by frequency."""
+    """P(k) = log((k + 2) / (k + 1)) / log(range + 1), for words sorted by frequency."""
 
     def __init__(self, range: int) -> None:
         self.range = range
         self._log_range = math.log1p(range)
 
     def draws(self, words: Words) -> Iterator[int]:
-        """One class after the other."""
+        """An endless sequence of classes."""
         while True:
             yield from self.classes(np.array(words.float64s())).tolist()
 
     def classes(self, numbers: Array) -> Array:
-        """The classes that numbers in [0, 1) stand for."""
+        """The classes of uniform numbers in [0, 1)."""
         powers = numbers * self._log_range
         limits = np.exp(powers)
-        # NumPy's last bits need not be the C library's, and its integer parts have to be.
+        # NumPy's last bits may differ from the C library's, but the integer parts must not.
         is_close = np.abs(limits - np.rint(limits)) <= limits * _TOLERANCE
         for place in np.flatnonzero(is_close):
             limits.flat[place] = math.exp(powers.flat[place])
@@ -141,17 +141,17 @@ class LogUniform:
 
 
 class LogUniformBatches:
-    """The classes of step after step. Those of several steps are drawn together, from as many
-    numbers each as are mostly enough. A step that needs more draws again, one class at a time."""
+    """The classes of successive steps. Those of several steps are drawn together, from a number of
+    draws that usually suffices. A step that needs more is drawn again, one class at a time."""
 
     def __init__(self, sampler: LogUniform, draws: Draws, count: int, unique: bool) -> None:
         self._sampler, self._draws = sampler, draws
         self._count, self._unique = count, unique
         self._numbers = count + count // 2 if unique else count  # of each step
-        self._ahead: list[Batch] = []  # of the next steps, the last first
+        self._ahead: list[Batch] = []  # of the next steps, in reverse
 
     def next(self) -> Batch:
-        """The classes of the next step; one thread at a time."""
+        """The classes of the next step. Not thread-safe."""
         if not self._ahead:
             self._ahead = self._next_steps()[::-1]
         return self._ahead.pop()
@@ -173,8 +173,8 @@ class LogUniformBatches:
         return [*map(Batch, classes, tries.tolist(), expected)]
 
     def _distinct(self, drawn: Array) -> tuple[Array, Array]:
-        """The first distinct classes of each row, and how many draws they took: 0 where there are
-        too few."""
+        """The first distinct classes of each row, and the number of draws; 0 if there are too
+        few."""
         steps, count = len(drawn), self._count
         rows = np.arange(steps)[:, None] * self._sampler.range
         found, order = stable_sort((drawn + rows).ravel(), steps * self._sampler.range)
@@ -190,7 +190,7 @@ class LogUniformBatches:
 
 
 class LearnedUnigram:
-    """By how often a class was seen (`update`), once more than that for each."""
+    """By the counts of classes seen (`update`), plus one."""
 
     def __init__(self, range: int) -> None:
         self.range = range
@@ -198,7 +198,7 @@ class LearnedUnigram:
         self._sums = np.cumsum(self._counts)
 
     def draws(self, words: Words) -> Iterator[int]:
-        """One class after the other."""
+        """An endless sequence of classes."""
         total = int(self._sums[-1])
         while True:
             yield int(np.searchsorted(self._sums, words.below(total), side="right"))
@@ -214,7 +214,7 @@ class LearnedUnigram:
 
 
 class FixedUnigram:
-    """By given weights, with Walker's alias tables: two numbers make a draw."""
+    """By given weights, with Walker's alias method: two numbers per draw."""
 
     def __init__(self, weights: Sequence[float]) -> None:
         self.range = len(weights)
@@ -222,7 +222,7 @@ class FixedUnigram:
         self._keep, self._alias = _alias_tables(self._weights)
 
     def draws(self, words: Words) -> Iterator[int]:
-        """One class after the other."""
+        """An endless sequence of classes."""
         while True:
             fraction = words.float32()
             place = words.below(self.range)
@@ -234,7 +234,7 @@ class FixedUnigram:
 
 
 def _alias_tables(weights: Array) -> tuple[list[float], list[int]]:
-    """For each place, the probability to keep it, and the one to take otherwise."""
+    """For each slot, the probability to keep it, and its alias."""
     share = (weights * len(weights) / weights.sum()).tolist()
     alias = list(range(len(weights)))
     low = [place for place, value in enumerate(share) if value < 1]
@@ -252,7 +252,7 @@ def _alias_tables(weights: Array) -> tuple[list[float], list[int]]:
 def unigram_weights(
     counts: Iterable[float], distortion: float, reserved: int, shards: int, shard: int
 ) -> list[float]:
-    """The weights of one shard: none for reserved classes, count ** distortion for others."""
+    """The weights of one shard: 0 for reserved classes, count ** distortion for others."""
     weights = [0.0 for index in range(reserved) if index % shards == shard]
     for index, count in enumerate(counts, len(weights)):
         if index % shards == shard:

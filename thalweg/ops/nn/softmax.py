@@ -1,7 +1,7 @@
 """Softmax, its logarithm, and the cross entropies fused with it.
 
 The ops work along the last axis; the public functions swap any other axis with it and back. The
-fused losses compute their gradient with the loss, while the exponentials are at hand.
+fused losses compute their gradient with the loss, which shares the exponentials.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ class Softmax(Op):
 
     def loop(self, at: IndexTuple, logits: Operand) -> Expr:
         if not logits.shape[-1]:
-            return logits.broadcast(at)  # no element is asked for
+            return logits.broadcast(at)  # there are no elements
         row = _Row(logits, at[:-1])
         return row.softmax(at[-1]).cast(logits.dtype)
 
     def relaxed_loop(self, at: IndexTuple, logits: Operand) -> Expr:
-        """The loop, with a division for each row."""
+        """The loop, with one division per row."""
         if not logits.shape[-1]:
             return self.loop(at, logits)
         return _RelaxedRow(logits, at[:-1]).softmax(at[-1]).cast(logits.dtype)
@@ -70,9 +70,9 @@ def _jacobian_product(y: Tensor, dy: Tensor) -> Tensor:
 
 
 def _below_maximum(logits: Array) -> Array:
-    """A copy of the logits less the largest of each row, so that no power overflows.
+    """A copy of the logits less the maximum of each row, so that no exponential overflows.
 
-    Narrow floats become float32.
+    Narrow floats are converted to float32.
     """
     wide = dtype_traits.widened(logits)
     if wide.shape[-1] == 0:
@@ -83,7 +83,7 @@ def _below_maximum(logits: Array) -> Array:
 
 
 class _Row:
-    """A row of logits in a loop: its largest element and the sum of its powers, once."""
+    """A row of logits in a loop: its maximum and the sum of its exponentials, shared."""
 
     def __init__(self, logits: Operand, outer: Sequence[Expr]) -> None:
         if logits.shape[-1] == 0:
@@ -97,7 +97,7 @@ class _Row:
         return widened(self._logits[(*self._outer, k)], self._logits.dtype)
 
     def _shifted(self, k: Expr) -> Expr:
-        """A logit, less the largest."""
+        """A logit, less the maximum."""
         return self._logit(k) - self._largest
 
     def _power(self, k: Expr) -> Expr:
@@ -113,7 +113,7 @@ class _Row:
 
 
 class _RelaxedRow(_Row):
-    """A row whose powers are multiplied by the reciprocal of their sum."""
+    """A row whose exponentials are multiplied by the reciprocal of their sum."""
 
     def softmax(self, k: Expr) -> Expr:
         return self._power(k) * (1 / self._sum)
@@ -136,7 +136,7 @@ class LogSoftmax(Op):
 
     def loop(self, at: IndexTuple, logits: Operand) -> Expr:
         if not logits.shape[-1]:
-            return logits.broadcast(at)  # no element is asked for
+            return logits.broadcast(at)  # there are no elements
         row = _Row(logits, at[:-1])
         return (0 - row.surprise(at[-1])).cast(logits.dtype)
 
@@ -221,7 +221,7 @@ def _is_last(x: Tensor, axis: int) -> bool:
 
 
 def _swapped(x: Tensor, axis: int) -> Any:
-    """The order of axes with `axis` and the last one swapped: its own inverse."""
+    """The permutation that swaps `axis` and the last one: its own inverse."""
     rank = x.shape.rank
     if rank is not None:
         order = list(range(rank))
@@ -240,7 +240,7 @@ def _swapped(x: Tensor, axis: int) -> Any:
 class SoftmaxCrossEntropyWithLogits(Op):
     """loss = -sum of labels · log softmax(features), by row; backprop = softmax - labels
 
-    Labels broadcast: one row of them may be that of all features, one number that of all classes.
+    Labels broadcast along rows and classes.
     """
 
     signature = "features: T, labels: T -> loss: T, backprop: T; T: floating"
@@ -276,7 +276,7 @@ class SoftmaxCrossEntropyWithLogits(Op):
         return self._output(at, features, labels, _Row(features, at[:1]))
 
     def relaxed_loop(self, at: IndexTuple, features: Operand, labels: Operand) -> Expr:
-        """The loop, with a division for each row."""
+        """The loop, with one division per row."""
         return self._output(at, features, labels, _RelaxedRow(features, at[:1]))
 
     def _output(self, at: IndexTuple, features: Operand, labels: Operand, row: _Row) -> Expr:
@@ -313,14 +313,14 @@ def _broadcasts(array: Array, other: Array) -> bool:
 
 
 def _powers(features: Array) -> tuple[Array, Array, Array]:
-    """Shifted logits, their powers, and the sum of the powers of each row."""
+    """Shifted logits, their exponentials, and the sum of the exponentials of each row."""
     shifted = _below_maximum(features)
     powers = np.exp(shifted)
     return shifted, powers, powers.sum(-1, keepdims=True)
 
 
 def _is_zero(tensor: Tensor) -> bool:
-    """Whether a gradient stands for "nothing came": zeros made by the walk backwards."""
+    """Whether a gradient is absent: zeros made by the backward pass."""
     if tensor.op.type == "ZerosLike":
         return True
     return tensor.op.type in ("Const", "Fill") and tensor.op.name.split("/")[-1].startswith("zeros")
@@ -334,7 +334,7 @@ def softmax_cross_entropy_with_logits_v2(
     name: str | None = None,
     dim: int | None = None,
 ) -> Tensor:
-    """The cross entropy of softmax(logits) against the distributions `labels`; flows to both.
+    """The cross entropy of softmax(logits) and the distributions `labels`, with gradients for both.
 
     Args:
         labels: distributions of the shape and dtype of `logits`, each summing to 1.
@@ -377,7 +377,7 @@ def _moved_to_end(x: Tensor, axis: int) -> Tensor:
 
 
 def _as_matrix(x: Tensor) -> Tensor:
-    """`x` with all axes but the last made one."""
+    """`x` with all axes but the last merged."""
     sizes = x.shape.sizes
     if sizes is not None and len(sizes) == 2:
         return x
@@ -387,7 +387,7 @@ def _as_matrix(x: Tensor) -> Tensor:
 
 
 def _outer_shaped(cost: Tensor, x: Tensor) -> Tensor:
-    """A loss per row of the matrix of `x`, shaped as all axes of `x` but the last."""
+    """A loss per row of the matrix of `x`, reshaped to all axes of `x` but the last."""
     sizes = x.shape.sizes
     if sizes is not None and len(sizes) == 2:
         return cost
@@ -407,9 +407,9 @@ def softmax_cross_entropy_with_logits(
     name: str | None = None,
     axis: int | None = None,
 ) -> Tensor:
-    """The cross entropy of softmax(logits) against `labels`; nothing flows back to the labels.
+    """The cross entropy of softmax(logits) and `labels`, without a gradient for the labels.
 
-    Name the arguments; without names they are the logits, the labels and the axis, as of old.
+    Use keywords; positional arguments are the logits, the labels and the axis, as in old versions.
 
     Args:
         labels: distributions of the shape and dtype of `logits`, each summing to 1.
@@ -436,7 +436,7 @@ def softmax_cross_entropy_with_logits(
 
 
 def in_old_order(first: Any, labels: Any, logits: Any) -> tuple[Any, Any, Any]:
-    """(logits, labels, third argument): without names the logits came first, then the labels."""
+    """(logits, labels, third argument): the order of positional arguments in old versions."""
     if first is not None:
         return first, labels, logits
     if labels is None or logits is None:
@@ -468,13 +468,13 @@ class SparseSoftmaxCrossEntropyWithLogits(Op):
         return self._output(at, features, labels, _Row(features, at[:1]))
 
     def relaxed_loop(self, at: IndexTuple, features: Operand, labels: Operand) -> Expr:
-        """The loop, with a division for each row."""
+        """The loop, with one division per row."""
         return self._output(at, features, labels, _RelaxedRow(features, at[:1]))
 
     def _output(self, at: IndexTuple, features: Operand, labels: Operand, row: _Row) -> Expr:
         label = labels[at[0]]
         if at.output == 0:
-            # A label that is no class is nothing to load by.
+            # An invalid label cannot be an index.
             known = (label >= 0) & (label < features.shape[1])
             return select(known, row.surprise(label), np.nan).cast(features.dtype)
         probability = row.softmax(at[1])
@@ -484,7 +484,7 @@ class SparseSoftmaxCrossEntropyWithLogits(Op):
         return [indexing.are_within(labels, features.shape[1])]
 
     def gradient(self, node: Node, dloss: Tensor, _: Tensor) -> list[Tensor | None]:
-        # Through a fused gradient a second derivative would silently miss its own terms.
+        # A second derivative through a fused gradient would silently lack terms.
         fused = basic.PreventGradient(
             message="the fused gradient of sparse_softmax_cross_entropy_with_logits has no "
             "derivative of its own: take softmax_cross_entropy_with_logits on one-hot labels"
@@ -522,9 +522,9 @@ def sparse_softmax_cross_entropy_with_logits(
     logits: TensorLike | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """The cross entropy of softmax(logits) against class numbers.
+    """The cross entropy of softmax(logits) and class numbers.
 
-    Name the arguments; without names they are the logits, then the labels, as of old.
+    Use keywords; positional arguments are the logits, then the labels, as in old versions.
 
     Args:
         labels: class numbers in [0, classes), int32 or int64, of the shape of `logits` without
@@ -536,7 +536,7 @@ def sparse_softmax_cross_entropy_with_logits(
         A tensor of the shape of `labels` and the dtype of `logits`.
 
     Raises:
-        InvalidArgumentError: where a label is no class.
+        InvalidArgumentError: if a label is not a class.
 
     Example:
         >>> loss = tf.nn.sparse_softmax_cross_entropy_with_logits(
@@ -562,7 +562,7 @@ def sparse_softmax_cross_entropy_with_logits(
 
 
 def _with_checked_rank(labels: Tensor, logits: Tensor) -> Tensor:
-    """The labels, which have an axis less than the logits: checked in the step if need be."""
+    """The labels, with one axis fewer than the logits: checked in the step if not static."""
     mine, theirs = labels.shape.rank, logits.shape.rank
     if theirs == 0:
         raise ValueError(f"Logits cannot be scalars - received shape {logits.shape}.")

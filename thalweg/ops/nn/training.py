@@ -1,9 +1,8 @@
-"""TensorFlow's fused training ops: one node that changes a variable and its slots by a gradient.
+"""TensorFlow's fused training ops: one node updates a variable and its slots by a gradient.
 
-Thalweg's own optimizers are graphs of plain ops; these blocks run graphs that were made with the
-fused ones. A block is its update rule, over arrays as over elements: values and
-hyperparameters in, new values out. The sparse form of a rule is the same rule on the rows that
-`indices` names.
+Thalweg's own optimizers are graphs of plain ops; these blocks run imported graphs with fused ones.
+A block is its update rule, for arrays and for elements: a function from values and hyperparameters
+to new values. The sparse form of a rule is the same rule on the rows of `indices`.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class TrainingOp(Op, abstract=True):
     stateful = True
     not_differentiable = True
     use_locking: bool = False
-    #: the parts of the gradient: they have the shape of the variable, the rest are scalars
+    #: the inputs with the shape of the variable; the others are scalars
     gradients: ClassVar[tuple[str, ...]] = ("grad", "delta")
     #: (self, *values, *others) -> new values, in the order of the inputs
     rule: ClassVar[Callable[..., Any]]
@@ -111,7 +110,7 @@ class TrainingOp(Op, abstract=True):
 
 
 class Dense(TrainingOp, abstract=True):
-    """A rule on whole variables: `at.output` says which of the references, in their order."""
+    """A rule on whole variables; `at.output` is the index of the reference."""
 
     def loop(self, at: IndexTuple, *operands: Operand) -> Expr:
         kind = operands[0].dtype
@@ -123,13 +122,13 @@ class Dense(TrainingOp, abstract=True):
 
 
 class Sparse(TrainingOp, abstract=True):
-    """A rule on the rows that indices name: a row named twice is changed twice, in order."""
+    """A rule on the rows of `indices`; repeated rows are updated repeatedly, in order."""
 
     host_only = True
 
 
 def _rounds(indices: Array) -> list[Array]:
-    """Positions such that no index repeats within a round: repeats are applied one by one."""
+    """Partition positions into rounds without repeated indices; repeats are applied in order."""
     rounds: list[list[int]] = []
     seen: dict[int, int] = {}
     for position, index in enumerate(indices.tolist()):
@@ -170,7 +169,7 @@ class SparseApplyProximalGradientDescent(Sparse):
 
 
 class ApplyAdadelta(Dense):
-    """Steps in the units of the variable."""
+    """Adadelta: steps in the units of the variable."""
 
     signature = _signature("var accum accum_update | lr rho epsilon grad")
 
@@ -312,7 +311,7 @@ class SparseApplyMomentum(Sparse):
 
 
 class ApplyAdam(Dense):
-    """Adam; the powers of the betas come with each step."""
+    """Adam; the powers of the betas are inputs."""
 
     signature = _signature("var m v | beta1_power beta2_power lr beta1 beta2 epsilon grad")
     use_nesterov: bool = False

@@ -1,7 +1,7 @@
-"""How a window slides along an axis: sizes, paddings, and the elements that each tap sees.
+"""Sliding windows along axes: sizes, paddings, and the elements of each tap.
 
-Convolutions, poolings and morphology are loops over the taps of a window; a `Slide` per axis says
-which elements tap k meets at every position. Nothing here knows what is done with them.
+Convolutions, poolings and morphology are loops over the taps of a window; a `Slide` per axis has
+the elements of tap k at every position.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Slide:
         return (room - self.extent) // self.stride + 1
 
     def pads(self, size: int) -> tuple[int, int]:
-        """The elements to put before and after an axis of `size` elements."""
+        """The padding before and after an axis of `size` elements."""
         if isinstance(self.padding, tuple):
             return self.padding
         if self.padding == "VALID":
@@ -64,7 +64,7 @@ class Slide:
         return total // 2, total - total // 2
 
     def tap(self, index: int, positions: int) -> slice:
-        """The padded elements that tap `index` meets, position by position."""
+        """The padded elements of tap `index`, by position."""
         start = index * self.dilation
         return slice(start, start + (positions - 1) * self.stride + 1, self.stride)
 
@@ -83,14 +83,14 @@ def all_pads(slides: Slides, sizes: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def taps(slides: Slides, positions: Sequence[int]) -> Iterator[tuple[tuple[int, ...], Slices]]:
-    """Each tap of the window, and the padded elements it meets, in row-major order."""
+    """Each tap of the window with its padded elements, in row-major order."""
     for index in itertools.product(*(range(slide.window) for slide in slides)):
         moves = zip(slides, index, positions, strict=True)
         yield index, tuple(slide.tap(i, n) for slide, i, n in moves)
 
 
 def pad(x: Array, pads: Sequence[tuple[int, int]], value: Any = 0) -> Array:
-    """`x` with `value` around it; `x` itself where there is nothing to add."""
+    """`x` padded with `value`; `x` itself without padding."""
     if not any(before or after for before, after in pads):
         return x
     sizes = [n + before + after for n, (before, after) in zip(x.shape, pads, strict=True)]
@@ -100,7 +100,7 @@ def pad(x: Array, pads: Sequence[tuple[int, int]], value: Any = 0) -> Array:
 
 
 def inside(pads: Sequence[tuple[int, int]], sizes: Sequence[int]) -> Slices:
-    """Where the elements lie in the padded array."""
+    """The slices of the elements in the padded array."""
     return tuple(slice(before, before + n) for (before, _), n in zip(pads, sizes, strict=True))
 
 
@@ -124,7 +124,7 @@ def tap_count(slides: Slides) -> int:
 def met(
     slides: Sequence[Slide], sizes: Sequence[int], places: Sequence[Any], taps: Sequence[Any]
 ) -> list[Any]:
-    """The element, inside or not, that a tap of the window meets when the window is at a place."""
+    """The index, in bounds or not, of the element of a tap for a position of the window."""
     return [
         place * slide.stride + tap * slide.dilation - slide.pads(size)[0]
         for slide, size, place, tap in zip(slides, sizes, places, taps, strict=True)
@@ -132,7 +132,7 @@ def met(
 
 
 def overlaps(slides: Sequence[Slide]) -> list[int]:
-    """How many windows can contain an element, along each axis."""
+    """The maximum number of windows that contain an element, along each axis."""
     return [
         slide.window if slide.stride == 1 else -(-slide.extent // slide.stride) for slide in slides
     ]
@@ -141,9 +141,9 @@ def overlaps(slides: Sequence[Slide]) -> list[int]:
 def containing(
     slides: Sequence[Slide], sizes: Sequence[int], elements: Sequence[Any], numbers: Sequence[Any]
 ) -> tuple[list[Any], list[Any]]:
-    """The place of window `number` among those that contain an element, and the tap that meets it.
+    """The position of window `number` of those that contain an element, and the element's tap.
 
-    The inverse of `met`; a place or a tap outside its range means that there is no such window.
+    The inverse of `met`; a position or a tap out of range means that there is no such window.
     """
     pairs = [
         _window_around(slide, element + slide.pads(size)[0], number)
@@ -162,11 +162,11 @@ def _window_around(slide: Slide, padded: Any, number: Any) -> tuple[Any, Any]:
     return padded // slide.stride - number, tap
 
 
-# What users write
+# Arguments
 
 
 def per_axis(what: str, values: Any, layout: str) -> tuple[int, ...]:
-    """One number per axis of `layout`, from one, one per spatial axis, or all of them."""
+    """One number per axis of `layout`, from a single one, one per spatial axis, or all."""
     try:
         given = [int(value) for value in np.atleast_1d(values).tolist()]
     except (TypeError, ValueError):

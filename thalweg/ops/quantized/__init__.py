@@ -1,1 +1,1 @@
-"""Quantised tensors and training for them."""
+"""Quantized tensors, and quantization-aware training."""

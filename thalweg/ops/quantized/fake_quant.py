@@ -1,7 +1,7 @@
-"""Quantization acted out in floats, for training: values are rounded to the grid they will have.
+"""Fake quantization, for training: floats are rounded to the grid of their quantization.
 
-The range is first nudged so that zero lies on the grid. Gradients pass where a value lies inside
-the nudged range; outside it they go to the end of the range that cut the value off.
+The range is first nudged so that zero is on the grid. Gradients pass to values inside of the nudged
+range, and to the end of the range that clips a value outside of it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Array = NDArray[Any]
 
 
 class Grid(NamedTuple):
-    """A nudged range and the distance of its points."""
+    """A nudged range and its step."""
 
     low: Any
     high: Any
@@ -46,7 +46,7 @@ class FakeQuant(Op, abstract=True):
             raise ValueError(f"num_bits must be between 2 and 16, inclusive, got {self.num_bits}")
 
     def grid(self, low: Any, high: Any) -> Grid:
-        """The range moved so that zero is a point of the grid."""
+        """The range nudged so that zero is a point of the grid."""
         first, last = float(self.narrow_range), float((1 << self.num_bits) - 1)
         low, high = cast(low, np.float32), cast(high, np.float32)
         step = (high - low) / (last - first)
@@ -54,7 +54,7 @@ class FakeQuant(Op, abstract=True):
         return Grid((first - zero) * step, (last - zero) * step, step)
 
     def rounded(self, x: Any, low: Any, high: Any) -> Any:
-        """x on the grid; a range of nothing but zero gives zeros."""
+        """x on the grid; zeros for the empty range at zero."""
         grid = self.grid(low, high)
         places = floor((clip(x, grid.low, grid.high) - grid.low) / grid.step + 0.5)
         return self._unless_empty(low, high, places * grid.step + grid.low)
@@ -80,7 +80,7 @@ class FixedRange(FakeQuant, abstract=True):
     max: float = 6.0
 
     def ends(self) -> tuple[Expr, Expr]:
-        """The ends of the range as elements."""
+        """The ends of the range, as elements."""
         return call("cast", self.min, np.float32), call("cast", self.max, np.float32)
 
 
@@ -160,11 +160,11 @@ def fake_quant_with_min_max_args_gradient(
     return op(gradients, inputs, name=name)
 
 
-# A range that is learned
+# A learned range
 
 
 class RangeSide(FakeQuant):
-    """-1 where x lies below the nudged range, 0 inside it, 1 above it"""
+    """-1 where x is below the nudged range, 0 inside, 1 above"""
 
     private = True
     signature = "inputs: float32, min: float32, max: float32 -> side: float32"
@@ -230,7 +230,7 @@ class FakeQuantWithMinMaxVarsGradient(FakeQuant):
 
 
 class FakeQuantWithMinMaxVarsPerChannel(FakeQuant):
-    """x rounded to a grid of its own for each channel, the last axis"""
+    """x rounded to a separate grid for each channel, the last axis"""
 
     signature = "inputs: float32, min: float32, max: float32 -> outputs: float32"
 
@@ -283,7 +283,7 @@ class FakeQuantWithMinMaxVarsPerChannelGradient(FakeQuant):
 def _shared_element(
     op: FakeQuant, at: IndexTuple, gradients: Operand, inputs: Operand, min: Operand, max: Operand
 ) -> Expr:
-    """A gradient of x where it is inside the range; of an end, the sum of those it cut off."""
+    """The gradient of x inside the range, or of an end, the sum of those of clipped values."""
 
     def passed(place: Sequence[Expr]) -> Expr:
         side = op.side(inputs[place], min.broadcast(place), max.broadcast(place))
@@ -296,7 +296,7 @@ def _shared_element(
 
 
 def _shared_out(op: FakeQuant, node: Node, dds: tuple[Tensor, ...]) -> Tensor:
-    """What flows back to the gradients: from x inside the range, from its ends outside."""
+    """The gradient by dy: from x inside the range, from its ends outside."""
     of_side = RangeSide(num_bits=op.num_bits, narrow_range=op.narrow_range)
     side = of_side(*node.inputs[1:])
     masks = compare.equal(side, 0.0), compare.less(side, 0.0), compare.greater(side, 0.0)
@@ -347,7 +347,7 @@ def fake_quant_with_min_max_vars_per_channel(
     narrow_range: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """`inputs` rounded to a grid of its own for each channel (the last axis)."""
+    """`inputs` rounded to a separate grid for each channel (the last axis)."""
     op = FakeQuantWithMinMaxVarsPerChannel(num_bits=num_bits, narrow_range=narrow_range)
     return op(inputs, min, max, name=name)
 

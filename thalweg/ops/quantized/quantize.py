@@ -1,7 +1,7 @@
-"""Numbers on a grid of integers: quantized tensors and the ops that make, read and use them.
+"""Quantized tensors: quantization, dequantization and concatenation.
 
-A quantized tensor is an integer tensor that travels with the real range [min, max] its integers
-span. Kernels see plain integers of the storage width. Formulas take float64, as arrays or elements.
+A quantized tensor is an integer tensor with the real range [min, max] of its integers. Kernels get
+plain integers of the storage width. Formulas are in float64, for arrays or elements.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from thalweg.public import public
 
 Array = NDArray[Any]
 
-_MIN_RANGE = 0.01  # of the larger end: narrower ranges are widened to it
+_MIN_RANGE = 0.01  # relative to the larger end: narrower ranges are widened to it
 
 
 def storage(kind: DType) -> Any:
-    """The NumPy integer dtype that holds a quantized dtype."""
+    """The NumPy integer dtype of a quantized dtype."""
     structured = np.dtype(kind.as_numpy_dtype)
     return structured[0].base if structured.fields else structured
 
@@ -70,19 +70,19 @@ _ROUNDING: dict[str, Callable[[Any], Any]] = {
 
 
 def steps_per_unit(low: Any, high: Any, kind: Any) -> Any:
-    """How many integers there are to a real distance of 1."""
+    """The number of integers per real distance of 1."""
     lowest, highest = limits(kind)
     return divide(highest - lowest, high - low)
 
 
 def spanned(steps: Any, kind: Any) -> tuple[Any, Any]:
-    """The real range of integers around zero with `steps` of them to a distance of 1."""
+    """The real range of integers around zero with `steps` per distance of 1."""
     lowest, highest = limits(kind)
     return cast(lowest / steps, np.float32), cast(highest / steps, np.float32)
 
 
 def first_quantized(x: Any, low: Any, high: Any, kind: Any) -> Any:
-    """Reals as integers, such that `low` falls on the lowest one exactly."""
+    """Reals as integers, with `low` exactly at the lowest one."""
     lowest, highest = limits(kind)
     scale = steps_per_unit(low, high, kind)
     grid = _round_half_away(x * scale) - _round_half_away(low * scale) + lowest
@@ -98,7 +98,7 @@ def first_dequantized(x: Any, low: Any, high: Any, kind: Any) -> Any:
 
 
 def zero_point(low: Any, high: Any, kind: Any) -> Any:
-    """The integer that stands for the real zero."""
+    """The integer of the real zero."""
     return first_quantized(0.0, low, high, kind)
 
 
@@ -108,7 +108,7 @@ def wide(low: Operand, high: Operand) -> tuple[Expr, Expr]:
 
 
 class QuantizeV2(Op):
-    """Reals in [min_range, max_range] as integers of dtype T, with the range they span."""
+    """Reals in [min_range, max_range] as integers of dtype T, with their real range"""
 
     signature = (
         "input: float32, min_range: float32, max_range: float32 "
@@ -151,7 +151,7 @@ class QuantizeV2(Op):
 
 
 def _usable_range(low: Any, high: Any) -> tuple[Any, Any]:
-    """A range that holds zero and is not empty."""
+    """A non-empty range that contains zero."""
     low = minimum(low, 0.0)
     least = maximum(maximum(absolute(low), absolute(high)), 1.0) * _MIN_RANGE
     return low, maximum(high, low + least)
@@ -201,7 +201,7 @@ def quantize_v2(
     name: str | None = None,
     round_mode: str = "HALF_AWAY_FROM_ZERO",
 ) -> Any:
-    """(integers of dtype `T`, the real range they span) of reals in [min_range, max_range]."""
+    """(integers of dtype `T`, their real range) of reals in [min_range, max_range]."""
     op = QuantizeV2(T=as_dtype(T), mode=mode, round_mode=round_mode)
     return op(input, min_range, max_range, name=name)
 
@@ -216,12 +216,12 @@ def quantize(
     round_mode: str = "HALF_AWAY_FROM_ZERO",
     name: str | None = None,
 ) -> Any:
-    """(integers of dtype `T`, the real range they span) of reals in [min_range, max_range]."""
+    """(integers of dtype `T`, their real range) of reals in [min_range, max_range]."""
     return quantize_v2(input, min_range, max_range, T, mode, name, round_mode)
 
 
 class Dequantize(Op):
-    """The reals that quantized integers stand for."""
+    """The reals of quantized integers"""
 
     signature = "input: T, min_range: float32, max_range: float32 -> output: float32; T: quantized"
     not_differentiable = True
@@ -259,12 +259,12 @@ def dequantize(
     mode: str = "MIN_COMBINED",
     name: str | None = None,
 ) -> Tensor:
-    """The reals that quantized integers spanning [min_range, max_range] stand for."""
+    """The reals of quantized integers with the range [min_range, max_range]."""
     return Dequantize(mode=mode)(input, min_range, max_range, name=name)
 
 
 class QuantizeAndDequantizeV3(Op):
-    """x rounded to the grid of a quantization and back; gradients pass as if it were x"""
+    """x quantized and dequantized; the gradient is that of the identity"""
 
     signature = "input: T, input_min: T, input_max: T, num_bits: int32 -> output: T; T: floating"
     signed_input: bool = True
@@ -311,7 +311,7 @@ class QuantizeAndDequantizeV3(Op):
         scale = _largest_scale(low, high, lowest, highest)
         grid = (clip(x, lowest / scale, highest / scale) if self.range_given else x) * scale
         rounded = floor(grid + 0.5) if self.round_mode == "HALF_UP" else rint(grid)
-        # An infinite scale comes of an empty range: there is nothing to round to.
+        # The scale of an empty range is infinite: do not round.
         return select(equal(scale, np.inf), x, rounded / scale)
 
     def _ends(self, bits: int) -> tuple[int, int]:
@@ -347,7 +347,7 @@ def quantize_and_dequantize(
     name: str | None = None,
     narrow_range: bool = False,
 ) -> Tensor:
-    """`input` rounded to what `num_bits` can tell apart in its range (or the one given)."""
+    """`input` rounded to a grid of `num_bits` bits in its range (or the given one)."""
     op = QuantizeAndDequantizeV3(
         signed_input=signed_input,
         range_given=range_given,
@@ -358,7 +358,7 @@ def quantize_and_dequantize(
 
 
 class QuantizedConcat(Op):
-    """Quantized tensors brought to one range and joined along an axis."""
+    """Quantized tensors requantized to one range and concatenated along an axis"""
 
     signature = (
         "concat_dim: int32, values: N*T, input_mins: N*float32, input_maxes: N*float32 "
@@ -431,7 +431,7 @@ def quantized_concat(
     input_maxes: Sequence[Any],
     name: str | None = None,
 ) -> Any:
-    """(quantized tensors joined along `concat_dim`, the range their integers span)."""
+    """(quantized tensors concatenated along `concat_dim`, their real range)."""
     return QuantizedConcat()(
         concat_dim, list(values), list(input_mins), list(input_maxes), name=name
     )

@@ -1,6 +1,6 @@
 """Convolution of quantized images by quantized filters, in integers.
 
-It takes the real ranges that its inputs span and gives the one that its output spans.
+It takes the real ranges of its inputs and returns that of its output.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class QuantizedConv2D(Op):
         x, w = plain_integers(input), plain_integers(filter)
         x_zero = zero_point(float(min_input), float(max_input), x.dtype)
         w_zero = zero_point(float(min_filter), float(max_filter), w.dtype)
-        # Padding is the real zero, so it must come after the zero point is taken off.
+        # Padding is the real zero, so the zero point must be subtracted first.
         product = correlate.correlate(
             x.astype(np.float64) - x_zero, w.astype(np.float64) - w_zero, self.slides(w.shape[:2])
         )
@@ -112,7 +112,7 @@ def quantized_conv2d(
     dilations: Sequence[int] = (1, 1, 1, 1),
     name: str | None = None,
 ) -> Any:
-    """(the convolution of quantized images by quantized filters, the range it spans)."""
+    """(the convolution of quantized images by quantized filters, its real range)."""
     op = QuantizedConv2D(
         strides=tuple(strides),
         padding=padding,

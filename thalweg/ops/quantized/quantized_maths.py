@@ -1,7 +1,7 @@
 """Arithmetic on quantized tensors: products, sums with a bias, and changes of the range.
 
-Products and sums come in wide integers, whose range is far larger than the values in it; the ops
-at the end bring them back to narrow ones.
+Products and sums are wide integers, whose range is far larger than their values; the last ops
+requantize them to narrow ones.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from thalweg.platform import blas
 
 Array = NDArray[Any]
 
-_HEADROOM = 1 << 17  # the range of a sum is this many times that of its terms
+_HEADROOM = 1 << 17  # the range of a sum, relative to that of its terms
 
 
 class QuantizedMatMul(Op):
@@ -87,12 +87,12 @@ class QuantizedMatMul(Op):
 
 
 def centred(x: Any, zero: Any) -> Any:
-    """Integers less the one that stands for zero."""
+    """Integers less the zero point."""
     return cast(x, np.int64) - cast(zero, np.int64)
 
 
 def _centred(value: Array, low: float, high: float) -> tuple[Array, float]:
-    """The integers less the one that stands for zero, and how many there are to a distance of 1."""
+    """The integers less the zero point, and the number of steps to a real distance of 1."""
     x = plain_integers(value)
     zero = zero_point(low, high, x.dtype)
     return centred(x, zero), steps_per_unit(low, high, x.dtype)
@@ -136,7 +136,7 @@ class QuantizedBiasAdd(Op):
 
 
 class Requantize(Op):
-    """The same reals, in integers of another dtype that span another range"""
+    """The same reals, in integers of another dtype and range"""
 
     signature = (
         "input: Tinput, input_min: float32, input_max: float32, requested_output_min: float32, "
@@ -169,7 +169,7 @@ class Requantize(Op):
 
 
 class RequantizationRange(Op):
-    """The real range that the values of a quantized tensor, and zero, really span"""
+    """The real range of the values of a quantized tensor and zero"""
 
     signature = (
         "input: Tinput, input_min: float32, input_max: float32 -> "
@@ -189,7 +189,7 @@ class RequantizationRange(Op):
 
 
 class QuantizeDownAndShrinkRange(Op):
-    """The same reals, in integers of another dtype that span just the range in use"""
+    """The same reals, in integers of another dtype whose range is that of the values"""
 
     signature = (
         "input: Tinput, input_min: float32, input_max: float32 -> output: out_type, "
@@ -217,12 +217,12 @@ def _reals(input: Array, low: Array, high: Array) -> Array:
 
 
 def _used(reals: Array) -> tuple[float, float]:
-    """The range of the values, widened to hold zero: a grid must have it."""
+    """The range of the values, extended to zero, which a grid must contain."""
     return min(0.0, float(np.min(reals, initial=0))), float(np.max(reals, initial=0))
 
 
 def _used_elements(input: Operand, low: Operand, high: Operand) -> tuple[Expr, Expr]:
-    """As `_used`, of all elements of a quantized tensor."""
+    """`_used` for all elements of a quantized tensor."""
     ends = wide(low, high)
 
     def real(*k: Expr) -> Expr:
@@ -234,7 +234,7 @@ def _used_elements(input: Operand, low: Operand, high: Operand) -> tuple[Expr, E
 
 def _narrowed(reals: Any, low: Any, high: Any, out_type: DType) -> tuple[Any, Any, Any]:
     kind = storage(out_type)
-    # All values are equal where the range is empty: any grid will do.
+    # All values are equal if the range is empty: any grid is valid.
     top = select(greater(high, low), high, low + 1)
     grid = cast(first_quantized(reals, low, top, kind), kind)
     return grid, cast(low, np.float32), cast(high, np.float32)
@@ -245,7 +245,7 @@ def _refusal(message: str) -> errors.InvalidArgumentError:
 
 
 class QuantizedReshape(Op):
-    """A quantized tensor under another shape, with its range"""
+    """A quantized tensor in another shape, with its range"""
 
     signature = (
         "tensor: T, shape: Tshape, input_min: float32, input_max: float32 -> output: T, "

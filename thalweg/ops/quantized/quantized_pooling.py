@@ -1,4 +1,4 @@
-"""Pooling and clipping of quantized images: the integers move, the real range they span stays."""
+"""Pooling and clipping of quantized images, which do not change the real range."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Array = NDArray[Any]
 
 
 class QuantizedPooling(Pooling, abstract=True):
-    """What poolings of quantized images share."""
+    """The base of poolings of quantized images."""
 
     signature = (
         "input: T, min_input: float32, max_input: float32 -> output: T, min_output: float32, "
@@ -47,7 +47,7 @@ class QuantizedPooling(Pooling, abstract=True):
 
 
 class QuantizedMaxPool(QuantizedPooling):
-    """The largest integer under the window"""
+    """The maximum integer of each window"""
 
     def numpy(self, input: Array, min_input: Array, max_input: Array) -> tuple[Array, ...]:
         x = plain_integers(input)
@@ -59,7 +59,7 @@ class QuantizedMaxPool(QuantizedPooling):
 
 
 class QuantizedAvgPool(QuantizedPooling):
-    """The mean of the integers under the window, cut to an integer"""
+    """The mean of the integers of each window, truncated"""
 
     def numpy(self, input: Array, min_input: Array, max_input: Array) -> tuple[Array, ...]:
         x = plain_integers(input)
@@ -88,7 +88,7 @@ def quantized_max_pool(
     padding: str,
     name: str | None = None,
 ) -> Any:
-    """(the largest integers under a window over quantized images, the range they span)."""
+    """(the maximum integers of windows over quantized images, their real range)."""
     op = QuantizedMaxPool(**pooling.attributes(ksize, strides, padding, "NHWC"))
     return op(input, min_input, max_input, name=name)
 
@@ -103,13 +103,13 @@ def quantized_avg_pool(
     padding: str,
     name: str | None = None,
 ) -> Any:
-    """(the mean integers under a window over quantized images, the range they span)."""
+    """(the mean integers of windows over quantized images, their real range)."""
     op = QuantizedAvgPool(**pooling.attributes(ksize, strides, padding, "NHWC"))
     return op(input, min_input, max_input, name=name)
 
 
 def _clipped(features: Array, top: float, low: float, high: float, kind: DType) -> Array:
-    """The integers clipped to those that stand for 0 and for `top`"""
+    """The integers clipped to those of the reals 0 and `top`."""
     x = plain_integers(features)
     zero, most = quantize.first_quantized(np.array([0.0, top]), low, high, x.dtype).tolist()
     return np.clip(x, zero, most).astype(quantize.storage(kind))
@@ -118,7 +118,7 @@ def _clipped(features: Array, top: float, low: float, high: float, kind: DType) 
 def _clipped_at(
     at: IndexTuple, features: Operand, top: Any, low: Operand, high: Operand, kind: DType
 ) -> Expr:
-    """`_clipped` of one element, or an end of the range."""
+    """`_clipped` for one element, or an end of the range."""
     if at.output:
         return (low, high)[at.output - 1][()]
     lowest, highest = quantize.limits(features.dtype)
@@ -131,7 +131,7 @@ def _clipped_at(
 
 
 def _rounded(x: Expr) -> Expr:
-    """The nearest integer, halves away from zero"""
+    """The nearest integer; halves are rounded away from zero."""
     return x.sign() * (x.abs() + 0.5).floor()
 
 
@@ -200,6 +200,6 @@ def quantized_relu_x(
     out_type: Any = dtypes.quint8,
     name: str | None = None,
 ) -> Any:
-    """(quantized features clipped to [0, max_value], the range they span)."""
+    """(quantized features clipped to [0, max_value], their real range)."""
     op = QuantizedReluX(out_type=as_dtype(out_type))
     return op(features, max_value, min_features, max_features, name=name)

@@ -1,8 +1,8 @@
 """Random distributions as functions of a Philox stream: (generator, count, …) to an array.
 
-Which words of the stream make which element is TensorFlow's convention, so that equal seeds give
-its numbers. Distributions that reject samples give each group of outputs its own stretch of the
-stream: an element never depends on how often another one was rejected.
+The mapping from words of the stream to elements is TensorFlow's, so that equal seeds give equal
+numbers. Distributions with rejection reserve a range of blocks for each group of outputs: an
+element never depends on how often another one was rejected.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from thalweg.platform.dtype_traits import float_format
 
 Array = NDArray[Any]
 
-#: Blocks of the stream set aside for each output, far more than any rejection loop takes.
+#: Blocks of the stream reserved for each output, far more than any rejection loop uses.
 RESERVED = 256
 
-_MIN_UNIFORM = 1e-7  # keeps the logarithm of Box and Muller finite
+_MIN_UNIFORM = 1e-7  # keeps the logarithm of Box-Muller finite
 _TRUNCATED_AT = 2.0
 
 
 def uniform(generator: Philox, count: int, dtype: Any) -> Array:
-    """Floats in [0, 1): a word each, two for float64."""
+    """Floats in [0, 1), from one word each, or two for float64."""
     return _uniform(generator.words(count * _words_per(dtype)), dtype)
 
 
@@ -38,7 +38,7 @@ def _words_per(dtype: Any) -> int:
 
 
 def _uniform(words: Array, dtype: Any) -> Array:
-    """Words as floats in [0, 1), along the last axis: as mantissas of [1, 2), less one."""
+    """Words as floats in [0, 1), along the last axis: mantissas of [1, 2), minus one."""
     form, kind = float_format(dtype), np.dtype(f"u{np.dtype(dtype).itemsize}").type
     mantissa = form.mantissa_bits
     wide = _long_words(words, first_is_high=True) if mantissa > 32 else words
@@ -48,7 +48,7 @@ def _uniform(words: Array, dtype: Any) -> Array:
 
 
 def _long_words(words: Array, first_is_high: bool) -> Array:
-    """Pairs of words as 64 bits."""
+    """Pairs of words as 64-bit integers."""
     pairs = words.reshape(*words.shape[:-1], words.shape[-1] // 2, 2).astype(np.uint64)
     first, second = pairs[..., 0], pairs[..., 1]
     return first << 32 | second if first_is_high else second << 32 | first
@@ -70,11 +70,11 @@ def _fraction(word: Expr, dtype: Any) -> Expr:
 
 
 def uniform_integers(generator: Philox, count: int, low: Any, high: Any, dtype: Any) -> Array:
-    """Integers in [low, high), by the remainder of a word (two for 64 bits)."""
+    """Integers in [low, high): the remainder of a word, or of two for 64 bits."""
     words = generator.words(count * _words_per(dtype))
     unsigned = words if _words_per(dtype) == 1 else _long_words(words, first_is_high=False)
     span = unsigned.dtype.type(int(high) - int(low))
-    # Unsigned sums wrap as the signed ones do, without an overflow.
+    # Unsigned addition wraps to the bits of the signed sum, without an overflow.
     offset = np.asarray(low, dtype).astype(unsigned.dtype)
     return (unsigned % span + offset).astype(dtype)
 
@@ -93,7 +93,7 @@ def uniform_integers_element(
 
 
 def normal(generator: Philox, count: int, dtype: Any) -> Array:
-    """Standard normal numbers, in pairs by Box and Muller."""
+    """Standard normal numbers, in pairs by Box-Muller."""
     kind = _computed_in(dtype)
     words = generator.words(2 * -(-count // 2) * _words_per(kind))
     return _box_muller(_uniform(words, kind)).reshape(-1)[:count].astype(dtype)
@@ -129,9 +129,9 @@ def normal_element(generator: Generator, number: Any, dtype: Any) -> Expr:
 
 
 def truncated_normal(generator: Philox, count: int, dtype: Any) -> Array:
-    """Normal numbers within two standard deviations: others are drawn again.
+    """Normal numbers within two standard deviations; others are rejected.
 
-    A group of outputs (one block's worth) takes the accepted numbers of its stretch in order.
+    A group of outputs (as many as a block gives) takes the accepted numbers of its range in order.
     """
     kind = _computed_in(dtype)
     group = WORDS // _words_per(kind)
@@ -156,13 +156,13 @@ def _stretches(starts: Array, blocks: int) -> Array:
 
 
 class _Lanes:
-    """One stretch of the stream per output; each draws on, as fast as its own loop needs."""
+    """A range of the stream per output; each advances as far as its own rejections require."""
 
     def __init__(self, generator: Philox, count: int) -> None:
         self._generator = generator
         self._starts = np.arange(count, dtype=np.uint64) * np.uint64(RESERVED)
         self._used = np.zeros(count, np.uint64)
-        # Pairs not yet used: a block gives two doubles, taken from the back.
+        # Unused pairs: a block gives two doubles, taken from the back.
         self._uniforms, self._uniforms_left = np.empty((count, 2)), np.zeros(count, np.int64)
         self._normals, self._normals_left = np.empty((count, 2)), np.zeros(count, np.int64)
 
@@ -188,11 +188,11 @@ class _Lanes:
 
 
 def gamma(generator: Philox, alpha: Array) -> Array:
-    """One gamma number per shape parameter: Marsaglia and Tsang, "A simple method for generating
+    """A gamma number per shape parameter: Marsaglia and Tsang, "A simple method for generating
     gamma variables". For alpha = 1 the exponential distribution; below it, the power trick."""
     alpha = alpha.astype(np.float64)
     lanes = _Lanes(generator, len(alpha))
-    result = np.full(len(alpha), np.nan)  # what remains where there is no such distribution
+    result = np.full(len(alpha), np.nan)  # remains for invalid parameters
     exponential = np.flatnonzero(alpha == 1)
     result[exponential] = -np.log(1 - lanes.uniform(exponential))
     pending = np.flatnonzero((alpha != 1) & (alpha >= 0))
@@ -220,11 +220,11 @@ def _gamma_round(lanes: _Lanes, pending: Array, alpha: Array) -> tuple[Array, Ar
 
 
 def poisson(generator: Philox, rate: Array, largest: float) -> Array:
-    """One Poisson number per rate: Knuth's product of uniforms below 10, and from there Hörmann's
+    """A Poisson number per rate: Knuth's product of uniforms below 10, from there Hörmann's
     transformed rejection ("The transformed rejection method for generating Poisson variables")."""
     rate = rate.astype(np.float64)
     lanes = _Lanes(generator, len(rate))
-    result = np.full(len(rate), np.nan)  # what remains where there is no such distribution
+    result = np.full(len(rate), np.nan)  # remains for invalid parameters
     _poisson_products(lanes, np.flatnonzero((rate >= 0) & (rate < 10)), rate, result)
     pending = np.flatnonzero((rate >= 10) & (rate <= largest))
     while len(pending):
@@ -281,7 +281,7 @@ def categorical(generator: Philox, logits: Array, samples: int) -> Array:
 
 
 def permutation(generator: Philox, size: int) -> Array:
-    """A permutation by Fisher and Yates' swaps."""
+    """A permutation by the Fisher-Yates shuffle."""
     order = list(range(size))
     words = generator.words(max(0, size - 1)).tolist()
     for index, word in enumerate(words):

@@ -1,8 +1,8 @@
 """Philox4x32-10: random numbers as a function of a key and a counter.
 
 A generator is a value: 64 bits of key and 128 bits of counter. Block `i` is the counter plus `i`,
-encrypted into four 32-bit words, so any part of the stream can be had without what comes before,
-in any order and on any number of threads. Seeds are laid out as in TensorFlow.
+encrypted into four 32-bit words, so any part of the stream can be computed independently, in any
+order and on any number of threads. Seeds are laid out as in TensorFlow.
 """
 
 from __future__ import annotations
@@ -23,41 +23,41 @@ _WORD = elements.WORD
 _LONG = (1 << 64) - 1
 _HUGE = (1 << 128) - 1
 _MULTIPLIERS = tuple(map(np.uint64, elements.MULTIPLIERS))
-_CHUNK = 1 << 13  # blocks worked on at once: what stays in the cache
+_CHUNK = 1 << 13  # blocks computed together: their words fit in the cache
 WORDS = 4  # per block
 
 
 @dataclass(frozen=True)
 class Philox:
-    """A place in a random stream."""
+    """A position in a random stream."""
 
     key: int
     counter: int
 
     @classmethod
     def from_seeds(cls, seed: int, seed2: int) -> Philox:
-        """The stream of a pair of op seeds: one is the key, the other the upper counter."""
+        """The stream of a pair of op seeds: one is the key, one the upper half of the counter."""
         return cls(seed & _LONG, (seed2 & _LONG) << 64)
 
     @classmethod
     def scrambled(cls, seed: int, seed2: int) -> Philox:
-        """The stream of a pair of user seeds, none of whose bits need to be strong."""
+        """The stream of a pair of user seeds, whose bits need not be well distributed."""
         mix = cls(elements.SCRAMBLING_KEY, (seed & _LONG) | (seed2 & _LONG) << 64).blocks(1)[0]
         words = [int(word) for word in mix]
         return cls(words[0] | words[1] << 32, words[2] << 64 | words[3] << 96)
 
     @classmethod
     def at(cls, words: Array) -> Philox:
-        """The place that these words say."""
+        """The inverse of `place`."""
         number = sum(int(word) << 32 * i for i, word in enumerate(words))
         return cls(number & _LONG, number >> 64)
 
     def skip(self, blocks: int) -> Philox:
-        """The stream from `blocks` further on."""
+        """The stream advanced by `blocks`."""
         return Philox(self.key, (self.counter + blocks) & _HUGE)
 
     def place(self) -> Array:
-        """The key and the counter as 32-bit words, lowest first: what loops take."""
+        """The key and the counter as 32-bit words, lowest first: the input of compiled loops."""
         number = self.counter << 64 | self.key
         return np.frombuffer(number.to_bytes(24, "little"), "<u4").astype(np.uint32)
 
@@ -66,7 +66,7 @@ class Philox:
         return self.blocks_at(np.arange(count, dtype=np.uint64))
 
     def blocks_at(self, offsets: Array) -> Array:
-        """The blocks at some offsets from here, as words of shape [len(offsets), 4]."""
+        """The blocks at offsets from the position, as words of shape [len(offsets), 4]."""
         words = np.empty((len(offsets), WORDS), np.uint32)
         for start in range(0, len(offsets), _CHUNK):
             part = slice(start, start + _CHUNK)
@@ -85,7 +85,7 @@ class Philox:
 
 
 def _encrypt(counter: list[Array], key: int, words: Array) -> None:
-    """Ten rounds of multiply and exclusive-or; 32-bit words are held in 64 bits throughout."""
+    """Ten rounds of multiply and exclusive-or, on 32-bit words in 64-bit integers."""
     one, two, three, four = counter
     low, high = key & _WORD, key >> 32
     steps = elements.KEY_STEPS
@@ -99,12 +99,12 @@ def _encrypt(counter: list[Array], key: int, words: Array) -> None:
 
 
 def fresh_seed() -> int:
-    """A seed that nobody has chosen: 64 bits of the system's entropy."""
+    """A nondeterministic seed: 64 bits of the system's entropy."""
     return int.from_bytes(os.urandom(8))
 
 
 class Stream:
-    """The random stream of one node in one session: what one step takes, no other gets."""
+    """The random stream of one node in one session; steps reserve disjoint parts of it."""
 
     def __init__(self, seed: int, seed2: int) -> None:
         if seed == 0 and seed2 == 0:
@@ -113,7 +113,7 @@ class Stream:
         self._lock = threading.Lock()
 
     def reserve(self, blocks: int) -> Philox:
-        """Take `blocks` blocks out of the stream."""
+        """Reserve the next `blocks` blocks of the stream."""
         with self._lock:
             reserved = self._next
             self._next = Philox(reserved.key, (reserved.counter + blocks) & _HUGE)
@@ -121,8 +121,8 @@ class Stream:
 
 
 class Words:
-    """The words of a generator one after another, for samplers that decide as they go. The first
-    ones may be there already."""
+    """The sequence of a generator's words, for samplers whose draws depend on earlier ones. `first`
+    are words that are already computed."""
 
     READ_AHEAD = 64  # blocks
 
@@ -156,7 +156,7 @@ class Words:
         return (high << 32 | self.word()) / (1 << 52)
 
     def float64s(self) -> list[float]:
-        """The next such numbers, as many as were read ahead; no others may be drawn before."""
+        """The next of these numbers, as many as are read ahead; no other kind may precede them."""
         if self._position == len(self._array):
             self._read()
         words, self._position = self._array[self._position :], len(self._array)
@@ -169,7 +169,7 @@ class Words:
         self._generator = self._generator.skip(len(self._array) // WORDS)
 
     def below(self, limit: int, bits: int = 32) -> int:
-        """An integer in [0, limit) without bias: what would favour small ones is thrown away."""
+        """An integer in [0, limit) without bias: values below 2**bits mod limit are rejected."""
         draw = self.word if bits == 32 else self.long
         if limit & (limit - 1) == 0:
             return draw() & (limit - 1)
@@ -181,23 +181,23 @@ class Words:
 
 
 def float64s(words: Array) -> Array:
-    """The numbers in [0, 1) of 52 bits that pairs of words make, along the last axis."""
+    """Numbers in [0, 1) of 52 bits from pairs of words, along the last axis."""
     longs = words.astype(np.uint64)
     return ((longs[..., 0::2] & 0xFFFFF) << 32 | longs[..., 1::2]) / (1 << 52)
 
 
 class Draws:
-    """The same number of blocks of a stream for step after step, of which a few are mostly enough.
-    Those of several steps are encrypted together: one takes nearly as long."""
+    """Reserves a fixed number of blocks of a stream for each step, of which the first few usually
+    suffice. Those of several steps are computed together, which takes little longer than one."""
 
     _MAX_TOGETHER = 1024  # blocks
 
     def __init__(self, stream: Stream, blocks: int) -> None:
         self._stream, self._blocks = stream, blocks
-        self._first: dict[int, Array] = {}  # words by the counter that blocks begin with
+        self._first: dict[int, Array] = {}  # words by the counter of their first block
 
     def next(self) -> Words:
-        """The blocks of the next step; one thread at a time."""
+        """The blocks of the next step. Not thread-safe."""
         here = self._stream.reserve(self._blocks)
         if here.counter not in self._first:
             words = self._first_words(here, Words.READ_AHEAD)
@@ -206,13 +206,13 @@ class Draws:
         return Words(here, self._first.pop(here.counter))
 
     def next_steps(self, used: int) -> tuple[Philox, Array]:
-        """The blocks of the next steps, and the words of the first `used` ones of each in rows."""
+        """The blocks of the next steps, and the words of the first `used` blocks of each."""
         used = min(used, self._blocks)
         here = self._stream.reserve(self._steps(used) * self._blocks)
         return here, self._first_words(here, used)
 
     def skip(self, generator: Philox, steps: int) -> Philox:
-        """The blocks of a step so many steps after another's."""
+        """The blocks of a later step."""
         return generator.skip(steps * self._blocks)
 
     def _steps(self, used: int) -> int:

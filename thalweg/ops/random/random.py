@@ -1,7 +1,7 @@
 """Random tensors: uniform, normal and truncated normal numbers, shuffles, crops and choices.
 
-Every node has a stream of its own in every session (`thalweg.ops.random.philox`), begun by its two
-seeds, or by the operating system where neither the graph nor the op is seeded. A run takes the next
+Every node has its own stream in every session (`thalweg.ops.random.philox`), seeded by its two
+seeds, or by the operating system if neither the graph nor the op is seeded. Each run takes the next
 part.
 """
 
@@ -54,12 +54,12 @@ class Random(Op, abstract=True):
         return context.state(lambda: Stream(self.seed, self.seed2)).reserve(blocks)
 
     def taken(self, context: Context, wanted: tuple[int, ...]) -> Philox:
-        """The next blocks of this node's stream, enough for an output of shape `wanted`."""
+        """The next blocks of this node's stream for an output of shape `wanted`."""
         return self.reserve(context, math.prod(wanted) * RESERVED)
 
 
 class SkipRandom(Update):
-    """A place in a random stream, some blocks further on: what a loop takes next"""
+    """Advances a position in a random stream by the blocks that a loop uses"""
 
     private = True
     signature = "ref: &T -> output_ref: &T; T: uint32"
@@ -83,7 +83,7 @@ class SkipRandom(Update):
 
 
 def seeds(seed: int | None) -> dict[str, int]:
-    """The seed attributes of a random op made now; zeros stand for "not seeded"."""
+    """The seed attributes of a new random op; both are zero if it is not seeded."""
     graph_seed, op_seed = get_seed(seed)
     return {"seed": graph_seed or 0, "seed2": op_seed or 0}
 
@@ -99,18 +99,18 @@ def _is_list_of_narrow(shape: Any) -> bool:
 
 
 def _is_narrow(size: Any) -> bool:
-    """Whether a size is a Python int, or of fewer bits than shapes have: the largest label + 1."""
+    """Whether a size is a Python int or a NumPy integer below 32 bits (the largest label + 1)."""
     return isinstance(size, int) or (isinstance(size, np.integer) and size.itemsize < 4)
 
 
 def static_shape(shape: Tensor) -> TensorShape:
-    """What is known of the shape that a `shape` input asks for."""
+    """The static shape of an output of shape `shape`."""
     shape.shape.assert_has_rank(1)
     return constant_value_as_shape(shape)
 
 
 def sizes(shape: Array) -> tuple[int, ...]:
-    """The shape that a run asks for."""
+    """The value of a `shape` input as a tuple, checked."""
     if np.asarray(shape).ndim != 1:
         raise errors.InvalidArgumentError(
             None, None, f"shape must be a vector of sizes, got the shape {np.shape(shape)}"
@@ -143,7 +143,7 @@ class FromShape(Random, abstract=True):
 
 
 class Numbered(FromShape, abstract=True):
-    """Numbers each of which is a function of its place in the stream."""
+    """Numbers that are each a function of their index in the stream."""
 
     #: (generator, number, NumPy dtype) -> the element of that number
     draw_element: ClassVar[Any]
@@ -171,7 +171,7 @@ class RandomStandardNormal(Numbered):
 
 
 class TruncatedNormal(FromShape):
-    """Normal numbers, drawn again where they are 2 or more away from 0"""
+    """Normal numbers, redrawn if 2 or more away from 0"""
 
     host_only = True
     draw = staticmethod(distributions.truncated_normal)
@@ -230,12 +230,12 @@ def random_uniform(
     seed: int | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """Random numbers, each value in [minval, maxval) as likely as any other.
+    """Uniformly distributed random numbers in [minval, maxval).
 
     Args:
         shape: the shape of the result, as a list or an integer vector.
         minval: the smallest value.
-        maxval: the bound that values stay below; 1 for floats if None, needed for integers.
+        maxval: the exclusive upper bound; 1 for floats if None, required for integers.
         dtype: a floating dtype, int32 or int64.
         seed: a number that, with the graph's seed, fixes the sequence of values.
         name: the name of the node.
@@ -301,7 +301,7 @@ def truncated_normal(
     seed: int | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """Normal random numbers, drawn again where they are two standard deviations or more off.
+    """Normal random numbers, redrawn if two standard deviations or more from the mean.
 
     Args:
         shape: the shape of the result, as a list or an integer vector.
@@ -341,7 +341,7 @@ def _scaled(
 
 
 class RandomShuffle(Random):
-    """The rows of a tensor in another order."""
+    """The rows of a tensor in random order"""
 
     signature = "value: T -> output: T"
     host_only = True
@@ -359,7 +359,7 @@ class RandomShuffle(Random):
 
 @public("random_shuffle", "random.shuffle")
 def random_shuffle(value: Any, seed: int | None = None, name: str | None = None) -> Tensor:
-    """The rows of a tensor in a random order.
+    """The rows of a tensor in random order.
 
     Args:
         value: a tensor of rank 1 or more.
@@ -379,12 +379,12 @@ def random_shuffle(value: Any, seed: int | None = None, name: str | None = None)
 
 @public("random_crop", "image.random_crop")
 def random_crop(value: Any, size: Any, seed: int | None = None, name: str | None = None) -> Tensor:
-    """A part of `value`, at a place chosen at random.
+    """A part of `value` at a random offset.
 
     Args:
         value: any tensor.
         size: the shape of the part, as a list or an integer vector.
-        seed: a number that fixes the sequence of places.
+        seed: a number that fixes the sequence of offsets.
         name: the name of the nodes.
 
     Returns:
@@ -458,7 +458,7 @@ def multinomial(
 
     Args:
         logits: [batch, classes], log-probabilities that need not be normalized.
-        num_samples: how many are drawn from each.
+        num_samples: the number of samples of each.
         seed: a number that fixes the sequence of values.
         name: the name of the node.
         output_dtype: int64 or int32.
@@ -482,13 +482,13 @@ def categorical(
     seed: int | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """Draws classes, each row of `logits` being the log-probabilities of one distribution."""
+    """Classes drawn from distributions with log-probabilities in the rows of `logits`."""
     with name_scope(name, "categorical", [logits]):
         return categorical_samples(logits, num_samples, dtype, seed)
 
 
 def categorical_samples(logits: Any, num_samples: Any, dtype: Any, seed: int | None) -> Tensor:
-    """The node behind `multinomial` and `categorical`."""
+    """The node of `multinomial` and `categorical`."""
     kind = dtypes.int64 if dtype is None else as_dtype(dtype)
     tensor = convert_to_tensor(logits, name="logits")
     return Multinomial(output_dtype=kind, **seeds(seed))(tensor, num_samples)

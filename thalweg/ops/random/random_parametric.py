@@ -1,5 +1,4 @@
-"""Random tensors whose distribution is itself given by tensors: gamma, Poisson, truncated normal
-with bounds of its own."""
+"""Random tensors of distributions with tensors as parameters: gamma, Poisson, truncated normal."""
 
 from __future__ import annotations
 
@@ -88,7 +87,7 @@ def random_gamma(
         betas = convert_to_tensor(1 if beta is None else beta, dtype, name="beta")
         spread = alphas + filling.zeros_like(betas)
         drawn = RandomGamma(**seeds(seed))(shape_tensor, spread)
-        # Zero is no gamma number, but what rounding makes of the smallest ones.
+        # Zero is not in the distribution, but the smallest numbers round to it.
         tiny = np.finfo(alphas.dtype.as_numpy_dtype).tiny
         return arithmetic.maximum(tiny, drawn / betas)
 
@@ -133,7 +132,7 @@ def _per_parameter(
     parameter: Array,
     draw: Callable[[Philox, Array], Array],
 ) -> Array:
-    """`shape` numbers for each parameter; the stream goes through parameter after parameter."""
+    """`shape` numbers for each parameter, drawn from the stream parameter by parameter."""
     samples, count = math.prod(shape), np.size(parameter)
     generator = op.reserve(context, samples * count * RESERVED)
     drawn = draw(generator, np.repeat(np.ravel(parameter), samples))
@@ -141,7 +140,7 @@ def _per_parameter(
 
 
 class ParameterizedTruncatedNormal(Random):
-    """Normal numbers within bounds; the parameters are scalars or one per row of the output"""
+    """Normal numbers within bounds; parameters are scalars, or one per row of the output"""
 
     signature = (
         "shape: T, means: dtype, stdevs: dtype, minvals: dtype, maxvals: dtype -> output: dtype; "

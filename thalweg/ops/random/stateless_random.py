@@ -1,4 +1,4 @@
-"""Random tensors that are functions of a seed: two integers given with each step, no state."""
+"""Random tensors without state, as functions of a seed of two integers."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class FromSeed(Op, abstract=True):
 
 
 class Numbered(FromSeed, abstract=True):
-    """Numbers each of which is a function of its place in the stream."""
+    """Numbers that are each a function of their index in the stream."""
 
     #: (generator, number, NumPy dtype) -> the element of that number
     draw_element: ClassVar[Any]
@@ -85,7 +85,7 @@ class StatelessRandomNormal(Numbered):
 
 
 class StatelessTruncatedNormal(FromSeed):
-    """Normal numbers, drawn again where they are 2 or more away from 0"""
+    """Normal numbers, redrawn if 2 or more away from 0"""
 
     host_only = True
     draw = staticmethod(distributions.truncated_normal)
@@ -140,7 +140,7 @@ def stateless_random_uniform(
     dtype: Any = dtypes.float32,
     name: str | None = None,
 ) -> Tensor:
-    """Numbers in [minval, maxval), the same for the same seed."""
+    """Numbers in [minval, maxval), determined by the seed."""
     kind = as_dtype(dtype)
     if maxval is None and kind.is_integer:
         raise ValueError(f"Must specify maxval for integer dtype {kind!r}")
@@ -164,7 +164,7 @@ def stateless_random_normal(
     dtype: Any = dtypes.float32,
     name: str | None = None,
 ) -> Tensor:
-    """Normal numbers, the same for the same seed."""
+    """Normal numbers, determined by the seed."""
     op = StatelessRandomNormal(dtype=as_dtype(dtype))
     return _scaled(op, "stateless_random_normal", shape, seed, mean, stddev, name)
 
@@ -178,7 +178,7 @@ def stateless_truncated_normal(
     dtype: Any = dtypes.float32,
     name: str | None = None,
 ) -> Tensor:
-    """Normal numbers within two standard deviations, the same for the same seed."""
+    """Normal numbers within two standard deviations, determined by the seed."""
     op = StatelessTruncatedNormal(dtype=as_dtype(dtype))
     return _scaled(op, "stateless_truncated_normal", shape, seed, mean, stddev, name)
 
@@ -223,7 +223,7 @@ def stateless_multinomial(
     output_dtype: Any = dtypes.int64,
     name: str | None = None,
 ) -> Tensor:
-    """Draws classes, the same for the same seed."""
+    """Classes drawn from distributions, determined by the seed."""
     with name_scope(name, "stateless_multinomial", [logits, seed]):
         tensor = convert_to_tensor(logits, name="logits")
         op = StatelessMultinomial(output_dtype=as_dtype(output_dtype))
@@ -238,7 +238,7 @@ def stateless_categorical(
     dtype: Any = dtypes.int64,
     name: str | None = None,
 ) -> Tensor:
-    """Draws classes, the same for the same seed."""
+    """Classes drawn from distributions, determined by the seed."""
     with name_scope(name, "stateless_categorical", [logits, seed]):
         tensor = convert_to_tensor(logits, name="logits")
         op = StatelessMultinomial(output_dtype=as_dtype(dtype))

@@ -1,8 +1,8 @@
-"""Normal numbers between two bounds, by whichever rejection sampler wastes least.
+"""Normal numbers between two bounds, by the rejection sampler with the best acceptance rate.
 
-After Robert, "Simulation of truncated normal variables": where the bounds leave much of the bell,
-normal numbers are drawn until one fits; between close bounds, uniform ones; in a tail, exponential
-ones. Each batch of outputs shares its parameters and has its own stretch of the stream.
+After Robert, "Simulation of truncated normal variables": proposals are normal if the bounds include
+much of the distribution, uniform if they are close, and exponential in a tail. The outputs of a
+batch share their parameters and a range of the stream.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from thalweg.ops.random.philox import Philox
 
 Array = NDArray[Any]
 
-_BATCH = 100  # samples of one batch where all outputs share their parameters
-_MAX_TRIES = 1000  # per output; the stretch of a batch is as long
-_WIDE = 1.3  # deviations between mean and bound from which the bell itself is sampled
+_BATCH = 100  # samples of one batch if all outputs have the same parameters
+_MAX_TRIES = 1000  # proposals per output, for which blocks are reserved
+_WIDE = 1.3  # deviations from the mean to a bound above which proposals are normal
 
 
 @dataclass(frozen=True)
 class Batch:
-    """So many outputs of one distribution."""
+    """A number of outputs of one distribution."""
 
     size: int
     mean: float
@@ -38,7 +38,7 @@ class Batch:
     high: float
 
     def check(self) -> None:
-        """The parameters must describe a distribution."""
+        """Raise unless the parameters are those of a distribution."""
         bounded = math.isfinite(self.low) or math.isfinite(self.high)
         if not (self.deviation > 0 and self.low < self.high and bounded):
             raise errors.InvalidArgumentError(
@@ -49,14 +49,14 @@ class Batch:
             )
 
     def facing_right(self) -> Batch:
-        """Mirrored if need be, so that a lone bound, or both on one side, lie right of the mean."""
+        """The batch, mirrored if a single bound, or both, lie left of the mean."""
         if self.low == -math.inf or self.high < self.mean:
             return Batch(self.size, self.mean, -self.deviation, self.high, self.low)
         return self
 
 
 def batches(shape: tuple[int, ...], parameters: Sequence[Array]) -> list[Batch]:
-    """The outputs in batches: one per row, or of a handy size if all rows are equal."""
+    """The batches of an output: one per row, or of a fixed size if parameters are scalars."""
     rows, size = shape[0], math.prod(shape[1:])
     if all(np.size(value) == 1 for value in parameters) and rows != 0:
         rows, size = -(-rows * size // _BATCH), _BATCH
@@ -65,21 +65,21 @@ def batches(shape: tuple[int, ...], parameters: Sequence[Array]) -> list[Batch]:
 
 
 def blocks(given: Sequence[Batch]) -> int:
-    """How much of the stream the batches may take."""
-    return sum(_stretch(batch) for batch in given)
+    """The number of blocks reserved for batches."""
+    return sum(_reserved(batch) for batch in given)
 
 
-def _stretch(batch: Batch) -> int:
+def _reserved(batch: Batch) -> int:
     return 2 * _MAX_TRIES * ((batch.size + 3) // 4)
 
 
 def draw(generator: Philox, given: Sequence[Batch], dtype: Any) -> Array:
-    """The numbers of all batches, one after another."""
+    """The numbers of all batches, concatenated."""
     drawn = [np.empty(0)]
     for batch in given:
         batch.check()
         drawn.append(_draw(generator, batch.facing_right(), dtype))
-        generator = generator.skip(_stretch(batch))
+        generator = generator.skip(_reserved(batch))
     return np.concatenate(drawn).astype(dtype)
 
 
@@ -100,7 +100,7 @@ def _draw(generator: Philox, batch: Batch, dtype: Any) -> Array:
 
 
 def _rounds(generator: Philox, low: float, high: float, count: int, dtype: Any) -> Iterator[Array]:
-    """Accepted numbers, from one round of `count` proposals after another."""
+    """The accepted numbers of successive rounds of `count` proposals."""
     propose = _sampler(low, high)
     words = 2 if dtype.itemsize == 8 else 1
     while True:

@@ -1,1 +1,1 @@
-"""Families that few programs use: CTC, barriers, sets, fractional pooling, morphology, hashing."""
+"""Rarely used families: CTC, barriers, sets, fractional pooling, morphology, hashing."""

@@ -1,6 +1,6 @@
-"""Pooling that also tells where the largest element under each window was.
+"""Max pooling that also outputs the argmax of each window.
 
-Places are flat indices into the image, or into the batch. The gradient goes to the places.
+An argmax is a flat index into the image, or into the batch. The gradient is added there.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Array = NDArray[Any]
 
 
 class MaxPoolWithArgmax(Pooling):
-    """y as in MaxPool, and the place of each element: (row · width + column) · channels + c"""
+    """y as in MaxPool, and the index of each element: (row · width + column) · channels + c"""
 
     signature = "input: T -> output: T, argmax: Targmax; T: real, Targmax: index"
     Targmax: DType = dtypes.int64
@@ -52,7 +52,7 @@ class MaxPoolWithArgmax(Pooling):
 
     def loop(self, at: IndexTuple, input: Operand) -> Expr:
         first = loop.unravel(self.first_largest(input, at), self.ksize)
-        # Where all is the lowest value a border may come first: the element next to it is meant.
+        # If all elements are the lowest value, padding may come first: use the element next to it.
         place = [index.max(0) for index in met(self.slides, input.shape, at, first)]
         if at.output == 0:
             return input[place]
@@ -61,7 +61,7 @@ class MaxPoolWithArgmax(Pooling):
         return number.cast(self.Targmax.as_numpy_dtype)
 
     def _places(self, sizes: Sequence[int]) -> Array:
-        """The place of every element, counted within its image or within the batch."""
+        """The flat index of every element, within its image or within the batch."""
         kind = self.Targmax.as_numpy_dtype
         if self.include_batch_in_index:
             return np.arange(int(np.prod(sizes)), dtype=kind).reshape(sizes)
@@ -84,7 +84,7 @@ def _flat_places(argmax: Array, x: Sequence[int], batch_included: bool) -> Array
 def _place(
     argmax: Operand, at: Sequence[Expr], x: Sequence[int], batch_included: bool
 ) -> tuple[Any, ...]:
-    """The indices into x that the argmax at a place stands for."""
+    """The coordinates in x of the argmax at a position."""
     number = argmax[tuple(at)]
     if batch_included:
         return loop.unravel(number, x)
@@ -92,7 +92,7 @@ def _place(
 
 
 class MaxPoolGradWithArgmax(Pooling):
-    """dx = dy, added at the places that MaxPoolWithArgmax gave"""
+    """dx = dy, added at the argmax from MaxPoolWithArgmax"""
 
     signature = "input: T, grad: T, argmax: Targmax -> output: T; T: real, Targmax: index"
     include_batch_in_index: bool = False
@@ -119,7 +119,7 @@ class MaxPoolGradWithArgmax(Pooling):
 
 
 class MaxPoolGradGradWithArgmax(Pooling):
-    """dx gathered from the places that MaxPoolWithArgmax gave"""
+    """dx gathered at the argmax from MaxPoolWithArgmax"""
 
     signature = "input: T, grad: T, argmax: Targmax -> output: T; T: real, Targmax: index"
     include_batch_in_index: bool = False
@@ -154,7 +154,7 @@ def max_pool_with_argmax(
     output_dtype: Any = None,
     include_batch_in_index: bool = False,
 ) -> Any:
-    """The largest elements under a window, and their places in the flattened input."""
+    """The maximum of each window, and its index in the flattened input."""
     if data_format != "NHWC":
         raise ValueError("data_format values other than 'NHWC' are not supported")
     given = Targmax if output_dtype is None else output_dtype

@@ -1,7 +1,7 @@
 """Barriers: tables whose rows are inserted one component at a time and taken once complete.
 
-A row has a key and as many components as the barrier has types. Complete rows wait in a queue, in
-the order in which their keys first came; `take_many` waits for enough of them.
+A row has a key and as many components as the barrier has types. Complete rows are queued in the
+order in which their keys were first inserted; `take_many` waits for enough of them.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ Array = NDArray[Any]
 
 _FIRST_INDEX = -(2**63)
 
-# What a session keeps
+# State
 
 
 class _Row:
-    """A row that is not complete."""
+    """An incomplete row."""
 
     def __init__(self, index: int, width: int) -> None:
         self.index = index
@@ -45,13 +45,13 @@ class _Row:
 
 
 class _Ready(PriorityQueue):
-    """Complete rows: (index of the insertion that brought the key, key, values)."""
+    """Complete rows: (index of the first insertion with the key, key, values)."""
 
     kind = "Barrier"
 
 
 class BarrierTable:
-    """The rows of a barrier, complete and not."""
+    """The complete and incomplete rows of a barrier."""
 
     made_by: object = None
 
@@ -72,20 +72,20 @@ class BarrierTable:
         renewed_after_fork(self)
 
     def renew_locks(self) -> None:
-        """Have a lock that nobody holds."""
+        """Replace the lock by one that is not held."""
         self._lock = threading.Lock()
 
     @property
     def incomplete_size(self) -> int:
-        """How many rows lack a component."""
+        """The number of incomplete rows."""
         return len(self._incomplete)
 
     def check_same(self, other: BarrierTable) -> None:
-        """Raise unless a barrier described like `other` may share this one."""
+        """Raise unless this barrier has the attributes of `other`."""
         self.ready.check_same(other.ready)
 
     def insert(self, component: int, keys: list[bytes], values: Array) -> None:
-        """Set a component of the rows with these keys; rows that are now complete are ready."""
+        """Set a component of the rows with these keys; complete rows are queued."""
         if not 0 <= component < len(self._types):
             raise invalid(f"The component ID is out of range {component} > num_components")
         parts = self._parts[component].elements([values])
@@ -107,7 +107,7 @@ class BarrierTable:
             self._next_index += has_new
             self.ready.put(complete)
             if self._is_closed and not self._incomplete:
-                self.ready.end()
+                self.ready.close_now()
 
     def _check_open(self, keys: list[bytes]) -> None:
         if self._is_cancelled:
@@ -122,7 +122,7 @@ class BarrierTable:
             )
 
     def _set(self, key: bytes, component: int, value: Array) -> Element | None:
-        """Set one component; the whole row if that completes it."""
+        """Set one component; returns the row if it is now complete."""
         row = self._incomplete.get(key)
         if row is None:
             row = self._incomplete[key] = _Row(self._next_index, len(self._types))
@@ -141,14 +141,14 @@ class BarrierTable:
     def take(
         self, wanted: int, allows_fewer: bool, cancellation: Cancellation, limit: float
     ) -> tuple[Any, ...]:
-        """Remove complete rows, waiting for enough of them, and join them."""
+        """Remove complete rows and batch them; blocks until there are enough."""
         with self._lock:
-            number = self._still_there(wanted, allows_fewer) if self._is_closed else wanted
+            number = self._remaining(wanted, allows_fewer) if self._is_closed else wanted
         return self.ready.dequeue_many(number, allows_fewer, cancellation, limit)
 
-    def _still_there(self, wanted: int, allows_fewer: bool) -> int:
-        """How many rows a closed barrier gives: what is ready and, to those who insist on all that
-        they want, what may still be completed."""
+    def _remaining(self, wanted: int, allows_fewer: bool) -> int:
+        """The number of rows to take from a closed barrier: ready ones and, unless fewer are
+        allowed, those that may still be completed. Raises if there are too few."""
         total = len(self.ready) + (0 if allows_fewer else len(self._incomplete))
         number = min(wanted, total) if allows_fewer else wanted
         if total < max(number, 1):
@@ -161,7 +161,7 @@ class BarrierTable:
         return number
 
     def close(self, cancels: bool) -> None:
-        """Let no new keys in, or with `cancels` nothing at all."""
+        """Reject new keys; with `cancels`, all insertions."""
         with self._lock:
             if self._is_closed and (self._is_cancelled or not cancels):
                 raise errors.CancelledError(None, None, f"Barrier '{self.name}' is already closed.")
@@ -169,14 +169,14 @@ class BarrierTable:
             if cancels:
                 self._incomplete.clear()
             if not self._incomplete:
-                self.ready.end()
+                self.ready.close_now()
 
 
 # Ops
 
 
 class BarrierOp(Op, abstract=True):
-    """Acts on a barrier."""
+    """An op on a barrier."""
 
     stateful = True
     not_differentiable = True
@@ -184,7 +184,7 @@ class BarrierOp(Op, abstract=True):
 
 
 class BarrierHandle(BarrierOp, name="Barrier"):
-    """A reference to a barrier of the session."""
+    """A reference to one of the session's barriers"""
 
     signature = "-> handle: &string"
     component_types: tuple[DType, ...]
@@ -230,7 +230,7 @@ class BarrierInsertMany(BarrierOp):
 
 
 class BarrierTakeMany(BarrierOp):
-    """Removes complete rows and joins them."""
+    """Removes complete rows and batches them."""
 
     signature = (
         "handle: &string, num_elements: int32 "
@@ -253,7 +253,7 @@ class BarrierTakeMany(BarrierOp):
 
 
 class BarrierClose(BarrierOp):
-    """Lets no new keys in."""
+    """Closes a barrier: new keys are rejected."""
 
     signature = "handle: &string ->"
     cancel_pending_enqueues: bool = False
@@ -267,7 +267,7 @@ class BarrierClose(BarrierOp):
 
 
 class BarrierReadySize(BarrierOp):
-    """How many rows are complete."""
+    """The number of complete rows."""
 
     signature = "handle: &string -> size: int32"
     effects = (reads("handle"),)
@@ -280,7 +280,7 @@ class BarrierReadySize(BarrierOp):
 
 
 class BarrierIncompleteSize(BarrierOp):
-    """How many rows lack a component."""
+    """The number of incomplete rows."""
 
     signature = "handle: &string -> size: int32"
     effects = (reads("handle"),)
@@ -292,11 +292,11 @@ class BarrierIncompleteSize(BarrierOp):
         return np.int32(handle.incomplete_size)
 
 
-# What users see
+# The Python class
 
 
 class Barrier:
-    """A table of rows by key, filled component by component, whose complete rows are taken."""
+    """A table of rows by key, which are filled component by component and taken once complete."""
 
     def __init__(
         self, types: Any, shapes: Any = None, shared_name: str | None = None, name: str = "barrier"
@@ -325,7 +325,7 @@ class Barrier:
 
     @property
     def name(self) -> str:
-        """The name of the node that gives the reference."""
+        """The name of the node that produces the reference."""
         return self._barrier_ref.op.name
 
     def insert_many(
@@ -347,9 +347,9 @@ class Barrier:
         timeout: int | None = None,
         name: str | None = None,
     ) -> Any:
-        """Remove complete rows, waiting for enough of them: (indices, keys, values).
+        """Remove complete rows: (indices, keys, values). Waits until there are enough.
 
-        With `allow_small_batch` a closed barrier gives what it has; `timeout` is in milliseconds.
+        With `allow_small_batch`, a closed barrier may return fewer; `timeout` is in milliseconds.
         """
         take = BarrierTakeMany(
             component_types=tuple(self._types),
@@ -366,15 +366,15 @@ class Barrier:
         return taken
 
     def close(self, cancel_pending_enqueues: bool = False, name: str | None = None) -> Node:
-        """Let no new keys in; with `cancel_pending_enqueues`, nor components of those inside."""
+        """Reject new keys; with `cancel_pending_enqueues`, also components of existing ones."""
         close = BarrierClose(cancel_pending_enqueues=cancel_pending_enqueues)
         return close(self._barrier_ref, name=name or f"{self._name}_BarrierClose")
 
     def ready_size(self, name: str | None = None) -> Tensor:
-        """How many rows are complete."""
+        """The number of complete rows."""
         return BarrierReadySize()(self._barrier_ref, name=name or f"{self._name}_BarrierReadySize")
 
     def incomplete_size(self, name: str | None = None) -> Tensor:
-        """How many rows lack a component."""
+        """The number of incomplete rows."""
         name = name or f"{self._name}_BarrierIncompleteSize"
         return BarrierIncompleteSize()(self._barrier_ref, name=name)

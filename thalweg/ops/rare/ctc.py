@@ -36,7 +36,7 @@ class CTCLoss(Op):
         "inputs: T, labels_indices: int64, labels_values: int32, sequence_length: int32 -> "
         "loss: T, gradient: T; T: float32|float64"
     )
-    host_only = True  # frame follows frame, over paths as long as the labels happen to be
+    host_only = True  # a recurrence over frames, for paths of data-dependent length
     preprocess_collapse_repeated: bool = False
     ctc_merge_repeated: bool = True
     ignore_longer_outputs_than_inputs: bool = False
@@ -89,7 +89,7 @@ class CTCLoss(Op):
 
 
 def check_lengths(inputs: Array, sequence_length: Array) -> None:
-    """Raise unless there is one length for each sequence, and none is longer than the frames."""
+    """Raise unless there is one length per sequence, at most the number of frames."""
     if inputs.ndim != 3 or np.shape(sequence_length) != inputs.shape[1:2]:
         raise errors.InvalidArgumentError(
             None,
@@ -106,7 +106,7 @@ def check_lengths(inputs: Array, sequence_length: Array) -> None:
 
 
 def _padded_labels(indices: Array, values: Array, batch: int) -> tuple[Array, Array]:
-    """Labels as a matrix, -1 after the last of each row, and how many each row has."""
+    """Labels as a matrix, padded with -1, and the number of labels of each row."""
     rows, columns = indices[:, 0], indices[:, 1]
     if rows.size and (rows.min() < 0 or rows.max() >= batch):
         raise errors.InvalidArgumentError(
@@ -119,7 +119,7 @@ def _padded_labels(indices: Array, values: Array, batch: int) -> tuple[Array, Ar
 
 
 def _collapsed(labels: Array, lengths: Array) -> tuple[Array, Array]:
-    """Labels without those that repeat the one before."""
+    """Labels without repeats of the previous one, and their numbers."""
     kept = labels >= 0
     kept[:, 1:] &= labels[:, 1:] != labels[:, :-1]
     lengths = kept.sum(1)
@@ -134,7 +134,7 @@ def _repeats(labels: Array) -> Array:
 
 
 class _Paths:
-    """The forward and backward variables of a batch, and what follows from them.
+    """The forward and backward variables of a batch, with loss and gradient.
 
     States are the labels with blanks before, between and after them: 2 · length + 1 of each row.
     """
@@ -156,7 +156,7 @@ class _Paths:
         self._occupied = forward + backward
 
     def _set_transitions(self, blank: int, merge: bool) -> None:
-        """-inf where a state may not stay, be reached from the one before the last, or exist."""
+        """Log transition weights: -inf for states that may not repeat, be skipped to, or exist."""
         states, is_blank = self._states, self._states == blank
         self._exists = np.arange(states.shape[1])[None, :] <= self._last[:, None]
         self._stay = np.where(is_blank | merge, 0.0, -np.inf)
@@ -203,7 +203,7 @@ class _Paths:
         return beta
 
     def _at_end(self, alpha: Array) -> Array:
-        """log p: at the end a path is on the last label or on the blank after it."""
+        """log p: a path ends on the last label or on the blank after it."""
         rows = np.arange(len(alpha))
         on_label = np.where(self._last > 0, alpha[rows, self._last - 1], -np.inf)
         return np.logaddexp(alpha[rows, self._last], on_label)
@@ -215,7 +215,7 @@ class _Paths:
 
     @property
     def gradient(self) -> Array:
-        """softmax - the probability that a path that spells the labels is in the class."""
+        """softmax - the probability that a path of the labels has the class in a frame."""
         found = np.isfinite(self._log_p)
         share = np.exp(self._occupied - np.where(found, self._log_p, 0)[None, :, None])
         gradient = np.exp(self._log_y)
@@ -235,7 +235,7 @@ def _sum_of(first: Array, second: Array, third: Array) -> Array:
 
 
 def _shifted(x: Array, by: int) -> Array:
-    """Columns moved to the right by `by` (to the left if negative), -inf moving in."""
+    """Columns shifted to the right by `by` (to the left if negative), filled with -inf."""
     result = np.full_like(x, -np.inf)
     if by > 0:
         result[:, by:] = x[:, :-by]
@@ -261,12 +261,12 @@ def ctc_loss(
         labels: an int32 SparseTensor [batch, time] of classes.
         inputs, logits: [time, batch, classes + 1], the last class being the blank; by the old or
             new name.
-        sequence_length: [batch]: how many frames count.
+        sequence_length: [batch]: the number of frames of each sequence.
         preprocess_collapse_repeated: whether repeated labels are merged first.
         ctc_merge_repeated: whether repeated classes of frames count as one.
-        ignore_longer_outputs_than_inputs: whether labels that do not fit have a loss of 0, and are
-            no error.
-        time_major: whether time comes first, as above, or the batch.
+        ignore_longer_outputs_than_inputs: whether labels that are longer than the frames have a
+            loss of 0 instead of being an error.
+        time_major: whether time is the first axis, as above, or the batch.
 
     Returns:
         A tensor [batch].
@@ -277,7 +277,7 @@ def ctc_loss(
         array([0.6931472], dtype=float32)
     """
     if isinstance(inputs, SparseTensor):
-        labels, inputs = inputs, labels  # before 1.0 the inputs came first
+        labels, inputs = inputs, labels  # the order before TensorFlow 1.0
     if not isinstance(labels, SparseTensor):
         raise TypeError("Expected labels (first argument) to be a SparseTensor")
     frames = convert_to_tensor(one_of("inputs", inputs, "logits", logits), name="inputs")
@@ -303,9 +303,9 @@ def ctc_loss_v2(
     blank_index: int | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """The CTC loss of labels, dense with their lengths or sparse; the blank may be any class.
+    """The CTC loss of dense labels with lengths, or sparse labels; the blank may be any class.
 
-    The blank is class 0 for dense labels unless told; negative indices count from the last class.
+    For dense labels the blank is class 0 by default; negative indices count from the last class.
     """
     is_sparse = isinstance(labels, SparseTensor)
     if is_sparse and blank_index is None:
@@ -328,7 +328,7 @@ def _as_sparse(labels: Any, label_length: Any) -> SparseTensor:
 
 
 def _blank_last(logits: Tensor, labels: Tensor, blank: int) -> tuple[Tensor, Tensor]:
-    """Logits with the class of the blank moved to the end, and labels numbered to match."""
+    """Logits with the class of the blank moved to the end, and labels renumbered."""
     classes = logits.shape[2].value
     if blank < 0 and classes is None:
         raise ValueError("A negative blank_index needs a known number of classes")

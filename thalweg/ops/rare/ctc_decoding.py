@@ -1,4 +1,4 @@
-"""Decoding frame-wise logits to label sequences: the best path, or a search with a beam."""
+"""Decoding frame-wise logits to label sequences: the best path, or beam search."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def _sparse(sequences: Sequence[Sequence[int]]) -> tuple[Array, Array, Array]:
 
 
 def _shapes(inputs: Tensor, sequence_length: Tensor) -> Any:
-    """The number of sequences, as far as it is known."""
+    """The static number of sequences."""
     batch = inputs.shape.with_rank(3)[1]
     return batch.merge_with(sequence_length.shape.with_rank(1)[0])
 
 
 class CTCGreedyDecoder(Op):
-    """The best class of each frame, without blanks; with the sum of its negated logits"""
+    """The best class of each frame, without blanks; and the sum of the negated logits"""
 
     signature = (
         "inputs: T, sequence_length: int32 -> decoded_indices: int64, decoded_values: int64, "
@@ -74,7 +74,7 @@ def ctc_greedy_decoder(
 
 
 class CTCBeamSearchDecoder(Op):
-    """The most probable label sequences that a beam of prefixes finds"""
+    """The most probable label sequences found by beam search over prefixes"""
 
     signature = (
         "inputs: T, sequence_length: int32 -> decoded_indices: top_paths*int64, "
@@ -82,7 +82,7 @@ class CTCBeamSearchDecoder(Op):
         "T: float32|float64"
     )
     not_differentiable = True
-    host_only = True  # a search among prefixes has no loop form
+    host_only = True  # beam search has no loop form
     beam_width: int
     top_paths: int
     merge_repeated: bool = True
@@ -132,9 +132,9 @@ def _merged(path: list[int]) -> list[int]:
 
 
 class Beam:
-    """The most probable prefixes so far, and the probabilities that each ends in a blank or not.
+    """The most probable prefixes so far, with the probabilities that they end in a blank or not.
 
-    Prefixes are nodes of a tree, so that one knows its parent and whether that is in the beam too.
+    Prefixes are nodes of a tree: each knows its parent and whether that is in the beam, too.
     """
 
     def __init__(self, width: int) -> None:
@@ -145,12 +145,12 @@ class Beam:
         self._blank, self._label = np.zeros(1), np.full(1, -np.inf)
 
     def step(self, log_y: Array) -> None:
-        """Read one frame of log probabilities, the blank's last."""
+        """Process a frame of log probabilities; the blank's is last."""
         total = np.logaddexp(self._blank, self._label)
         last = np.array([self._labels[node] for node in self._nodes.tolist()])
         spoken = np.flatnonzero(last >= 0)
         grown = total[:, None] + log_y[None, :-1]
-        # A repeat of the last label is a new one only after a blank.
+        # A repeated label is a new one only after a blank.
         grown[spoken, last[spoken]] = (self._blank + log_y[last])[spoken]
         blank = total + log_y[-1]
         label = np.where(last >= 0, self._label + log_y[last], -np.inf)
@@ -160,7 +160,7 @@ class Beam:
         self._keep_best(blank, label, grown)
 
     def _parents_in_beam(self) -> list[tuple[int, int]]:
-        """Places in the beam whose prefix is one label longer than that at another place."""
+        """Pairs of positions in the beam: a prefix, and its parent if that is in the beam."""
         nodes = self._nodes.tolist()
         places = {node: place for place, node in enumerate(nodes)}
         pairs = ((place, places.get(self._parents[node])) for place, node in enumerate(nodes))
@@ -222,5 +222,5 @@ def ctc_beam_search_decoder(
 def ctc_beam_search_decoder_v2(
     inputs: Any, sequence_length: Any, beam_width: int = 100, top_paths: int = 1
 ) -> tuple[list[SparseTensor], Tensor]:
-    """`ctc_beam_search_decoder` that leaves repeated labels alone."""
+    """`ctc_beam_search_decoder` without merging repeated labels."""
     return ctc_beam_search_decoder(inputs, sequence_length, beam_width, top_paths, False)

@@ -1,4 +1,4 @@
-"""Rows of labels made ready for CTC: without repeats, or as distinct labels and places."""
+"""Preparation of label rows for CTC: without repeats, or as distinct labels and indices."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Array = NDArray[Any]
 
 
 class CollapseRepeated(Op):
-    """Label rows without those that repeat the one before, and how many each row has left"""
+    """Label rows without repeats of the previous label, and the new lengths"""
 
     private = True
     signature = "labels: T, seq_length: I -> collapsed_labels: T, new_seq_length: I; T: index"
@@ -44,14 +44,14 @@ class CollapseRepeated(Op):
 def collapse_repeated(
     labels: Any, seq_length: Any, name: str | None = None
 ) -> tuple[Tensor, Tensor]:
-    """(rows of labels without repeats of the one before, zeros after; their new lengths)."""
+    """(rows of labels without repeats of the previous one, padded with zeros; their lengths)."""
     op = CollapseRepeated()
     collapsed, lengths = op(labels, seq_length, name=name or "collapse_repeated_labels")
     return collapsed, lengths
 
 
 class CTCUniqueLabels(Op):
-    """The distinct labels of each row, in order of appearance, and where each label is in them"""
+    """The distinct labels of each row in order of appearance, and the index of each label"""
 
     private = True
     signature = "labels: T -> unique: int64, idx: int32; T: index"
@@ -62,7 +62,7 @@ class CTCUniqueLabels(Op):
 
     def numpy(self, labels: Array) -> tuple[Array, Array]:
         same = labels[:, :, None] == labels[:, None, :]
-        first = same.argmax(2)  # the place where each label appears first
+        first = same.argmax(2)  # the first position of each label
         is_first = first == np.arange(int(labels.shape[1]))
         rank = np.cumsum(is_first, 1) - 1
         unique = np.zeros(labels.shape, np.int64)
@@ -75,7 +75,7 @@ class CTCUniqueLabels(Op):
             return _rank(labels, at[0], at[1]).cast(np.int32)
 
         def part(row: Expr, place: Expr) -> tuple[Sequence[Any], Expr]:
-            # A label that was there before is written nowhere.
+            # Repeated labels are written nowhere.
             is_first = _first(labels, row, place).eq(place)
             target = select(is_first, _rank(labels, row, place), -1)
             return (row, target), labels[row, place].cast(np.int64)
@@ -84,7 +84,7 @@ class CTCUniqueLabels(Op):
 
 
 def _first(labels: Operand, row: Expr, place: Expr) -> Expr:
-    """The place where a label appears first in its row."""
+    """The first position of a label in its row."""
     here = labels[row, place]
 
     def same(k: Expr) -> Expr:
@@ -94,7 +94,7 @@ def _first(labels: Operand, row: Expr, place: Expr) -> Expr:
 
 
 def _rank(labels: Operand, row: Expr, place: Expr) -> Expr:
-    """How many distinct labels appear before the one at a place does."""
+    """The number of distinct labels that appear before the label at a position does."""
     first = _first(labels, row, place)
 
     def counts(k: Expr) -> Expr:
@@ -105,6 +105,6 @@ def _rank(labels: Operand, row: Expr, place: Expr) -> Expr:
 
 @public("nn.ctc_unique_labels")
 def ctc_unique_labels(labels: Any, name: str | None = None) -> tuple[Tensor, Tensor]:
-    """(the distinct labels of each row, zeros after; the place of each label among them)."""
+    """(the distinct labels of each row, padded with zeros; the index of each label in them)."""
     unique, places = CTCUniqueLabels()(labels, name=name or "ctc_unique_labels")
     return unique, places

@@ -1,7 +1,7 @@
 """Fractional pooling: pooling over regions of random, nearly equal sizes.
 
-An axis of n elements is cut into floor(n / ratio) regions; where they begin is drawn again in each
-step, and given out with the result so that the gradient knows it.
+An axis of n elements is divided into floor(n / ratio) regions; their boundaries are redrawn in each
+step, and returned with the result for the gradient.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from thalweg.public import public
 
 Array = NDArray[Any]
 
-_SPARE_BLOCKS = 64  # a shuffle may throw numbers away
+_SPARE_BLOCKS = 64  # a shuffle may reject numbers
 
 
 class Tap:
@@ -39,24 +39,24 @@ class Tap:
         self.inside = np.ix_(rows.starts + row < rows.ends, columns.starts + column < columns.ends)
 
     def of(self, x: Array) -> Array:
-        """The elements of `x`, one per region; regions too small repeat their last."""
+        """The elements of `x`, one per region; regions that are too small repeat their last."""
         return x[:, self.rows[:, None], self.columns[None, :], :]
 
     def mask(self, shape: Sequence[int]) -> Array:
-        """Which regions have this element, ready to broadcast."""
+        """Whether each region has this element; the mask broadcasts to the output."""
         present = np.zeros(shape, np.bool_)
         present[self.inside] = True
         return present[None, :, :, None]
 
     def add(self, total: Array, parts: Array) -> None:
-        """Add one part per region to the element; no two regions share one at the same offset."""
+        """Add one part per region to the element; at one offset all regions are disjoint."""
         rows, columns = (np.ravel(index) for index in self.inside)
         kept = parts[:, rows[:, None], columns[None, :], :]
         total[:, self.rows[rows][:, None], self.columns[columns][None, :], :] += kept
 
 
 class Regions:
-    """Where the regions of one axis begin and end."""
+    """The begins and ends of the regions of one axis."""
 
     def __init__(self, sequence: Array, overlapping: bool) -> None:
         self.starts = sequence[:-1]
@@ -65,7 +65,7 @@ class Regions:
 
     @property
     def longest(self) -> int:
-        """The elements of the largest region."""
+        """The size of the largest region."""
         return int((self.ends - self.starts).max(initial=0))
 
     def __len__(self) -> int:
@@ -79,9 +79,9 @@ def _taps(rows: Regions, columns: Regions) -> Iterator[Tap]:
 
 
 def draw_sequence(size: int, count: int, pseudo_random: bool, random: Words) -> Array:
-    """The beginnings of `count` regions of an axis of `size` elements, and its end.
+    """The begins of `count` regions of an axis of `size` elements, and its end.
 
-    Region sizes are floor(size / count) or one more. Truly random regions come in any order;
+    Region sizes are floor(size / count) or one more. Random regions are shuffled;
     pseudo-random ones follow ceil(alpha (i + u)), for one random u (Graham, 2014).
     """
     small, larger = divmod(size, count)
@@ -113,7 +113,7 @@ def _pseudo_random(size: int, count: int, random: Words) -> Array:
 
 
 class FractionalPooling(Op, abstract=True):
-    """What fractional poolings share: the regions, drawn again in each step."""
+    """The base of fractional poolings: regions, redrawn in each step."""
 
     stateful = True
     effects = (writes(Resource.STREAM),)
@@ -146,7 +146,7 @@ class FractionalPooling(Op, abstract=True):
         return self.pooled(value, *regions), rows, columns
 
     def _words(self, context: Context, blocks: int) -> Words:
-        """The node's own numbers: the next of its stream, or the same in each step."""
+        """The node's random numbers: the next of its stream, or the same in each step."""
         if self.deterministic:
             return Words(context.state(lambda: Stream(self.seed, self.seed2).reserve(blocks)))
         return Words(context.state(lambda: Stream(self.seed, self.seed2)).reserve(blocks))
@@ -157,7 +157,7 @@ class FractionalPooling(Op, abstract=True):
 
 
 class FractionalMaxPool(FractionalPooling):
-    """y = the largest of x in each region"""
+    """y = the maximum of x in each region"""
 
     signature = (
         "value: T -> output: T, row_pooling_sequence: int64, col_pooling_sequence: int64; "
@@ -181,7 +181,7 @@ def _largest(x: Array, rows: Regions, columns: Regions) -> Array:
 
 
 class FractionalMaxPoolGrad(Op):
-    """dx = dy, added where x was the (first) largest of the region"""
+    """dx = dy, added at the (first) maximum of each region"""
 
     signature = (
         "orig_input: T, orig_output: T, out_backprop: T, row_pooling_sequence: int64, "
@@ -230,7 +230,7 @@ def _areas(rows: Regions, columns: Regions) -> Array:
 
 
 class FractionalAvgPoolGrad(Op):
-    """dx = dy, spread evenly over the region"""
+    """dx = dy, distributed evenly over each region"""
 
     signature = (
         "orig_input_tensor_shape: int64, out_backprop: T, row_pooling_sequence: int64, "

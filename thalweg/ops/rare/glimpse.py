@@ -1,4 +1,4 @@
-"""Glimpses: windows of images around given places, with noise where they leave the image."""
+"""Glimpses: windows of images around given centres, with noise outside of the image."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ExtractGlimpse(Op):
     signature = "input: float32, size: int32, offsets: float32 -> glimpse: float32"
     effects = (writes(Resource.STREAM),)
     stateful = True  # the noise
-    host_only = True  # how much noise is drawn depends on data
+    host_only = True  # the amount of noise depends on data
     not_differentiable = True
     centered: bool = True
     normalized: bool = True
@@ -75,7 +75,7 @@ class ExtractGlimpse(Op):
         return row, column
 
     def _noise(self, stream: Any, image: Array, shape: tuple[int, ...]) -> Array:
-        """Uniform over the range of the image, or normal like each of its channels."""
+        """Noise: uniform over the image's range, or normal with the moments of its channels."""
         count = int(np.prod(shape))
         generator = stream.reserve(count * RESERVED)
         if self.uniform_noise:
@@ -92,7 +92,7 @@ def _inside(corner: tuple[int, int], window: tuple[int, ...], image: tuple[int, 
 
 
 def _copy_overlap(image: Array, corner: tuple[int, int], glimpse: Array) -> None:
-    """Copy what the window and the image have in common."""
+    """Copy the intersection of window and image."""
     source: list[slice] = []
     target: list[slice] = []
     for start, length, limit in zip(corner, glimpse.shape[:2], image.shape[:2], strict=True):
@@ -116,7 +116,7 @@ def extract_glimpse(
 ) -> Tensor:
     """Windows of a size around (row, column) offsets, one for each image.
 
-    Normalized offsets go from -1 to 1 across the image if centered on it, else from 0 to 1.
+    Normalized offsets range from -1 to 1 across the image if centered, else from 0 to 1.
     """
     op = ExtractGlimpse(centered=centered, normalized=normalized, uniform_noise=uniform_noise)
     images, places = casting.cast(input, float32), casting.cast(offsets, float32)

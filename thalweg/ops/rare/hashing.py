@@ -1,8 +1,8 @@
-"""Hashes of strings and the buckets they fall into.
+"""Hashes of strings, and hash buckets.
 
 `fingerprint64` (FarmHash) never changes, `siphash64` (SipHash-2-4) is keyed and resists chosen
-inputs, `murmur64` is the oldest. All give what TensorFlow gives, so that trained tables keep
-their rows. Bytes come in, an int in [0, 2**64) goes out.
+inputs, `murmur64` is the oldest. All agree with TensorFlow, so that trained tables keep their
+rows. They map bytes to an int in [0, 2**64).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Array = NDArray[Any]
 
 _MASK = (1 << 64) - 1
 
-# FarmHash's constants: primes with well spread bits.
+# FarmHash's constants: primes with well distributed bits.
 _K0 = 0xC3A5C85C97CB3127
 _K1 = 0xB492B66FBE98F273
 _K2 = 0x9AE16A3B2F90404F
@@ -111,7 +111,7 @@ def _farm_33_to_64(data: bytes) -> int:
 
 
 def _weak_hash_32(data: bytes, at: int, a: int, b: int) -> tuple[int, int]:
-    """A quick mix of 32 bytes with two seeds."""
+    """A fast mix of 32 bytes with two seeds."""
     w, x, y, z = (_fetch64(data, at + offset) for offset in (0, 8, 16, 24))
     a = (a + w) & _MASK
     b = _rotate((b + a + z) & _MASK, 21)
@@ -235,7 +235,7 @@ class StringToHashBucketFast(HashBucket):
 
 @public("string_to_hash_bucket_fast", "strings.to_hash_bucket_fast")
 def string_to_hash_bucket_fast(input: Any, num_buckets: int, name: str | None = None) -> Tensor:
-    """A bucket in [0, num_buckets) for each string; the same in every process, for ever."""
+    """A bucket in [0, num_buckets) for each string, which never changes between versions."""
     return StringToHashBucketFast(num_buckets=num_buckets)(input, name=name)
 
 
@@ -257,7 +257,7 @@ class StringToHashBucketStrong(HashBucket):
 def string_to_hash_bucket_strong(
     input: Any, num_buckets: int, key: Sequence[int], name: str | None = None
 ) -> Tensor:
-    """A bucket for each string that who does not know `key` (two integers) cannot foresee."""
+    """A bucket for each string, which cannot be predicted without `key` (two integers)."""
     return StringToHashBucketStrong(num_buckets=num_buckets, key=tuple(key))(input, name=name)
 
 

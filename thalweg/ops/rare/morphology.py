@@ -1,7 +1,7 @@
 """Grayscale morphology: dilation and erosion of images by structuring functions.
 
-Dilation is a convolution in which products are sums and sums are maxima; its gradients go to the
-first tap that gave the maximum.
+Dilation is a convolution over the (max, +) semiring; its gradients are those of the first tap that
+attains the maximum.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ Array = NDArray[Any]
 
 
 class Morphology(Op, abstract=True):
-    """What dilation and its gradients share."""
+    """The base of dilation and its gradients."""
 
     strides: tuple[int, ...]
     rates: tuple[int, ...]
     padding: str
 
     def slides(self, window: Sequence[Size]) -> list[Slide]:
-        """How the window moves along rows and columns."""
+        """The strides, rates and padding of the window along rows and columns."""
         moves = zip(window, self.strides[1:3], self.rates[1:3], strict=True)
         return [Slide(size or 1, stride, rate, self.padding) for size, stride, rate in moves]
 
     def output_shape(self, x: TensorShape, w: TensorShape) -> TensorShape:
-        """The shape of y, as far as it is known."""
+        """The static shape of y."""
         sizes, window = x.with_rank(4).as_list(), w.with_rank(3).as_list()
         channels = x.with_rank(4)[3].merge_with(w.with_rank(3)[2]).value
         moves = zip(self.slides(window[:2]), sizes[1:3], window[:2], strict=True)
@@ -54,7 +54,7 @@ class Morphology(Op, abstract=True):
         return TensorShape.of((sizes[0], *spatial, channels))
 
     def taps(self, x: Array, w: Array) -> tuple[tuple[int, ...], Iterator[Array]]:
-        """The shape of y, and for each tap the sums that compete."""
+        """The shape of y, and for each tap the sums x + w."""
         slides = self.slides(w.shape[:2])
         positions = windows.counts(slides, x.shape[1:3])
         padded = windows.pad(x, self.pads(x.shape, slides), _lowest(x.dtype))
@@ -65,17 +65,17 @@ class Morphology(Op, abstract=True):
         return (len(x), *positions, x.shape[-1]), sums
 
     def check_gradient(self, x: Operand, w: Operand, dy: Operand) -> None:
-        """Raise unless dy has the shape that x and w give."""
+        """Raise unless dy has the shape of y."""
         wanted = self.output_shape(TensorShape.of(x.shape), TensorShape.of(w.shape)).sizes
         if dy.shape != wanted:
             raise ValueError(f"out_backprop has shape {dy.shape}, the output {wanted}")
 
     def pads(self, sizes: Sequence[int], slides: Sequence[Slide]) -> list[tuple[int, int]]:
-        """The border of the images."""
+        """The padding of the images."""
         return [(0, 0), *windows.all_pads(slides, sizes[1:3]), (0, 0)]
 
     def sum_at(self, x: Operand, w: Operand, place: Sequence[Any], taps: Sequence[Any]) -> Expr:
-        """What competes at a place of y, for one tap."""
+        """The sum x + w of one tap at a position of y."""
         batch, *places, channel = place
         wide = _wide_type(x.dtype)
         seen = met(self.slides(w.shape[:2]), x.shape[1:3], places, taps)
@@ -84,7 +84,7 @@ class Morphology(Op, abstract=True):
         return element + w[(*taps, channel)].cast(wide)
 
     def winner(self, x: Operand, w: Operand, place: Sequence[Any]) -> Expr:
-        """The number of the first tap that gives the maximum at a place of y."""
+        """The number of the first tap that attains the maximum at a position of y."""
 
         def candidate(tap: Expr) -> Expr:
             return self.sum_at(x, w, place, loop.unravel(tap, w.shape[:2]))
@@ -97,7 +97,7 @@ def _wide_type(dtype: Any) -> Any:
 
 
 def _wide(x: Array) -> Array:
-    """Integers as int64, so that a border can lose every comparison; narrow floats as float32."""
+    """Integers as int64, so that padding is below every element; narrow floats as float32."""
     if x.dtype.kind in "iu":
         return x.astype(np.int64)
     return dtype_traits.widened(x)
@@ -115,7 +115,7 @@ def _largest(shape: tuple[int, ...], sums: Iterator[Array]) -> Array:
 
 
 class Dilation2D(Morphology):
-    """y[n, i, j, c] = the largest of x[n, i s + k r, j s + l r, c] + w[k, l, c]"""
+    """y[n, i, j, c] = max over k, l of x[n, i s + k r, j s + l r, c] + w[k, l, c]"""
 
     signature = "input: T, filter: T -> output: T; T: real"
 
@@ -141,7 +141,7 @@ class Dilation2D(Morphology):
 
 
 class Dilation2DBackpropInput(Morphology):
-    """dx = dy, added to the element that gave the maximum"""
+    """dx = dy, added at the element that attains the maximum"""
 
     signature = "input: T, filter: T, out_backprop: T -> in_backprop: T; T: real"
 
@@ -175,13 +175,13 @@ class Dilation2DBackpropInput(Morphology):
 
 
 def _winners(op: Morphology, x: Array, w: Array) -> Iterator[Array]:
-    """For each tap, where it is the first to give the maximum."""
+    """For each tap a mask of the positions at which it is the first to attain the maximum."""
     largest = _largest(*op.taps(x, w))
     return pooling.firsts(op.taps(x, w)[1], largest)
 
 
 class Dilation2DBackpropFilter(Morphology):
-    """dw = the sum of dy where the tap gave the maximum"""
+    """dw = the sum of dy over the positions at which the tap attains the maximum"""
 
     signature = "input: T, filter: T, out_backprop: T -> filter_backprop: T; T: real"
 
@@ -228,7 +228,7 @@ def dilation2d(
         name: the name of the node.
 
     Returns:
-        A tensor: the greatest sum of pixel and filter under each window.
+        A tensor: the maximum of the sums of pixel and filter in each window.
 
     Example:
         >>> x, ones = tf.reshape(tf.range(4.0), [1, 2, 2, 1]), [1, 1, 1, 1]
@@ -267,7 +267,8 @@ def erosion2d(
     padding: str,
     name: str | None = None,
 ) -> Tensor:
-    """The grayscale erosion of images: the dilation of what is dark, by the mirrored function."""
+    """The grayscale erosion of images: the negated dilation of negated images by the mirrored
+    function."""
     with name_scope(name, "erosion2d", [value, kernel]) as scope:
         mirrored = transposing.reverse(kernel, [0, 1])
         dilated = dilation2d(arithmetic.negative(value), mirrored, strides, rates, padding)

@@ -1,7 +1,7 @@
 """Sets along the last axis of tensors: sizes, unions, intersections, differences; edit distances.
 
-Each row of a dense tensor, and each group of a sparse one that shares all indices but the last, is
-a set (for edit distances: a sequence). Results are sparse, the elements of each set in order.
+Each row of a dense tensor, and each group of a sparse one with equal indices but the last, is a set
+(for edit distances: a sequence). Results are sparse, with sorted sets.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _DTYPES = (
 
 
 def sparse_groups(indices: Array, values: Array, shape: Array, ordered: bool) -> Groups:
-    """The values of a sparse tensor by all indices but the last."""
+    """The values of a sparse tensor, grouped by all indices but the last."""
     check_indices(indices, shape, ordered)
     groups: Groups = defaultdict(list)
     for place, value in zip(indices[:, :-1].tolist(), values, strict=True):
@@ -91,7 +91,7 @@ _OPERATIONS: dict[str, Callable[[set[Any], set[Any]], set[Any]]] = {
 
 
 class SetOperation(Op, abstract=True):
-    """Two groups of sets combined pairwise."""
+    """Combines corresponding sets of two tensors."""
 
     host_only = True
     not_differentiable = True
@@ -128,7 +128,7 @@ class SetOperation(Op, abstract=True):
 
 
 class DenseToDenseSetOperation(SetOperation):
-    """Sets in the rows of two dense tensors, combined pairwise."""
+    """Combines corresponding sets in the rows of two dense tensors."""
 
     signature = (
         "set1: T, set2: T -> result_indices: int64, result_values: T, result_shape: int64; "
@@ -148,7 +148,7 @@ class DenseToDenseSetOperation(SetOperation):
 
 
 class DenseToSparseSetOperation(SetOperation):
-    """Sets in the rows of a dense tensor combined with those of a sparse one."""
+    """Combines corresponding sets in the rows of a dense tensor and a sparse one."""
 
     signature = (
         "set1: T, set2_indices: int64, set2_values: T, set2_shape: int64 -> "
@@ -170,7 +170,7 @@ class DenseToSparseSetOperation(SetOperation):
 
 
 class SparseToSparseSetOperation(SetOperation):
-    """The sets of two sparse tensors combined pairwise."""
+    """Combines corresponding sets of two sparse tensors."""
 
     signature = (
         "set1_indices: int64, set1_values: T, set1_shape: int64, set2_indices: int64, "
@@ -212,7 +212,7 @@ def _components(value: Tensor | SparseTensor) -> list[Tensor]:
 
 
 def _dense_first(a: Any, b: Any) -> tuple[Any, Any, bool]:
-    """Both converted, a dense operand before a sparse one, and whether they changed places."""
+    """Both operands converted, a dense one before a sparse one; and whether they are swapped."""
     first = densify.convert_to_tensor_or_sparse_tensor(a, name="a")
     if first.dtype.base_dtype not in _DTYPES:
         raise TypeError(f"'a' invalid dtype {first.dtype}.")
@@ -228,7 +228,7 @@ def _dense_first(a: Any, b: Any) -> tuple[Any, Any, bool]:
 def set_intersection(
     a: TensorLike | SparseLike, b: TensorLike | SparseLike, validate_indices: bool = True
 ) -> SparseTensor:
-    """The elements that the sets of both tensors hold."""
+    """The intersections of corresponding sets."""
     first, second, _ = _dense_first(a, b)
     return _operation(first, second, "intersection", validate_indices)
 
@@ -240,7 +240,7 @@ def set_difference(
     aminusb: bool = True,
     validate_indices: bool = True,
 ) -> SparseTensor:
-    """The elements that the sets of one tensor hold and those of the other do not."""
+    """The differences of corresponding sets."""
     first, second, swapped = _dense_first(a, b)
     return _operation(first, second, "a-b" if aminusb != swapped else "b-a", validate_indices)
 
@@ -249,7 +249,7 @@ def set_difference(
 def set_union(
     a: TensorLike | SparseLike, b: TensorLike | SparseLike, validate_indices: bool = True
 ) -> SparseTensor:
-    """The elements that the sets of either tensor hold."""
+    """The unions of corresponding sets."""
     first, second, _ = _dense_first(a, b)
     return _operation(first, second, "union", validate_indices)
 
@@ -282,7 +282,7 @@ class EditDistance(Op):
         truth_values: Array,
         truth_shape: Array,
     ) -> Array:
-        # Sequences may be longer than the last size says, as in TensorFlow.
+        # Sequences may be longer than the last size, as in TensorFlow.
         sizes = _covering(hypothesis_shape, hypothesis_indices)
         hypotheses = sparse_groups(hypothesis_indices, hypothesis_values, sizes, False)
         sizes = _covering(truth_shape, truth_indices)
@@ -303,13 +303,13 @@ class EditDistance(Op):
 
 
 def _covering(shape: Array, indices: Array) -> Array:
-    """The shape, with a last size that all indices fit."""
+    """The shape, with the last size extended to cover all indices."""
     longest = int(indices[:, -1].max(initial=-1)) + 1
     return np.append(shape[:-1], max(int(shape[-1]), longest))
 
 
 def levenshtein(a: Sequence[Any], b: Sequence[Any]) -> int:
-    """The least number of insertions, deletions and replacements that turn `a` into `b`."""
+    """The minimum number of insertions, deletions and replacements that turn `a` into `b`."""
     row = list(range(len(b) + 1))
     for i, item in enumerate(a, start=1):
         before, row = row, [i]
@@ -322,7 +322,7 @@ def levenshtein(a: Sequence[Any], b: Sequence[Any]) -> int:
 def edit_distance(
     hypothesis: SparseLike, truth: SparseLike, normalize: bool = True, name: str = "edit_distance"
 ) -> Tensor:
-    """Levenshtein distances between the sequences of two SparseTensors, by the truth's length.
+    """Levenshtein distances between the sequences of two SparseTensors, relative to the truth's.
 
     Args:
         hypothesis: a SparseTensor of sequences along the last axis.

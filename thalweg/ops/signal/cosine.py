@@ -27,7 +27,7 @@ def dct(
     norm: str | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """The discrete cosine transform of the last axis, cut or padded to `n` elements first."""
+    """The discrete cosine transform of the last axis, truncated or padded to `n` elements."""
     _check(type, n, axis, norm)
     with name_scope(name, "dct", [input]):
         x = convert_to_tensor(input)
@@ -46,7 +46,7 @@ def idct(
     norm: str | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """The transform that undoes `dct` of the same type: exactly so with `norm="ortho"`."""
+    """The inverse of `dct` of the same type, up to a factor unless `norm="ortho"`."""
     _check(type, n, axis, norm)
     return dct(input, _INVERSE[type], n, axis, norm, name or "idct")
 
@@ -110,7 +110,7 @@ def _twiddle_factors(x: Tensor, size: Any, direction: int) -> Tensor:
 
 
 def _weights(x: Tensor, size: Any, first: float, others: float, power: float) -> Tensor:
-    """√first Nᵖ and then √others Nᵖ: what makes the transform orthonormal"""
+    """√first Nᵖ, then √others Nᵖ: the weights of the orthonormal transform"""
     scale = _number(x, size) ** power
     is_first = compare.equal(filling.range(size), 0)
     return choosing.SelectV2()(is_first, scale * math.sqrt(first), scale * math.sqrt(others))

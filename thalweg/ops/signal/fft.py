@@ -31,8 +31,8 @@ class Transform(Op, abstract=True):
     signature = "input: Tcomplex -> output: Tcomplex; Tcomplex: complex"
     host_only = True
     rank: ClassVar[int]
-    back: ClassVar[type[Transform]]  # the transform the other way
-    forwards: ClassVar[bool]  # the inverse divides by the size, so its way back multiplies
+    back: ClassVar[type[Transform]]  # the inverse transform
+    forwards: ClassVar[bool]  # the inverse divides by the size, so its gradient multiplies
 
     def shape(self, input: Tensor) -> TensorShape:
         return input.shape.with_rank_at_least(self.rank)
@@ -54,7 +54,7 @@ class Transform(Op, abstract=True):
 
 
 def _signal_size(x: Tensor, rank: int, kind: DType) -> Tensor:
-    """The number of elements a transform runs over."""
+    """The number of elements of a transform."""
     sizes = x.shape.sizes
     if sizes is not None and None not in sizes[-rank:]:
         return convert_to_tensor(math.prod(s for s in sizes[-rank:] if s is not None), kind)

@@ -25,7 +25,7 @@ Window = Callable[..., Any]
 def _raised_cosine(
     length: Any, periodic: bool, dtype: Any, name: str | None, title: str, low: float
 ) -> Tensor:
-    """low - (1 - low) cos(2πi/n); where it is periodic, of an even length, n is that length."""
+    """low - (1 - low) cos(2πi/n); n is the length if even and periodic, else length - 1."""
     kind = as_dtype(dtype)
     if not kind.is_floating:
         raise ValueError(f"dtype must be a floating point type. Found {kind}")
@@ -50,8 +50,8 @@ def hann_window(
     """Hann's window.
 
     Args:
-        window_length: how many samples it has.
-        periodic: whether it is one period of a periodic window, else it is symmetric.
+        window_length: the number of samples.
+        periodic: whether it is one period of a periodic window; otherwise it is symmetric.
         dtype: a floating dtype.
         name: the name of the nodes.
 
@@ -75,8 +75,8 @@ def hamming_window(
     """Hamming's window.
 
     Args:
-        window_length: how many samples it has.
-        periodic: whether it is one period of a periodic window, else it is symmetric.
+        window_length: the number of samples.
+        periodic: whether it is one period of a periodic window; otherwise it is symmetric.
         dtype: a floating dtype.
         name: the name of the nodes.
 
@@ -104,10 +104,10 @@ def frame(
 
     Args:
         signal: [..., samples, ...].
-        frame_length: how many samples a frame has.
-        frame_step: how many samples after the one before a frame begins.
-        pad_end: whether frames that begin in the signal and end behind it are taken too.
-        pad_value: what they have there.
+        frame_length: the number of samples of a frame.
+        frame_step: the number of samples from the begin of a frame to that of the next.
+        pad_end: whether to include frames that begin in the signal and end after it.
+        pad_value: their padding.
         axis: the axis of the samples.
         name: the name of the nodes.
 
@@ -144,11 +144,11 @@ def frame(
 
 @public("signal.overlap_and_add", "contrib.signal.overlap_and_add")
 def overlap_and_add(signal: TensorLike, frame_step: TensorLike, name: str | None = None) -> Tensor:
-    """The signal whose frames these are: where frames overlap, they are added.
+    """The signal of these frames, which are added where they overlap.
 
     Args:
         signal: [..., frames, frame_length].
-        frame_step: how many samples after the one before a frame begins.
+        frame_step: the number of samples from the begin of a frame to that of the next.
         name: the name of the nodes.
 
     Returns:
@@ -177,7 +177,7 @@ def overlap_and_add(signal: TensorLike, frame_step: TensorLike, name: str | None
 
 
 def _power_of_two(length: Tensor) -> Tensor:
-    """The least power of two that is not less."""
+    """The smallest power of two that is at least the length."""
     known = constant_value(length)
     if known is not None:
         return convert_to_tensor(1 << max(int(known) - 1, 0).bit_length(), dtypes.int32)
@@ -206,11 +206,11 @@ def stft(
 
     Args:
         signals: [..., samples], real.
-        frame_length: how many samples a frame has.
-        frame_step: how many samples after the one before a frame begins.
+        frame_length: the number of samples of a frame.
+        frame_step: the number of samples from the begin of a frame to that of the next.
         fft_length: the length of a transform; the next power of two if None.
-        window_fn: a function of (length, dtype) that gives a window, or None.
-        pad_end: whether frames that end behind the signal are taken too.
+        window_fn: a function of (length, dtype) that returns a window, or None.
+        pad_end: whether to include frames that end after the signal.
         name: the name of the nodes.
 
     Returns:
@@ -242,11 +242,11 @@ def inverse_stft(
 
     Args:
         stfts: [..., frames, fft_length // 2 + 1], complex.
-        frame_length: how many samples a frame has.
-        frame_step: how many samples after the one before a frame begins.
+        frame_length: the number of samples of a frame.
+        frame_step: the number of samples from the begin of a frame to that of the next.
         fft_length: the length of a transform; the next power of two if None.
-        window_fn: a function of (length, dtype) that gives a window, or None; that of
-            `inverse_stft_window_fn` gives back the signals.
+        window_fn: a function of (length, dtype) that returns a window, or None; that of
+            `inverse_stft_window_fn` reconstructs the signals.
         name: the name of the nodes.
 
     Returns:
@@ -278,10 +278,10 @@ def inverse_stft(
 def inverse_stft_window_fn(
     frame_step: TensorLike, forward_window_fn: Window = hann_window, name: str | None = None
 ) -> Window:
-    """The window with which `inverse_stft` gives back what `stft` got.
+    """The window with which `inverse_stft` is the inverse of `stft`.
 
     Args:
-        frame_step: how many samples after the one before a frame begins.
+        frame_step: the number of samples from the begin of a frame to that of the next.
         forward_window_fn: the window of `stft`.
         name: the name of the nodes.
 

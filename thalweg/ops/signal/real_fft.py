@@ -1,6 +1,6 @@
-"""Discrete Fourier transforms between real signals and the half of their spectra that is needed.
+"""Discrete Fourier transforms between real signals and half spectra.
 
-The length of the transform is an input: signals are cut or padded with zeros at the end to fit it.
+The length of the transform is an input: signals are truncated or padded with zeros at the end.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _lengths(fft_length: Array, rank: int, input: Array) -> tuple[int, ...]:
 
 
 def _replaced(input: Tensor, last: tuple[int | None, ...] | None, rank: int) -> TensorShape:
-    """The shape of `input` with other sizes for its last axes."""
+    """The shape of `input` with the sizes of its last axes replaced."""
     sizes = input.shape.with_rank_at_least(rank).sizes
     if sizes is None:
         return TensorShape(None)
@@ -60,7 +60,7 @@ def _replaced(input: Tensor, last: tuple[int | None, ...] | None, rank: int) -> 
 
 
 class FitSignal(Op):
-    """x cut, or padded with zeros, at the end of its last axes to the given sizes"""
+    """x truncated, or padded with zeros, at the end of its last axes to the given sizes"""
 
     private = True
     signature = "input: T, sizes: int32 -> output: T; T: floating|complex"
@@ -85,7 +85,7 @@ class FitSignal(Op):
 
 
 def fit(x: Tensor, sizes: Tensor, rank: int) -> Tensor:
-    """`x` cut or padded at the end of its last `rank` axes."""
+    """`x` truncated or padded at the end of its last `rank` axes."""
     return FitSignal(rank=rank)(x, sizes)
 
 
@@ -97,7 +97,7 @@ def _sizes(x: Tensor, rank: int) -> Tensor:
 
 
 class HalfSpectrumWeights(Op):
-    """How often each bin of a half spectrum stands in the whole: once at its ends, else twice"""
+    """The multiplicity of each bin of a half spectrum in the whole: one at its ends, else two"""
 
     private = True
     signature = "length: int32 -> weights: dtype"

@@ -1,7 +1,7 @@
-"""Sparse tensors: made, made dense, put in order, reshaped, joined and cut.
+"""Sparse tensors: construction, conversion, ordering and shapes.
 
-A sparse tensor is (indices [n, rank], values [n], dense_shape [rank]). Ops keep indices in
-row-major order where they come in that order. Arithmetic is in `sparse_maths`.
+A sparse tensor is (indices [n, rank], values [n], dense_shape [rank]). Ops preserve the row-major
+order of indices. Arithmetic is in `sparse_maths`.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ def row_major(indices: Array) -> Array:
 
 
 def flat_places(indices: Array, shape: Sequence[int] | Array) -> Array:
-    """The row-major number of each index in a tensor of the given shape."""
+    """The flat index of each index in a tensor of the given shape."""
     sizes = [int(size) for size in shape]
     strides = np.array([int(np.prod(sizes[i + 1 :])) for i in range(len(sizes))], np.int64)
     return blas.matmul(indices, strides) if len(sizes) else np.zeros(len(indices), np.int64)
 
 
 def check_indices(indices: Array, shape: Array, ordered: bool) -> None:
-    """Raise unless indices lie in the shape and, if asked, come in order without repeats."""
+    """Raise unless indices are in bounds and, if `ordered`, sorted and distinct."""
     outside = np.any((indices < 0) | (indices >= shape), axis=1)
     if outside.any():
         bad = int(np.argmax(outside))
@@ -90,7 +90,7 @@ def matching(rows: Array, among: Array) -> Array:
 
 
 def picked(values: Array, positions: Array) -> Array:
-    """values[positions], and zero where a position is -1."""
+    """values[positions], with zero for position -1."""
     padded = np.concatenate([values, np.zeros(1, values.dtype)])
     return padded[positions]
 
@@ -105,24 +105,24 @@ def component_shapes(count: Any, rank: Any) -> list[TensorShape]:
 
 
 def static_count(indices: Tensor, values: Tensor) -> Any:
-    """What is known of the number of values."""
+    """The static number of values."""
     return indices.shape.with_rank(2)[0].merge_with(values.shape.with_rank(1)[0])
 
 
 def static_rank(indices: Tensor, shape: Tensor) -> Any:
-    """What is known of the rank of the dense form."""
+    """The static rank of the dense form."""
     return indices.shape.with_rank(2)[1].merge_with(shape.shape.with_rank(1)[0])
 
 
 def values_at(dense: Tensor, places: Tensor) -> Tensor:
-    """The elements of a dense tensor at rows of indices; of a scalar, those rows are empty."""
+    """The elements of a dense tensor at rows of indices, which are empty for a scalar."""
     if dense.shape.rank:
         return indexing.gather_nd(dense, places)
     led = padding.pad(places, [[0, 0], [1, 0]])
     return indexing.gather_nd(shaping.expand_dims(dense, 0), led)
 
 
-# Placeholders, and to and from dense
+# Placeholders and conversions
 
 
 @public("sparse_placeholder", "sparse.placeholder")
@@ -135,7 +135,7 @@ def sparse_placeholder(
 
     Args:
         dtype: the dtype of the values.
-        shape: the dense shape; None where it varies.
+        shape: the dense shape; None if it varies.
         name: the name of the nodes.
 
     Returns:
@@ -241,7 +241,7 @@ class SparseToDense(Op):
 
 
 def _index_rows(indices: Array) -> Array:
-    """A scalar or vector of indices means rows of one index each."""
+    """Indices as a matrix: a scalar or vector has rows of one index each."""
     return indices if indices.ndim == 2 else indices.reshape(-1, 1)
 
 
@@ -253,7 +253,7 @@ def _index_row(indices: Operand, k: Expr) -> tuple[Expr, ...]:
 
 
 def _number(row: Sequence[Expr], sizes: Sequence[Expr]) -> Any:
-    """The row-major number of an index."""
+    """The flat index of an index."""
     number: Any = 0
     for index, size in zip(row, sizes, strict=True):
         number = number * size + index.cast(np.int64)
@@ -266,7 +266,7 @@ def index_row(indices: Operand, k: Expr) -> tuple[Expr, ...]:
 
 
 def option(number: Expr, options: Sequence[Expr]) -> Expr:
-    """The option of that number; where there are none, an element that nothing asks for."""
+    """The option with that number; any element if there are none, which is never read."""
     if not options:
         return number
     *others, chosen = options
@@ -276,7 +276,7 @@ def option(number: Expr, options: Sequence[Expr]) -> Expr:
 
 
 class IndexRows(Op):
-    """Indices as a matrix: a scalar or vector means rows of one index each."""
+    """Indices as a matrix: a scalar or vector has rows of one index each"""
 
     private = True
     signature = "indices: T -> rows: T; T: index"
@@ -309,7 +309,7 @@ def sparse_to_dense(
         sparse_indices: [count, rank], or [count] for a vector, or a scalar.
         output_shape: [rank].
         sparse_values: [count], or one value for all.
-        default_value: what stands elsewhere.
+        default_value: the value elsewhere.
         validate_indices: raise unless the indices are in order and distinct.
         name: the name of the node.
 
@@ -343,7 +343,7 @@ def sparse_tensor_to_dense(
 
     Args:
         sp_input: the SparseTensor.
-        default_value: what stands where it holds nothing; 0 or the empty string if None.
+        default_value: the value of missing elements; 0 or the empty string if None.
         validate_indices: raise unless the indices are in order and distinct.
         name: the name of the node.
 
@@ -363,7 +363,7 @@ def sparse_tensor_to_dense(
 
 @public("sparse.from_dense")
 def from_dense(tensor: Any, name: str | None = None) -> SparseTensor:
-    """The SparseTensor of what is not zero in a tensor."""
+    """The SparseTensor of the non-zero elements of a tensor."""
     with name_scope(name, "dense_to_sparse", [tensor]):
         dense = convert_to_tensor(tensor)
         indices = choosing.where(compare.not_equal(dense, filling.zeros_like(dense)))
@@ -392,7 +392,7 @@ def sparse_eye(
 
 
 class SparseReorder(Op):
-    """The same sparse tensor with its indices in row-major order."""
+    """The sparse tensor with its indices in row-major order"""
 
     signature = (
         "input_indices: int64, input_values: T, input_shape: int64 "
@@ -414,7 +414,7 @@ class SparseReorder(Op):
 
 
 class InverseOrder(Op):
-    """y[i] = where row i of the indices comes in row-major order"""
+    """y[i] = the position of row i of the indices in row-major order"""
 
     private = True
     signature = "indices: int64 -> order: int64"
@@ -437,7 +437,7 @@ def sparse_reorder(sp_input: SparseLike, name: str | None = None) -> SparseTenso
 
 
 class SparseReshape(Op):
-    """The indices of the same elements under another dense shape; one size may be -1."""
+    """The indices of the same elements in another dense shape; one size may be -1"""
 
     signature = (
         "input_indices: int64, input_shape: int64, new_shape: int64 "
@@ -460,7 +460,7 @@ class SparseReshape(Op):
 
 
 def _completed(old: Array, new: Array) -> tuple[int, ...]:
-    """The new shape with its -1, if any, filled in."""
+    """The new shape with its -1, if any, computed."""
     sizes: list[int] = new.tolist()
     elements = int(np.prod(old, dtype=np.int64))
     if sizes.count(-1) > 1:
@@ -485,7 +485,7 @@ def _completed(old: Array, new: Array) -> tuple[int, ...]:
 def sparse_reshape(
     sp_input: SparseLike, shape: TensorLike, name: str | None = None
 ) -> SparseTensor:
-    """A SparseTensor under another dense shape; one size may be -1."""
+    """A SparseTensor in another dense shape; one size may be -1."""
     sparse = as_sparse(sp_input)
     wanted = casting.cast(shape, dtypes.int64)
     indices, sizes = SparseReshape()(sparse.indices, sparse.dense_shape, wanted, name=name)
@@ -496,7 +496,7 @@ def sparse_reshape(
 def sparse_expand_dims(
     sp_input: SparseLike, axis: Any = None, name: str | None = None
 ) -> SparseTensor:
-    """A SparseTensor with a dimension of size 1 put in at `axis` (at the end if None)."""
+    """A SparseTensor with a dimension of size 1 inserted at `axis` (at the end if None)."""
     sparse = as_sparse(sp_input)
     with name_scope(name, "expand_dims", [sparse]):
         rank = shaping.size(sparse.dense_shape)
@@ -530,7 +530,7 @@ def sparse_transpose(
 
 @public("sparse_reset_shape", "sparse.reset_shape")
 def sparse_reset_shape(sp_input: SparseLike, new_shape: Any = None) -> SparseTensor:
-    """The same elements in a larger dense shape, or in the smallest one that holds them."""
+    """The same elements in a larger dense shape, or in the smallest one that contains them."""
     sparse = as_sparse(sp_input)
     indices, values, shape = (basic.identity(part) for part in sparse.components())
     if new_shape is None:
@@ -546,7 +546,7 @@ def sparse_reset_shape(sp_input: SparseLike, new_shape: Any = None) -> SparseTen
 
 
 class TightShape(Op):
-    """The smallest dense shape that holds all indices."""
+    """The smallest dense shape that contains all indices"""
 
     private = True
     signature = "indices: int64 -> shape: int64"

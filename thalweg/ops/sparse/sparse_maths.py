@@ -1,4 +1,4 @@
-"""Arithmetic of sparse tensors, among themselves and with dense ones.
+"""Arithmetic of sparse tensors with sparse and dense ones.
 
 Gradients flow to the values of sparse operands, never to their indices or shapes.
 """
@@ -49,7 +49,7 @@ Array = NDArray[Any]
 
 
 class SparseAdd(Op):
-    """The sum of two sparse tensors, without the elements that are smaller than a threshold."""
+    """The sum of two sparse tensors, without elements below a threshold"""
 
     signature = (
         "a_indices: int64, a_values: T, a_shape: int64, b_indices: int64, b_values: T, "
@@ -96,7 +96,7 @@ def _check_alike(a_shape: Array, b_shape: Array) -> None:
 
 
 def combined(ufunc: Any, rows: Array, values: Array) -> tuple[Array, Array]:
-    """Values of equal indices combined; the indices come out in row-major order."""
+    """Values of equal indices combined; the resulting indices are in row-major order."""
     if not len(rows):
         return rows, values
     order = row_major(rows)
@@ -106,7 +106,7 @@ def combined(ufunc: Any, rows: Array, values: Array) -> tuple[Array, Array]:
 
 
 class SparseAddGrad(Op):
-    """The gradient of a sparse sum for each value of its operands: that of the sum there."""
+    """The gradient of each operand's values: that of the sparse sum at the same index"""
 
     signature = (
         "backprop_val_grad: T, a_indices: int64, b_indices: int64, sum_indices: int64 "
@@ -135,7 +135,7 @@ class SparseAddGrad(Op):
 
 
 class SparseTensorDenseAdd(Op):
-    """y = the dense b with the values of the sparse a added at their places"""
+    """y = the dense b with the values of the sparse a added at their indices"""
 
     signature = (
         "a_indices: Tindices, a_values: T, a_shape: Tindices, b: T -> output: T; "
@@ -200,7 +200,7 @@ def sparse_add(
 ) -> Tensor | SparseTensor:
     """The sum of two tensors, one at least sparse: sparse if both are, else dense.
 
-    Of a sparse sum, elements of magnitude below `threshold` are left out.
+    Elements of a sparse sum with magnitude below `threshold` are dropped.
     """
     sparse_kinds = (SparseTensor, SparseTensorValue)
     if not isinstance(a, sparse_kinds) and not isinstance(b, sparse_kinds):
@@ -221,7 +221,7 @@ def sparse_add(
 
 
 class BroadcastPlaces(Op):
-    """Where a dense tensor, broadcast to a sparse one, is read for each index of the latter."""
+    """The indices of a dense tensor, broadcast to a sparse one, for each index of the latter"""
 
     private = True
     signature = "indices: int64, shape: int64, dense_shape: int64 -> places: int64"
@@ -236,7 +236,7 @@ class BroadcastPlaces(Op):
 
 
 def broadcast_places(indices: Array, shape: Array, dense_shape: Array) -> Array:
-    """`indices` without the dimensions that the dense tensor lacks, 0 where its size is 1."""
+    """`indices` without the dimensions that the dense tensor lacks, and 0 where its size is 1."""
     missing = len(shape) - len(dense_shape)
     if missing < 0 or np.any((dense_shape != 1) & (dense_shape != shape[max(missing, 0) :])):
         raise ValueError(
@@ -252,14 +252,14 @@ def _places_of(node: Node) -> Tensor:
 
 
 def _dense_element(k: Expr, indices: Operand, shape: Operand, dense: Operand) -> Expr:
-    """What a dense tensor, broadcast to a sparse one, has at index k of the latter."""
+    """The element of a dense tensor, broadcast to a sparse one, at index k of the latter."""
     if indices.shape[1] != shape.size or dense.rank > shape.size:
         raise ValueError(f"indices of shape {indices.shape} beside a tensor of {dense.shape}")
     return dense.broadcast(index_row(indices, k))
 
 
 class SparseDenseCwise(Op, abstract=True):
-    """The values of a sparse tensor combined with a dense one, at the places of the values."""
+    """The values of a sparse tensor combined with the dense elements at their indices"""
 
     signature = (
         "sp_indices: int64, sp_values: T, sp_shape: int64, dense: T -> output: T; T: numeric"
@@ -296,7 +296,7 @@ class SparseDenseCwise(Op, abstract=True):
         return [*indexing.are_coordinates(sp_indices, known), *fits]
 
     def spread(self, node: Node, places: Tensor, gradient: Tensor) -> Tensor:
-        """A gradient of values, summed into the shape of the dense operand."""
+        """A gradient of values, summed to the shape of the dense operand."""
         dense = node.inputs[3]
         if dense.shape.rank == 0:
             return reduce.reduce_sum(gradient)
@@ -304,7 +304,7 @@ class SparseDenseCwise(Op, abstract=True):
 
 
 class SparseDenseCwiseAdd(SparseDenseCwise):
-    """values + dense, at the places of the values"""
+    """values + dense, at the indices of the values"""
 
     function = staticmethod(add)
 
@@ -313,7 +313,7 @@ class SparseDenseCwiseAdd(SparseDenseCwise):
 
 
 class SparseDenseCwiseMul(SparseDenseCwise):
-    """values · dense, at the places of the values"""
+    """values · dense, at the indices of the values"""
 
     function = staticmethod(mul)
 
@@ -333,7 +333,7 @@ def _quotient(x: Array, y: Array) -> Array:
 
 
 class SparseDenseCwiseDiv(SparseDenseCwise):
-    """values / dense, at the places of the values; integers are cut towards zero"""
+    """values / dense, at the indices of the values; integer quotients are truncated"""
 
     function = staticmethod(_quotient)
 
@@ -365,7 +365,7 @@ def _cwise(kind: type[Op], sp_t: Any, dense_t: Any, name: str | None) -> SparseT
 
 
 def sparse_dense_cwise_add(sp_t: Any, dense_t: Any, name: str | None = None) -> SparseTensor:
-    """Add a dense tensor, broadcast, to the values that a SparseTensor holds."""
+    """Add a dense tensor, broadcast, to the values of a SparseTensor."""
     return _cwise(SparseDenseCwiseAdd, sp_t, dense_t, name)
 
 
@@ -397,7 +397,7 @@ def sparse_dense_truediv(sp_t: Any, dense_t: Any, name: str | None = None) -> Sp
 
 
 class SparseExtreme(Op, abstract=True):
-    """The larger (smaller) of two sparse tensors; what either lacks is zero."""
+    """The larger (smaller) of two sparse tensors; missing elements are zero."""
 
     signature = (
         "a_indices: int64, a_values: T, a_shape: int64, b_indices: int64, b_values: T, "
@@ -457,13 +457,13 @@ def _extreme(kind: type[Op], sp_a: Any, sp_b: Any, name: str | None, scope: str)
 
 @public("sparse_maximum", "sparse.maximum")
 def sparse_maximum(sp_a: SparseLike, sp_b: SparseLike, name: str | None = None) -> SparseTensor:
-    """The larger of two SparseTensors, element by element; what either lacks is zero."""
+    """The larger of two SparseTensors, element by element; missing elements are zero."""
     return _extreme(SparseSparseMaximum, sp_a, sp_b, name, "SparseSparseMaximum")
 
 
 @public("sparse_minimum", "sparse.minimum")
 def sparse_minimum(sp_a: SparseLike, sp_b: SparseLike, name: str | None = None) -> SparseTensor:
-    """The smaller of two SparseTensors, element by element; what either lacks is zero."""
+    """The smaller of two SparseTensors, element by element; missing elements are zero."""
     return _extreme(SparseSparseMinimum, sp_a, sp_b, name, "SparseSparseMinimum")
 
 
@@ -471,7 +471,7 @@ def sparse_minimum(sp_a: SparseLike, sp_b: SparseLike, name: str | None = None) 
 
 
 class SparseTensorDenseMatMul(Op):
-    """The product of a sparse and a dense matrix, either of them adjoint."""
+    """The product of a sparse and a dense matrix, or of their adjoints"""
 
     signature = (
         "a_indices: Tindices, a_values: T, a_shape: int64, b: T -> product: T; "
@@ -549,12 +549,12 @@ def sparse_tensor_dense_matmul(
     adjoint_b: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """The product of a sparse and a dense matrix, either of them adjoint.
+    """The product of a sparse and a dense matrix, or of their adjoints.
 
     Args:
         sp_a: a SparseTensor of rank 2.
         b: a matrix of the same dtype.
-        adjoint_a, adjoint_b: whether it is conjugated and transposed first.
+        adjoint_a, adjoint_b: whether to use the conjugate transpose.
         name: the name of the node.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Sparse tensors joined, cut, and rebuilt from a choice of their elements."""
+"""Concatenating, splitting and slicing sparse tensors, and selecting their elements."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ from thalweg.public import public
 
 Array = NDArray[Any]
 
-# Joining and cutting
+# Concatenating and splitting
 
 
 class SparseConcat(Op):
-    """Sparse tensors joined along a dimension."""
+    """Sparse tensors concatenated along a dimension"""
 
     signature = (
         "indices: N*int64, values: N*T, shapes: N*int64 "
@@ -87,7 +87,7 @@ class SparseConcat(Op):
 
 
 class PieceStarts(Op):
-    """Where each piece starts in the whole that the pieces, joined along an axis, make."""
+    """The start of each piece in the concatenation of all along an axis"""
 
     private = True
     signature = "axis: int64, shapes: N*int64 -> starts: N*int64"
@@ -121,14 +121,14 @@ def sparse_concat(
     concat_dim: Any = None,
     expand_nonconcat_dims: bool | None = None,
 ) -> SparseTensor:
-    """SparseTensors joined along `axis`; other dimensions may grow if they are to be expanded.
+    """SparseTensors concatenated along `axis`; other dimensions may be expanded.
 
     Args:
         axis, concat_dim: the axis, by its new or old name.
         sp_inputs: the SparseTensors.
         name: the name of the node.
-        expand_nonconcat_dim, expand_nonconcat_dims: whether other sizes may differ; the greatest
-            counts.
+        expand_nonconcat_dim, expand_nonconcat_dims: whether other sizes may differ; the result has
+            the largest.
 
     Returns:
         A SparseTensor.
@@ -152,7 +152,7 @@ def sparse_concat(
 
 
 def _expanded(shapes: list[Tensor], axis: int) -> list[Tensor]:
-    """Shapes grown to the largest of each dimension but one."""
+    """Shapes expanded to the maximum of each dimension but one."""
     largest = reduce.reduce_max(joining.stack(shapes), 0)
     own = [shape[axis:] if axis == -1 else shape[axis : axis + 1] for shape in shapes]
     after = [] if axis == -1 else [largest[axis + 1 :]]
@@ -160,7 +160,7 @@ def _expanded(shapes: list[Tensor], axis: int) -> list[Tensor]:
 
 
 class SparseSplit(Op):
-    """A sparse tensor cut along a dimension; the first pieces get what is left over."""
+    """A sparse tensor split along a dimension; the first pieces get the remainder"""
 
     signature = (
         "split_dim: int64, indices: int64, values: T, shape: int64 -> output_indices: "
@@ -220,7 +220,7 @@ def sparse_split(
     name: str | None = None,
     split_dim: Any = None,
 ) -> list[SparseTensor]:
-    """A SparseTensor cut into `num_split` pieces along `axis`. Takes keywords only."""
+    """A SparseTensor split into `num_split` pieces along `axis`. Takes keywords only."""
     place = split_dim if axis is None else axis
     if keyword_required is not None:
         raise ValueError("Keyword arguments are required for this function.")
@@ -233,7 +233,7 @@ def sparse_split(
 
 
 class SparseSlice(Op):
-    """The part of a sparse tensor inside a box, counted from the corner of the box."""
+    """The part of a sparse tensor inside a box, with indices relative to its corner"""
 
     signature = (
         "indices: int64, values: T, shape: int64, start: int64, size: int64 "
@@ -260,7 +260,7 @@ class SparseSlice(Op):
 
 
 class SparseSliceGrad(Op):
-    """The gradient of the values of a slice, put where those values came from."""
+    """The gradient of the values of a slice, at the positions of these values"""
 
     signature = (
         "backprop_val_grad: T, input_indices: int64, input_start: int64, output_indices: int64 "
@@ -282,7 +282,7 @@ class SparseSliceGrad(Op):
 
 
 class MatchingRows(Op):
-    """y[i] = the place of the index row rows[i] among the rows of `among`, or -1"""
+    """y[i] = the position of the index row rows[i] in the rows of `among`, or -1"""
 
     private = True
     signature = "rows: int64, among: int64 -> places: int64"
@@ -297,7 +297,7 @@ class MatchingRows(Op):
 
 
 def carried(values: Tensor, rows: Tensor, to: Tensor) -> Tensor:
-    """The values that belong to index rows, for other index rows: zero where there is none."""
+    """The values of index rows, looked up for other index rows; zero for missing ones."""
     return SparseSliceGrad()(values, to, np.zeros(1, np.int64), rows)
 
 
@@ -313,12 +313,12 @@ def sparse_slice(
         return SparseTensor(*SparseSlice()(*sparse.components(), corner, lengths))
 
 
-# Choosing
+# Selecting
 
 
 @public("sparse_retain", "sparse.retain")
 def sparse_retain(sp_input: SparseLike, to_retain: Any) -> SparseTensor:
-    """A SparseTensor with only the values that `to_retain` marks.
+    """A SparseTensor with only the values at which `to_retain` is true.
 
     Args:
         sp_input: a SparseTensor.
@@ -345,7 +345,7 @@ def sparse_retain(sp_input: SparseLike, to_retain: Any) -> SparseTensor:
 
 
 class SparseFillEmptyRows(Op):
-    """A sparse tensor with a default value at the start of every row that was empty."""
+    """A sparse tensor with a default value at the start of every empty row"""
 
     signature = (
         "indices: int64, values: T, dense_shape: int64, default_value: T -> output_indices: int64, "
@@ -385,7 +385,7 @@ class SparseFillEmptyRows(Op):
 def sparse_fill_empty_rows(
     sp_input: SparseLike, default_value: Any, name: str | None = None
 ) -> tuple[SparseTensor, Tensor]:
-    """A SparseTensor whose empty rows hold `default_value`, and which rows were empty."""
+    """A SparseTensor with `default_value` in its empty rows, and a mask of these rows."""
     sparse = as_sparse(sp_input)
     with name_scope(name, "SparseFillEmptyRows", [sparse]):
         default = convert_to_tensor(default_value, sparse.values.dtype.base_dtype)
@@ -401,7 +401,7 @@ def sparse_merge(
     name: str | None = None,
     already_sorted: bool = False,
 ) -> SparseTensor:
-    """Values placed by ids: the last dimension of the indices is replaced by the ids."""
+    """Values at ids: the last dimension of the indices is replaced by the ids."""
     ids, sizes = [as_sparse(s) for s in _listed(sp_ids)], _listed(vocab_size)
     if len(ids) != len(sizes):
         raise ValueError("sp_ids and vocab_size have to have equal lengths.")
@@ -423,7 +423,7 @@ def _listed(value: Any) -> list[Any]:
 
 @public("sparse_mask", "sparse.mask")
 def sparse_mask(a: IndexedSlices, mask_indices: Any, name: str | None = None) -> IndexedSlices:
-    """Slices without those whose index is among `mask_indices`."""
+    """Slices without those whose index is in `mask_indices`."""
     with name_scope(name, "sparse_mask", [a, mask_indices]) as scope:
         indices, kept = counting.setdiff1d(a.indices, mask_indices)
         return IndexedSlices(indexing.gather(a.values, kept, name=scope), indices, a.dense_shape)
@@ -433,11 +433,11 @@ def sparse_mask(a: IndexedSlices, mask_indices: Any, name: str | None = None) ->
 def sparse_to_indicator(
     sp_input: SparseLike, vocab_size: TensorLike, name: str | None = None
 ) -> Tensor:
-    """A dense bool tensor, true at the ids that the values of each row name.
+    """A dense bool tensor, true at the ids in the values of each row.
 
     Args:
         sp_input: an int32 or int64 SparseTensor [..., n] of ids.
-        vocab_size: how many ids there are.
+        vocab_size: the number of ids.
         name: the name of the nodes.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Sparse tensors reduced over axes, and the softmax of their rows."""
+"""Reductions of sparse tensors over axes, and the softmax of their rows."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class SparseReduction(Op, abstract=True):
     ) -> TensorShape:
         sizes, known = shaping.known_shape(input_shape).sizes, constant_value(axes)
         if sizes is None or known is None or not _valid(known, len(sizes)):
-            return unknown_shape()  # axes that do not exist fail the step
+            return unknown_shape()  # invalid axes fail the step
         reduced = set(reduce.normal_axes(known, len(sizes)))
         if self.keep_dims:
             return TensorShape.of(tuple(1 if i in reduced else s for i, s in enumerate(sizes)))
@@ -104,13 +104,13 @@ class SparseReduceSum(SparseReduction):
 
 
 class SparseReduceMax(SparseReduction):
-    """y = the largest of the values that x holds over axes"""
+    """y = the maximum of the present values of x over axes"""
 
-    host_only = True  # an element that no value reaches is zero, not the smallest number
+    host_only = True  # an element without values is zero, not the smallest number
     ufunc = np.maximum
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
-        """Equal largest values share the gradient."""
+        """Equal maxima share the gradient."""
         indices, values, shape, axes = node.inputs
         kept = reduce.KeptShape()(shape, axes)
         places = BroadcastPlaces()(indices, shape, kept)
@@ -141,12 +141,12 @@ class SparseResult(SparseReduction, abstract=True):
         return self.reduced(indices, values, input_shape, axes)
 
     def rows(self, node: Node) -> Tensor:
-        """For each index of the input, the one its value went to."""
+        """For each index of the input, the index of its result."""
         return ReducedRows(keep_dims=self.keep_dims)(node.inputs[0], node.inputs[3])
 
 
 class ReducedRows(Op):
-    """Indices without (with `keep_dims`: with 0 in) the reduced dimensions."""
+    """Indices with reduced dimensions removed (with `keep_dims`: set to 0)."""
 
     private = True
     signature = "indices: int64, axes: int32 -> rows: int64"
@@ -165,7 +165,7 @@ class ReducedRows(Op):
 
 
 def reduced_rows(indices: Array, axes: Array, keep_dims: bool) -> Array:
-    """Indices without (with `keep_dims`: with 0 in) the reduced dimensions."""
+    """Indices with reduced dimensions removed (with `keep_dims`: set to 0)."""
     gone = list(reduce.normal_axes(axes, indices.shape[1]))
     if not keep_dims:
         return np.delete(indices, gone, 1)
@@ -193,12 +193,12 @@ class SparseReduceSumSparse(SparseResult):
 
 
 class SparseReduceMaxSparse(SparseResult):
-    """y = the largest of the values that x holds over axes, sparse"""
+    """y = the maximum of the present values of x over axes, sparse"""
 
     ufunc = np.maximum
 
     def gradient(self, node: Node, _: Any, dy: Tensor, __: Any) -> list[Tensor | None]:
-        """Equal largest values share the gradient."""
+        """Equal maxima share the gradient."""
         indices, values, shape, axes = node.inputs
         rows, found = self.rows(node), node.outputs[0]
         mask = casting.cast(compare.equal(values, carried(node.outputs[1], found, rows)), dy.dtype)
@@ -253,7 +253,7 @@ sparse_reduce_max_sparse = _reduction(
 
 
 class SparseSoftmax(Op):
-    """The softmax of the values in each row along the last axis; what is not held counts as -∞."""
+    """The softmax of the values in each row along the last axis; missing values count as -∞"""
 
     signature = (
         "sp_indices: int64, sp_values: T, sp_shape: int64 -> output: T; T: float32|float64|float16"
@@ -288,7 +288,7 @@ class SparseSoftmax(Op):
 
 @public("sparse_softmax", "sparse.softmax")
 def sparse_softmax(sp_input: SparseLike, name: str | None = None) -> SparseTensor:
-    """The softmax of the values that each row holds, along the last axis."""
+    """The softmax of the present values of each row, along the last axis."""
     sparse = as_sparse(sp_input)
     with name_scope(name, "SparseSoftmax", [sparse]) as scope:
         values = SparseSoftmax()(*sparse.components(), name=scope)

@@ -1,7 +1,7 @@
-"""Segment reductions of gathered rows: `data[indices[k]]` goes to the row `segment_ids[k]`.
+"""Segment reductions of gathered rows: `data[indices[k]]` is added to the row `segment_ids[k]`.
 
-Sums, means and sums over √n are one reduction, times a power of n. Without `num_segments` the last
-id says how many segments there are.
+Sums, means and sums over √n are one reduction, times a power of n. Without `num_segments` the
+number of segments is the last id, plus one.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class SparseSegmentReduction(Op, abstract=True):
 
 
 def _scaled(rows: Array, sizes: Array, power: float) -> Array:
-    """Each row times a power of its segment's size; sums, of integers too, as they are."""
+    """Each row times a power of its segment's size; sums, also of integers, are unchanged."""
     if not power:
         return rows
     factors = (sizes.astype(np.float64) ** power).reshape(-1, *[1] * (rows.ndim - 1))
@@ -116,7 +116,7 @@ def _check_indices(indices: Array, count: int) -> None:
 
 
 def _spread(node: Node, rows: Tensor) -> list[Tensor | None]:
-    """The gradient of `data`: a row of gradient per index, added up where an index repeats."""
+    """The gradient of `data`: a row per index, added for repeated indices."""
     data, indices = node.inputs[:2]
     total = segment.unsorted_segment_sum(rows, indices, shaping.shape(data)[0])
     return [total, *[None] * (len(node.inputs) - 1)]

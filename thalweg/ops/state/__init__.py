@@ -1,1 +1,1 @@
-"""What outlives a step: variables, queues, tables, accumulators."""
+"""State that outlives a step: variables, queues, tables, accumulators."""

@@ -1,6 +1,6 @@
-"""What a session keeps of an accumulator: gradients, and who waits for enough of them.
+"""The state of an accumulator: the gradients since the last take, and the pending waits.
 
-Waiting takes are served in the order they came. Gradients are dense, or rows by index.
+Pending takes are served first in, first out. Gradients are dense, or rows by index.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from thalweg.graph.dtypes import DType
 from thalweg.graph.shapes import TensorShape, as_shape
 from thalweg.ops.core.context import Cancellation
 from thalweg.ops.core.sorting import stable_sort
-from thalweg.ops.core.waiting import Done, Stop, waited_for
+from thalweg.ops.core.waiting import Done, Stop, wait_for
 from thalweg.platform import tf_logging
 
 Array = NDArray[Any]
 Accumulated = TypeVar("Accumulated")
 
-_FEW = 4  # sums that take as long to add to one by one as together
-_MAX_SINGLE = 16  # rows that are added one by one
+_MIN_VECTORIZED = 5  # sums that are faster to add to together than one by one
+_MAX_SINGLE = 16  # rows that `np.add.at` adds
 _NONE = np.empty(0, np.int64)
 _largest = np.maximum.reduce
 
 
 def invalid(message: str) -> errors.InvalidArgumentError:
-    """An error of a value that no accumulator takes; who runs the op adds the node."""
+    """An InvalidArgumentError; the executor adds the node."""
     return errors.InvalidArgumentError(None, None, message)
 
 
 def _check_running(cancellation: Cancellation) -> None:
-    """Raise what the step was stopped with; a cancelled step says what it waited for."""
+    """Raise the error that the step was stopped with; a CancelledError also names the operation."""
     try:
         cancellation.check()
     except errors.CancelledError as error:
@@ -52,17 +52,17 @@ def _notify(served: Sequence[tuple[_Wait, Any, Exception | None]]) -> None:
 
 
 class _Wait:
-    """Who is told once there are enough gradients."""
+    """A pending wait for a number of gradients, with its callback; `takes`: it removes them."""
 
     def __init__(self, required: int, takes: bool, done: Done) -> None:
         self.required, self.takes, self.done = required, takes, done
         self.is_over = False
-        self.forget: Callable[[], None] | None = None  # that its step may be cancelled
+        self.unregister: Callable[[], None] | None = None  # from the step's cancellation
 
     def end(self, value: Any, error: Exception | None) -> None:
-        """Tell, outside of locks: whoever waits may go on in this thread."""
-        if self.forget is not None:
-            self.forget()
+        """Call the callback. Not under a lock: it may continue a step on this thread."""
+        if self.unregister is not None:
+            self.unregister()
         self.done(value, error)
 
 
@@ -76,7 +76,7 @@ class Accumulator(Generic[Accumulated]):
         self.count = 0
         self.step = 0
         self._lock = threading.Lock()
-        self._waiting: list[_Wait] = []  # in the order they came
+        self._pending: list[_Wait] = []  # first in, first out
 
     def apply(self, local_step: int, gradient: Accumulated) -> None:
         """Add a gradient, unless it is stale."""
@@ -90,34 +90,36 @@ class Accumulator(Generic[Accumulated]):
         _notify(served)
 
     def take(self, required: int, cancellation: Cancellation) -> Accumulated:
-        """Wait for `required` gradients; give their mean or sum and begin the next step."""
-        return waited_for(lambda done: self.start_take(required, cancellation, done))
+        """Block until there are `required` gradients; return their mean or sum and begin the next
+        step."""
+        return wait_for(lambda done: self.start_take(required, cancellation, done))
 
     def await_count(self, required: int, cancellation: Cancellation) -> None:
-        """Wait for `required` gradients, and leave them."""
-        waited_for(lambda done: self.start_await(required, cancellation, done))
+        """Block until there are `required` gradients, without removing them."""
+        wait_for(lambda done: self.start_await(required, cancellation, done))
 
     def start_take(self, required: int, cancellation: Cancellation, done: Done) -> Stop:
-        """As `take`, but `done` is told; what is returned withdraws the request."""
+        """`take` without blocking: calls `done` with the result. Returns a function that withdraws
+        the wait."""
         if required <= 0:
             raise invalid(f"Argument num_required must be positive, but got {required}")
         return self._start(_Wait(required, True, done), cancellation)
 
     def start_await(self, required: int, cancellation: Cancellation, done: Done) -> Stop:
-        """As `await_count`, but `done` is told."""
+        """`await_count` without blocking: calls `done` when there are enough gradients."""
         return self._start(_Wait(required, False, done), cancellation)
 
     def _start(self, wait: _Wait, cancellation: Cancellation) -> Stop:
         _check_running(cancellation)
         with self._lock:
-            self._waiting.append(wait)
+            self._pending.append(wait)
             served = self._serve()
         _notify(served)
         stop = partial(self._withdraw, wait, cancellation)
         if not wait.is_over:
-            wait.forget = cancellation.on_cancel(stop)
-            if wait.is_over:  # by now
-                wait.forget()
+            wait.unregister = cancellation.on_cancel(stop)
+            if wait.is_over:  # completed meanwhile, before `unregister` was set
+                wait.unregister()
         return stop
 
     def _withdraw(self, wait: _Wait, cancellation: Cancellation) -> None:
@@ -125,7 +127,7 @@ class Accumulator(Generic[Accumulated]):
             if wait.is_over:
                 return
             wait.is_over = True
-            self._waiting.remove(wait)
+            self._pending.remove(wait)
             served = self._serve()
         _notify(served)
         try:
@@ -134,28 +136,28 @@ class Accumulator(Generic[Accumulated]):
             wait.end(None, error)
 
     def _serve(self) -> list[tuple[_Wait, Any, Exception | None]]:
-        """Who need not wait any longer, and what each is told; the lock is held. Those who take
-        nothing are served together, then those who do, one after the other."""
+        """Remove the pending waits that are satisfied; each with its result or error. Waits that
+        take nothing come first: a take resets the count. The lock is held."""
         served = list[tuple[_Wait, Any, Exception | None]]()
-        if not self._waiting:
+        if not self._pending:
             return served
-        for wait in [each for each in self._waiting if not each.takes]:
+        for wait in [each for each in self._pending if not each.takes]:
             if self.count >= wait.required:
                 served.append((wait, (), None))
-        for wait in [each for each in self._waiting if each.takes]:
+        for wait in [each for each in self._pending if each.takes]:
             if self.count < wait.required:
                 break
-            served.append((wait, *self._taken()))
+            served.append((wait, *self._take_result()))
         for wait, _, _ in served:
             wait.is_over = True
-            self._waiting.remove(wait)
+            self._pending.remove(wait)
         return served
 
-    def _taken(self) -> tuple[Any, Exception | None]:
-        """The mean or sum, after which the next step begins, or why there is none."""
+    def _take_result(self) -> tuple[Any, Exception | None]:
+        """(mean or sum, None), after which the next step begins; or (None, error)."""
         try:
             result = self._reduced()
-        except Exception as error:  # of whoever takes, not of who applied the last gradient
+        except Exception as error:  # raised in the taking step, not in the one that applied last
             return None, error
         self._clear()
         self.count = 0
@@ -163,31 +165,31 @@ class Accumulator(Generic[Accumulated]):
         return result, None
 
     def set_step(self, step: int) -> None:
-        """Declare the current step: gradients of earlier ones are dropped."""
+        """Set the current step: gradients of earlier steps are dropped."""
         with self._lock:
             if step < self.step:
                 tf_logging.warning("Attempt to set current_global_step_ to smaller value: %d", step)
             self.step = step
 
     def _check(self, gradient: Accumulated) -> None:
-        """Raise unless a gradient fits what is expected and what came before."""
+        """Raise unless a gradient has the declared shape and that of earlier gradients."""
 
     def _add(self, gradient: Accumulated) -> None:
-        """Add a gradient that fits."""
+        """Add a gradient that passed `_check`."""
 
     def _reduced(self) -> Accumulated:
-        """The mean or sum of what was added."""
+        """The mean or sum of the accumulated gradients."""
         raise TypeError(f"{type(self).__name__} must define _reduced")
 
     def _clear(self) -> None:
-        """Forget what was added."""
+        """Drop the accumulated gradients."""
 
 
 class DenseAccumulator(Accumulator[Array]):
     """Accumulates tensors of one shape."""
 
     _total: Array | None = None
-    _is_own = False  # nobody else has the memory of the total
+    _owns_total = False  # the memory of the total is not shared
 
     def _check(self, gradient: Array) -> None:
         shape = np.shape(gradient)
@@ -199,18 +201,18 @@ class DenseAccumulator(Accumulator[Array]):
 
     def _add(self, gradient: Array) -> None:
         if self._total is None:
-            self._total, self._is_own = unchanging(gradient), False
-        elif self._is_own:
+            self._total, self._owns_total = immutable(gradient), False
+        elif self._owns_total:
             np.add(self._total, gradient, out=self._total)
         else:
-            self._total, self._is_own = np.asarray(np.add(self._total, gradient)), True
+            self._total, self._owns_total = np.asarray(np.add(self._total, gradient)), True
 
     def _reduced(self) -> Array:
         total = np.asarray(self._total)
-        if not self.is_mean or not self._is_own:  # the total is one gradient
+        if not self.is_mean or not self._owns_total:  # a shared total is a single gradient
             return total
         if np.issubdtype(total.dtype, np.inexact):
-            return np.divide(total, self.count, out=total)  # which is given away
+            return np.divide(total, self.count, out=total)  # the caller now owns the memory
         return (total / self.count).astype(total.dtype, copy=False)
 
     def _clear(self) -> None:
@@ -218,7 +220,7 @@ class DenseAccumulator(Accumulator[Array]):
 
 
 class SparseGradient:
-    """Rows of a tensor: indices, values, and the tensor's shape where it is known."""
+    """Rows of a tensor: indices, values, and the tensor's shape if it is known."""
 
     def __init__(self, indices: Array, values: Array, shape: Array | None) -> None:
         self.indices = indices
@@ -227,7 +229,7 @@ class SparseGradient:
 
     @property
     def parts(self) -> tuple[Any, ...]:
-        """All three."""
+        """(indices, values, shape)"""
         return self.indices, self.values, self.shape
 
 
@@ -272,7 +274,7 @@ class SparseAccumulator(Accumulator[SparseGradient]):
                 )
 
     def _check_limits(self, indices: Array) -> None:
-        # Of unsigned integers, one that was negative is the largest.
+        # One comparison finds both errors: negative indices are large as unsigned integers.
         if not indices.size or int(_largest(indices.view(np.uint64))) < self._limit:
             return
         limit = self._sizes[0] if self._sizes else None
@@ -304,29 +306,29 @@ class SparseAccumulator(Accumulator[SparseGradient]):
                 )
 
     def _add(self, gradient: SparseGradient) -> None:
-        """Keep a gradient: all are summed at once when they are taken, in one pass."""
+        """Append a gradient; a take sums all in one pass."""
         self._row_shape = gradient.values.shape[1:]
-        self._gradients.append((unchanging(gradient.indices), unchanging(gradient.values)))
+        self._gradients.append((immutable(gradient.indices), immutable(gradient.values)))
 
     def _reduced(self) -> SparseGradient:
-        rows, sums, places, counts = _summed(self._gradients, self._limit)
+        rows, sums, shared, counts = _sum_rows(self._gradients, self._limit)
         if self.is_mean and counts.size:
-            sums[places] = _quotients(sums[places], counts)
+            sums[shared] = _divide_rows(sums[shared], counts)
         first = self._sizes[0] if self._sizes and self._sizes[0] is not None else -1
         return SparseGradient(rows, sums, np.array([first, *sums.shape[1:]]))
 
 
-def _quotients(sums: Array, counts: Array) -> Array:
-    """Each row divided by its count."""
+def _divide_rows(sums: Array, counts: Array) -> Array:
+    """Divide each row by its count."""
     divisors = counts.reshape(-1, *[1] * (sums.ndim - 1))
     if sums.dtype.kind == "f":
         divisors = divisors.astype(sums.dtype)
     return (sums / divisors).astype(sums.dtype, copy=False)
 
 
-def unchanging(array: Array) -> Array:
-    """An array with these elements, whatever others do: itself if it is a message's, for example,
-    which nobody writes to."""
+def immutable(array: Array) -> Array:
+    """The array if no array can write to its memory (a message's payload, for example), else a
+    copy."""
     base: Any = array.base
     if (
         base is None
@@ -337,11 +339,11 @@ def unchanging(array: Array) -> Array:
     return array
 
 
-def _summed(
+def _sum_rows(
     gradients: Sequence[tuple[Array, Array]], limit: int
 ) -> tuple[Array, Array, Array, Array]:
-    """The distinct indices of gradients in order and the sums of their rows, added in the order
-    they came; then which of the sums are of several gradients, and of how many."""
+    """The sorted distinct indices and the sums of their rows, added in order of arrival; then the
+    numbers of the sums that several gradients contribute to, and how many do."""
     parts, rows = zip(*gradients, strict=True)
     values = np.concatenate(rows)
     indices, order = stable_sort(np.concatenate(parts), limit)
@@ -351,23 +353,23 @@ def _summed(
     repeated, is_first = before + 1, np.ones(len(indices), np.bool_)
     is_first[repeated] = False
     sums = values.take(order[is_first], axis=0)
-    places = before - np.arange(len(before))  # of the sums of those repeated
+    places = before - np.arange(len(before))  # the sum that each repeated row is added to
     _add_rows(sums, places, values.take(order[repeated], axis=0))
-    owners = np.searchsorted([*accumulate(map(len, parts))], order, side="right")
+    owners = np.searchsorted([*accumulate(map(len, parts))], order, side="right")  # gradients
     others = np.bincount(places[owners[repeated] != owners[before]])
     (shared,) = others.nonzero()
     return indices[is_first], sums, shared, others[shared] + 1
 
 
 def _add_rows(sums: Array, places: Array, rows: Array) -> None:
-    """Add rows to the sums at ascending places, one after the other where they are the same.
-    Those of different places are added together, as many as there are."""
+    """Add rows to the sums at ascending places; rows of one place are added in order. Each pass
+    adds one row to every place that has one left, until few places are left."""
     if rows.ndim == 1 or len(rows) <= _MAX_SINGLE:
         np.add.at(sums, places, rows)
         return
-    ranks = np.arange(len(places)) - np.searchsorted(places, places)  # among those of a place
+    ranks = np.arange(len(places)) - np.searchsorted(places, places)  # among rows of its place
     rank, (chosen,) = 0, (ranks == 0).nonzero()
-    while len(chosen) > _FEW:
+    while len(chosen) >= _MIN_VECTORIZED:
         sums[places[chosen]] += rows[chosen]
         rank += 1
         (chosen,) = (ranks == rank).nonzero()

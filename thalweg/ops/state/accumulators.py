@@ -1,7 +1,7 @@
-"""Conditional accumulators: gradients of several workers, averaged when enough have come.
+"""Conditional accumulators: average the gradients of several workers once there are enough.
 
 A gradient carries the step it was computed for; one from before the accumulator's own step is
-stale and dropped. `take_grad(n)` waits for n gradients, gives their mean (or sum), and starts the
+stale and dropped. `take_grad(n)` waits for n gradients, returns their mean (or sum), and begins the
 next step.
 """
 
@@ -85,7 +85,7 @@ class SparseConditionalAccumulatorOp(AccumulatorHandle, name="SparseConditionalA
 
 
 class AccumulatorOp(Op, abstract=True):
-    """Acts on an accumulator."""
+    """An op on an accumulator."""
 
     stateful = True
     not_differentiable = True
@@ -96,7 +96,7 @@ class AccumulatorOp(Op, abstract=True):
 
 
 class AccumulatorNumAccumulated(AccumulatorOp):
-    """How many gradients there are now."""
+    """The number of accumulated gradients"""
 
     signature = "handle: &string -> num_accumulated: int32"
     effects = (reads("handle"),)
@@ -109,7 +109,7 @@ class AccumulatorNumAccumulated(AccumulatorOp):
 
 
 class AccumulatorAwait(AccumulatorOp, name="ThalwegAccumulatorAwait"):
-    """Waits until there are enough gradients, and takes none."""
+    """Waits for a number of gradients, without removing them."""
 
     signature = "handle: &string, num_required: int32 ->"
     blocking = True
@@ -125,7 +125,7 @@ class AccumulatorAwait(AccumulatorOp, name="ThalwegAccumulatorAwait"):
 
 
 class AccumulatorSetGlobalStep(AccumulatorOp):
-    """Declares the current step."""
+    """Sets the current step; gradients of earlier steps are dropped."""
 
     signature = "handle: &string, new_global_step: int64 ->"
     inexpensive = True
@@ -219,7 +219,7 @@ class SparseAccumulatorTakeGradient(AccumulatorOp):
         handle.start_take(int(num_required), context.cancellation, taken)
 
 
-# What users see
+# The public classes
 
 
 def _as_int64(value: Any) -> Tensor:
@@ -228,7 +228,7 @@ def _as_int64(value: Any) -> Tensor:
 
 @public("ConditionalAccumulatorBase")
 class ConditionalAccumulatorBase:
-    """What dense and sparse accumulators share."""
+    """The methods that dense and sparse accumulators share."""
 
     def __init__(self, dtype: Any, shape: Any, accumulator_ref: Tensor) -> None:
         self._dtype = as_dtype(dtype)
@@ -255,16 +255,16 @@ class ConditionalAccumulatorBase:
         return self._dtype
 
     def num_accumulated(self, name: str | None = None) -> Tensor:
-        """How many gradients are accumulated now."""
+        """The number of accumulated gradients."""
         name = name or f"{self._name}_NumAccumulated"
         return AccumulatorNumAccumulated()(self._accumulator_ref, name=name)
 
     def await_grads(self, num_required: Any, name: str | None = None) -> Node:
-        """Wait for `num_required` gradients, and leave them to be taken."""
+        """Wait for `num_required` gradients, without removing them."""
         return AccumulatorAwait()(self._accumulator_ref, num_required, name=name)
 
     def set_global_step(self, new_global_step: Any, name: str | None = None) -> Node:
-        """Declare the current step: gradients of earlier ones are dropped."""
+        """Set the current step: gradients of earlier steps are dropped."""
         step = _as_int64(new_global_step)
         return AccumulatorSetGlobalStep()(self._accumulator_ref, step, name=name)
 
@@ -297,14 +297,14 @@ class ConditionalAccumulator(ConditionalAccumulatorBase):
         super().__init__(dtype, shape, handle(name=name))
 
     def apply_grad(self, grad: Any, local_step: Any = 0, name: str | None = None) -> Node:
-        """Add a gradient of `local_step`; it is dropped if that step is over."""
+        """Add a gradient; it is dropped if `local_step` is before the accumulator's step."""
         gradient = convert_to_tensor(grad, self._dtype)
         gradient.shape.assert_is_compatible_with(self._shape)
         apply = AccumulatorApplyGradient()
         return apply(self._accumulator_ref, _as_int64(local_step), gradient, name=name)
 
     def take_grad(self, num_required: Any, name: str | None = None) -> Tensor:
-        """Wait for `num_required` gradients and give their mean (or sum)."""
+        """Wait for `num_required` gradients; returns their mean (or sum)."""
         take = AccumulatorTakeGradient(dtype=self._dtype)
         taken: Tensor = take(self._accumulator_ref, num_required, name=name)
         taken.set_shape(self._shape)
@@ -313,7 +313,7 @@ class ConditionalAccumulator(ConditionalAccumulatorBase):
 
 @public("SparseConditionalAccumulator", "sparse.SparseConditionalAccumulator")
 class SparseConditionalAccumulator(ConditionalAccumulatorBase):
-    """Averages sparse gradients, each row over the gradients that have it."""
+    """Averages sparse gradients, each row over the gradients that contain it."""
 
     def __init__(
         self,
@@ -347,7 +347,8 @@ class SparseConditionalAccumulator(ConditionalAccumulatorBase):
         local_step: Any = 0,
         name: str | None = None,
     ) -> Node:
-        """Add rows `grad_values` at `grad_indices`, unless `local_step` is over."""
+        """Add the rows `grad_values` at `grad_indices`, unless `local_step` is before the
+        accumulator's step."""
         shape = convert_to_tensor([] if grad_shape is None else grad_shape, _empty_type(grad_shape))
         apply = SparseAccumulatorApplyGradient(has_known_shape=grad_shape is not None)
         return apply(
@@ -371,5 +372,5 @@ class SparseConditionalAccumulator(ConditionalAccumulatorBase):
 
 
 def _empty_type(shape: Any) -> DType | None:
-    """An empty list says nothing of its dtype."""
+    """The dtype of an empty shape, from which none can be inferred."""
     return int64 if shape is None or shape == [] else None

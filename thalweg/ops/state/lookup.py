@@ -1,7 +1,7 @@
-"""Ops on lookup tables: handles of the tables that a session keeps, and what steps do with them.
+"""Ops on lookup tables: handles of a session's tables, and operations on them.
 
-The names, inputs and attributes are those of TensorFlow's ops with resource handles (V2); graphs
-with the older ones are read as these. `thalweg.data.lookup` has the classes that users make.
+The names, inputs and attributes are those of TensorFlow's ops with resource handles (V2); the older
+ops are imported as these. `thalweg.data.lookup` has the public classes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LINE_NUMBER = -1
 
 
 class TableOp(Op, abstract=True):
-    """What ops on tables have in common."""
+    """The flags of all ops on tables."""
 
     stateful = True
     host_only = True
@@ -41,7 +41,7 @@ class TableOp(Op, abstract=True):
 
 
 class TableHandle(TableOp, abstract=True):
-    """A handle of a table of the session."""
+    """A handle of one of the session's tables."""
 
     signature = "-> table_handle: resource"
     container: str = ""
@@ -54,7 +54,7 @@ class TableHandle(TableOp, abstract=True):
         return scalar()
 
     def get_or_create(self, context: Context, make: Callable[[str], Table], kind: str) -> Table:
-        """The table, made on first use."""
+        """The table, created on first use."""
         name = self.shared_name or context.node.name
         table: Any = context.resource(name, self.container, lambda: make(name))
         wanted = f"{kind} of {self.key_dtype.name} to {self.value_dtype.name}"
@@ -75,7 +75,7 @@ def _described(table: Table) -> str:
 
 
 class HashTableV2(TableHandle):
-    """A handle of a table that an initializer fills."""
+    """A handle of a static table, filled by an initializer"""
 
     def kernel(self, context: Context) -> Table:
         def make(name: str) -> Table:
@@ -85,7 +85,7 @@ class HashTableV2(TableHandle):
 
 
 class MutableHashTableV2(TableHandle):
-    """A handle of a table whose values are scalars."""
+    """A handle of a mutable table whose values are scalars"""
 
     def kernel(self, context: Context) -> Table:
         def make(name: str) -> Table:
@@ -95,7 +95,7 @@ class MutableHashTableV2(TableHandle):
 
 
 class MutableHashTableOfTensorsV2(TableHandle):
-    """A handle of a table whose values are tensors of one shape."""
+    """A handle of a mutable table whose values are tensors of one shape"""
 
     value_shape: TensorShape = TensorShape([])
 
@@ -108,10 +108,10 @@ class MutableHashTableOfTensorsV2(TableHandle):
 
 
 class MutableDenseHashTableV2(TableHandle):
-    """A handle of a table that two of its keys are set apart for."""
+    """A handle of a mutable table with two reserved keys"""
 
     signature = "empty_key: key_dtype, deleted_key: key_dtype -> table_handle: resource"
-    effects = ()  # it makes what it names
+    effects = ()  # it only creates the table
     key_dtype: DType
     value_shape: TensorShape = TensorShape([])
     initial_num_buckets: int = 131072
@@ -125,17 +125,17 @@ class MutableDenseHashTableV2(TableHandle):
         return self.get_or_create(context, make, DenseTable.kind)
 
 
-# What steps do with tables
+# Operations
 
 
 class LookupTableFindV2(TableOp):
-    """The values of keys; the default where a key is missing."""
+    """The values of keys, or the default for keys that are missing."""
 
     signature = "table_handle: resource, keys: Tin, default_value: Tout -> values: Tout"
     effects = (reads("table_handle"),)
 
     def shape(self, table_handle: Tensor, keys: Tensor, default_value: Tensor) -> TensorShape:
-        # Keys of one shape and values of another: only scalars say how the result comes out.
+        # Only for scalar keys and values does the result have the shape of `keys`.
         known_scalars = isinstance(table_handle.op.op, HashTableV2 | MutableHashTableV2)
         return keys.shape if known_scalars else unknown_shape()
 
@@ -145,14 +145,14 @@ class LookupTableFindV2(TableOp):
 
 
 class Updating(TableOp, abstract=True):
-    """What ops that change a table have in common."""
+    """An op that changes a table and has no outputs."""
 
     def shape(self, *_: Tensor) -> list[TensorShape]:
         return []
 
 
 class LookupTableInsertV2(Updating):
-    """Adds keys, or replaces the values of those that are there."""
+    """Inserts keys with values, overwriting those of existing keys."""
 
     signature = "table_handle: resource, keys: Tin, values: Tout ->"
 
@@ -163,7 +163,7 @@ class LookupTableInsertV2(Updating):
 
 
 class LookupTableRemoveV2(Updating):
-    """Drops keys; those that are missing are none."""
+    """Removes keys; missing ones are ignored."""
 
     signature = "table_handle: resource, keys: Tin ->"
 
@@ -174,7 +174,7 @@ class LookupTableRemoveV2(Updating):
 
 
 class LookupTableImportV2(Updating):
-    """Replaces all that a table has."""
+    """Replaces the whole content of a table."""
 
     signature = "table_handle: resource, keys: Tin, values: Tout ->"
 
@@ -185,7 +185,7 @@ class LookupTableImportV2(Updating):
 
 
 class LookupTableSizeV2(TableOp):
-    """How many keys there are."""
+    """The number of keys"""
 
     signature = "table_handle: resource -> size: int64"
     effects = (reads("table_handle"),)

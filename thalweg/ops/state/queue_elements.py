@@ -1,5 +1,6 @@
-"""What the elements of a queue are: tuples of arrays, checked on their way in, joined on their way
-out. Nothing is copied but into the batch, and out of memory that somebody else may still write to.
+"""Elements of queues: tuples of arrays, validated when enqueued and stacked when dequeued.
+
+Arrays are copied only into a batch, and out of memory that others may still write to.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ Element = tuple[Array, ...]
 
 
 def invalid(message: str) -> errors.InvalidArgumentError:
-    """An error attributed to the node that runs."""
+    """An InvalidArgumentError; the executor adds the node."""
     return errors.InvalidArgumentError(None, None, message)
 
 
@@ -31,7 +32,7 @@ def sizes_text(sizes: Sequence[int | None] | None) -> str:
 
 
 class _Component(NamedTuple):
-    kind: np.dtype[Any]
+    dtype: np.dtype[Any]
     sizes: tuple[int | None, ...] | None  # None: any shape
 
     @property
@@ -41,7 +42,7 @@ class _Component(NamedTuple):
 
 
 class Components:
-    """The dtype of each component of an element and, where they are given, its shape."""
+    """The dtypes of an element's components and, if declared, their shapes."""
 
     def __init__(self, dtypes: Sequence[DType], shapes: Sequence[TensorShape] = ()) -> None:
         if shapes and len(shapes) != len(dtypes):
@@ -56,15 +57,15 @@ class Components:
         ]
 
     def element(self, values: Sequence[Any]) -> Element:
-        """One element of these values."""
+        """Validate the components of one element."""
         arrays = self._arrays(values)
         for position, (array, part) in enumerate(zip(arrays, self._parts, strict=True)):
             if part.sizes is not None and array.shape != part.sizes:
                 _check_shape(position, part.sizes, array.shape)
-        return tuple([kept(array) for array in arrays])
+        return tuple([frozen(array) for array in arrays])
 
     def elements(self, values: Sequence[Any]) -> list[Element]:
-        """The elements that the rows of these values make up."""
+        """Validate values that hold one element per row, and split them."""
         arrays = self._arrays(values)
         for position, array in enumerate(arrays):
             if not array.ndim:
@@ -78,14 +79,14 @@ class Components:
                     "All input tensors must have the same size in the 0th dimension. Component "
                     f"{position} has {len(array)}, and should have {count}"
                 )
-        columns = [rows(kept(array)) for array in arrays]
+        columns = [rows(frozen(array)) for array in arrays]
         return list(zip(*columns, strict=True))
 
     def batch(self, elements: Sequence[Element]) -> tuple[Array, ...]:
-        """The elements, joined along a new first dimension; where sizes vary, zeros fill up."""
+        """Stack elements along a new first dimension; components of varying sizes are padded."""
         columns = zip(*elements, strict=True) if elements else [()] * len(self._parts)
         return tuple(
-            [_joined(column, part) for column, part in zip(columns, self._parts, strict=True)]
+            [_stack(column, part) for column, part in zip(columns, self._parts, strict=True)]
         )
 
     def _arrays(self, values: Sequence[Any]) -> list[Array]:
@@ -96,8 +97,8 @@ class Components:
             )
         arrays: list[Array] = []
         for position, (value, part) in enumerate(zip(values, self._parts, strict=True)):
-            array = value if type(value) is np.ndarray else np.array(value, part.kind)
-            if array.dtype != part.kind:
+            array = value if type(value) is np.ndarray else np.array(value, part.dtype)
+            if array.dtype != part.dtype:
                 raise invalid(
                     f"Type mismatch in tuple component {position}. Expected "
                     f"{self.dtypes[position].name}, got {as_dtype(array.dtype).name}"
@@ -117,11 +118,11 @@ def _check_shape(position: int, wanted: Sequence[int | None], actual: tuple[int,
         )
 
 
-def kept(array: Array) -> Array:
-    """An array that may be kept past the step: from now on nobody changes what it holds.
+def frozen(array: Array) -> Array:
+    """The array, or a copy of it, with elements that never change again: it may outlive the step.
 
-    An array that owns its memory is the work of a kernel and is frozen. A view is of memory that
-    a caller fed or a variable holds, and is copied unless that memory is frozen itself.
+    An array that owns its memory was made by a kernel and is marked read-only. A view is of memory
+    that was fed or belongs to a variable, and is copied unless that memory is read-only.
     """
     base: Any = array.base
     if base is None:
@@ -133,29 +134,29 @@ def kept(array: Array) -> Array:
 
 
 def rows(array: Array) -> list[Array]:
-    """The rows of an array, each an array itself, also where it is a scalar."""
+    """The rows of an array, as arrays even if they are scalars."""
     return list(array) if array.ndim > 1 else [array[row, ...] for row in range(len(array))]
 
 
-def _joined(column: Sequence[Array], part: _Component) -> Array:
-    shape = len(column), *_largest(column, part.sizes or ())
+def _stack(column: Sequence[Array], part: _Component) -> Array:
+    shape = len(column), *_max_sizes(column, part.sizes or ())
     if part.varies:
-        return _padded(column, shape, part.kind)
-    joined = np.empty(shape, part.kind)
+        return _stack_padded(column, shape, part.dtype)
+    batch = np.empty(shape, part.dtype)
     for index, array in enumerate(column):
-        joined[index, ...] = array
-    return joined
+        batch[index, ...] = array
+    return batch
 
 
-def _padded(column: Sequence[Array], shape: tuple[int, ...], kind: np.dtype[Any]) -> Array:
-    joined = np.full(shape, b"", kind) if kind.hasobject else np.zeros(shape, kind)
+def _stack_padded(column: Sequence[Array], shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    batch = np.full(shape, b"", dtype) if dtype.hasobject else np.zeros(shape, dtype)
     for index, array in enumerate(column):
-        joined[(index, *map(slice, array.shape), ...)] = array
-    return joined
+        batch[(index, *map(slice, array.shape), ...)] = array
+    return batch
 
 
-def _largest(column: Sequence[Array], sizes: Sequence[int | None]) -> tuple[int, ...]:
-    """Sizes that hold every array of a column."""
+def _max_sizes(column: Sequence[Array], sizes: Sequence[int | None]) -> tuple[int, ...]:
+    """The elementwise maximum of the arrays' shapes."""
     if not column or None not in sizes:
         return tuple(size or 0 for size in sizes)
     return tuple(map(max, zip(*(array.shape for array in column), strict=True)))

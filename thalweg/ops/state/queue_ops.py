@@ -1,7 +1,7 @@
-"""Queue ops: handles of the queues that a session keeps, and what steps do with them.
+"""Queue ops: handles of a session's queues, and operations on them.
 
-Handles flow along reference edges as in TensorFlow's first graphs; the ops named V2 do the same
-with resource handles, for graphs that come from elsewhere.
+Handles flow along reference edges, as in TensorFlow's first graphs; the ops named V2 do the same
+with resource handles, for imported graphs.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class QueueHandle(Op, abstract=True):
 
 
 class FIFOQueueOp(QueueHandle, name="FIFOQueue"):
-    """A reference to a queue that gives elements in the order they came."""
+    """A reference to a queue whose elements are first in, first out."""
 
     def make(self, name: str) -> Queue:
         components = Components(self.component_types, self.shapes)
@@ -81,7 +81,7 @@ class FIFOQueueV2(FIFOQueueOp):
 
 
 class PaddingFIFOQueueOp(QueueHandle, name="PaddingFIFOQueue"):
-    """A reference to a queue whose batches are filled up with zeros."""
+    """A reference to a queue whose batches are padded with zeros."""
 
     def make(self, name: str) -> Queue:
         components = Components(self.component_types, self.shapes)
@@ -98,7 +98,7 @@ class PaddingFIFOQueueV2(PaddingFIFOQueueOp):
 
 
 class RandomShuffleQueueOp(QueueHandle, name="RandomShuffleQueue"):
-    """A reference to a queue that gives elements in a random order."""
+    """A reference to a queue whose elements are dequeued in random order."""
 
     min_after_dequeue: int = 0
     seed: int = 0
@@ -122,7 +122,7 @@ class RandomShuffleQueueV2(RandomShuffleQueueOp):
 
 
 class PriorityQueueOp(QueueHandle, name="PriorityQueue"):
-    """A reference to a queue that gives the smallest first component first."""
+    """A reference to a queue whose elements are ordered by their first component."""
 
     component_types: tuple[DType, ...] = ()
 
@@ -141,11 +141,11 @@ class PriorityQueueV2(PriorityQueueOp):
         return scalar()
 
 
-# What steps do with a queue
+# Operations
 
 
 class QueueOp(Op, abstract=True):
-    """Acts on a queue."""
+    """An op on a queue."""
 
     stateful = True
     not_differentiable = True
@@ -153,19 +153,19 @@ class QueueOp(Op, abstract=True):
 
 
 class WaitingQueueOp(QueueOp, abstract=True):
-    """Acts on a queue, and may have to wait for it."""
+    """An op on a queue that may block."""
 
     blocking = True
     timeout_ms: int = -1
 
     @property
     def limit(self) -> float:
-        """For how many seconds to wait; -1 is for ever."""
+        """The timeout in seconds; -1 for none."""
         return self.timeout_ms / 1000 if self.timeout_ms >= 0 else -1
 
     @property
     def can_start(self) -> bool:
-        """Whether no thread must watch the clock."""
+        """Whether it needs no thread: one with a timeout does."""
         return self.timeout_ms < 0
 
 
@@ -263,7 +263,7 @@ class QueueDequeueV2(QueueDequeue):
 
 
 class QueueDequeueMany(DequeueOp):
-    """Removes n elements and joins them."""
+    """Removes n elements and batches them."""
 
     signature = "handle: &string, n: int32 -> components: [component_types]"
     fewer_at_the_end = False
@@ -285,7 +285,7 @@ class QueueDequeueManyV2(QueueDequeueMany):
 
 
 class QueueDequeueUpTo(QueueDequeueMany):
-    """As QueueDequeueMany; fewer where a closed queue has no more."""
+    """As QueueDequeueMany, but takes fewer from a closed queue that has no more."""
 
     fewer_at_the_end = True
 
@@ -297,7 +297,7 @@ class QueueDequeueUpToV2(QueueDequeueUpTo):
 
 
 def check_number(n: Tensor) -> None:
-    """Raise unless `n` may be a number of elements."""
+    """Raise unless `n` is a scalar that is not known to be negative."""
     n.shape.assert_has_rank(0)
     known = constant_value(n)
     if known is not None and known < 0:
@@ -313,7 +313,7 @@ def _number(n: Array, what: str) -> int:
 
 
 class QueueClose(QueueOp):
-    """Lets no more elements in, once those that wait are in or at once."""
+    """Closes a queue, after its pending enqueues or cancelling them."""
 
     signature = "handle: &string ->"
     blocking = True
@@ -353,7 +353,7 @@ class QueueIsClosedV2(QueueIsClosed):
 
 
 class QueueSize(QueueOp):
-    """How many elements a queue has."""
+    """The number of elements of a queue"""
 
     signature = "handle: &string -> size: int32"
     effects = (reads("handle"),)
@@ -371,7 +371,7 @@ class QueueSizeV2(QueueSize):
     signature = "handle: resource -> size: int32"
 
 
-#: What does the same by a resource handle.
+#: The equivalent ops on resource handles.
 BY_RESOURCE: dict[type[QueueOp], type[QueueOp]] = {
     QueueEnqueue: QueueEnqueueV2,
     QueueEnqueueMany: QueueEnqueueManyV2,
@@ -388,7 +388,7 @@ class RefSelect(Op):
     """One of several references."""
 
     signature = "index: int32, inputs: N*&T -> output: &T"
-    effects = ()  # it hands a reference on
+    effects = ()  # it only forwards a reference
     stateful = True
     not_differentiable = True
     host_only = True

@@ -1,8 +1,8 @@
-"""The queues a session keeps: bounded, shared by any number of threads, and closed at the end.
+"""The queues of a session: bounded, closable, and safe for any number of threads.
 
-A request that cannot be met at once waits in line. Whoever changes a queue meets the requests that
-now can be, in the order they came, and tells each waiter, outside of the queue's lock: a thread
-that sleeps on a lock of its own, or a function that goes on with a step.
+A request that cannot complete at once is appended to a FIFO of pending requests. Each change of a
+queue advances its pending requests in order and, after the queue's lock is released, calls the
+callbacks of those that completed: a callback wakes a sleeping thread or continues a step.
 """
 
 from __future__ import annotations
@@ -24,35 +24,35 @@ from thalweg.platform.forks import renewed_after_fork
 
 UNBOUNDED = 2**31 - 1
 
-#: (why a request was not met, or None)
+#: (the error of a request that failed, or None)
 DoneCallback = Callable[[errors.OpError | None], None]
 
-#: How far a request got when it was tried: nowhere, part of its way, to its end.
-STUCK, MOVED, DONE = range(3)
+#: The progress of a request in `advance`: none, some, completed.
+BLOCKED, PROGRESSED, DONE = range(3)
 
 
 class Request:
-    """What a step asks of a queue, and who is told when it is met."""
+    """An operation on a queue, which may be pending, and the callback for its completion."""
 
-    what: ClassVar[str] = ""
-    awaits: ClassVar[str] = ""
+    operation: ClassVar[str] = ""  # its name in error messages
+    awaits: ClassVar[str] = ""  # its name in traces while it is pending
 
     def __init__(self) -> None:
         self.error: errors.OpError | None = None
         self.is_over = False
-        self.on_done: Callable[[], None] | None = None  # of one that waits
-        self.forget: Callable[[], None] | None = None  # that the step may be cancelled
+        self.on_done: Callable[[], None] | None = None  # set while it is pending
+        self.unregister: Callable[[], None] | None = None  # from the step's cancellation
 
     def advance(self, queue: Queue) -> int:
-        """Go on as far as the queue allows. The queue is locked."""
+        """Progress as far as the queue's state allows. The queue is locked."""
         raise TypeError(f"{type(self).__name__} must define advance")
 
-    def give_up(self, queue: Queue) -> None:
-        """Undo what a request that is withdrawn must not keep. The queue is locked."""
+    def roll_back(self, queue: Queue) -> None:
+        """Undo the partial progress of a request that is withdrawn. The queue is locked."""
 
 
 class Sleeper:
-    """A thread that waits for a request."""
+    """Blocks a thread until its request has completed."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -60,14 +60,15 @@ class Sleeper:
         self.wake = self._lock.release
 
     def sleep(self, seconds: float) -> bool:
-        """Wait for the end, for ever if `seconds` is negative; whether it came."""
+        """Block until `wake` is called, without a limit if `seconds` is negative. False on a
+        timeout."""
         return self._lock.acquire(timeout=max(seconds, -1))
 
 
 class Put(Request):
-    """Elements to be added, as room is made."""
+    """Adds elements, as room becomes available."""
 
-    what = "Enqueue"
+    operation = "Enqueue"
     awaits = "waits for room"
 
     def __init__(self, elements: Sequence[Element]) -> None:
@@ -81,17 +82,17 @@ class Put(Request):
             return DONE
         room = queue.capacity - len(queue)
         if room <= 0:
-            return STUCK
+            return BLOCKED
         part = self._elements[self._done : self._done + room]
         queue.add(part)
         self._done += len(part)
-        return DONE if self._done == len(self._elements) else MOVED
+        return DONE if self._done == len(self._elements) else PROGRESSED
 
 
 class Take(Request):
-    """A number of elements to be removed; from a closed queue perhaps fewer."""
+    """Removes a number of elements; if `allows_fewer`, those that a closed queue still has."""
 
-    what = "Dequeue"
+    operation = "Dequeue"
     awaits = "waits for an element"
 
     def __init__(self, wanted: int, allows_fewer: bool = False) -> None:
@@ -103,27 +104,27 @@ class Take(Request):
     def advance(self, queue: Queue) -> int:
         missing = self._wanted - len(self.taken)
         if queue.is_closed and len(queue) < missing:
-            self.give_up(queue)
+            self.roll_back(queue)
             if not self._allows_fewer or not len(queue):
                 self.error = queue.exhausted(self._wanted)
                 return DONE
             self._wanted = missing = len(queue)
         found = queue.available(missing)
         if found <= 0:
-            return STUCK
+            return BLOCKED
         self.taken += queue.remove(min(found, missing))
-        return DONE if len(self.taken) == self._wanted else MOVED
+        return DONE if len(self.taken) == self._wanted else PROGRESSED
 
-    def give_up(self, queue: Queue) -> None:
+    def roll_back(self, queue: Queue) -> None:
         queue.restore(self.taken)
         self.taken = []
 
 
 class Close(Request):
-    """The end of a queue, behind the elements that were to be added before."""
+    """Closes the queue, after the enqueues that were pending before it."""
 
-    what = "Close"
-    awaits = "waits for what is to be added before"
+    operation = "Close"
+    awaits = "waits for pending enqueues"
 
     def advance(self, queue: Queue) -> int:
         if queue.is_closed:
@@ -135,11 +136,11 @@ class Close(Request):
 
 
 class Queue:
-    """What all queues share; a kind of queue says how it stores its elements."""
+    """The pending requests and the protocol of all queues; subclasses store the elements."""
 
     kind: ClassVar[str] = ""
-    made_by: object = None  # the op it is sure to be described by
-    origin = ""  # the user's line that made it
+    made_by: object = None  # the op that created it: its attributes need no check
+    origin = ""  # the user's line that created it
 
     def __init__(self, name: str, components: Components, capacity: int) -> None:
         self.name = name
@@ -151,51 +152,51 @@ class Queue:
 
     @property
     def type(self) -> str:
-        """What kind of queue this is."""
+        """The name of the queue's class in TensorFlow."""
         return self.kind
 
     def renew_locks(self) -> None:
-        """Have a lock that nobody holds, and nobody waiting."""
+        """Replace the lock by one that is not held, and drop all pending requests."""
         self._lock = threading.Lock()
         self._puts: deque[Request] = deque()
         self._takes: deque[Request] = deque()
-        self._ended: deque[Request] = deque()  # that are to be told
+        self._completed: deque[Request] = deque()  # whose callbacks have not been called yet
 
-    # How elements are stored
+    # Storage of elements
 
     def __len__(self) -> int:
         raise TypeError(f"{type(self).__name__} must define __len__")
 
     def add(self, elements: Iterable[Element]) -> None:
-        """Store elements, for which there is room."""
+        """Store elements. There must be room for them."""
         raise TypeError(f"{type(self).__name__} must define add")
 
     def remove(self, number: int) -> list[Element]:
-        """The next elements, of which there are enough."""
+        """Remove the next elements. There must be enough."""
         raise TypeError(f"{type(self).__name__} must define remove")
 
     def restore(self, elements: list[Element]) -> None:
-        """Store elements again that were removed, as if they never had been."""
+        """Undo the removal of elements."""
         self.add(elements)
 
     def available(self, wanted: int) -> int:
-        """How many elements a request for so many may have now."""
+        """The number of elements that a request for `wanted` may remove now."""
         return len(self)
 
-    # What steps do
+    # Operations of steps
 
     def enqueue(self, values: Sequence[Any], cancellation: Cancellation, limit: float) -> None:
-        """Add an element, waiting for room."""
+        """Add an element; blocks until there is room."""
         self._submit(Put([self.components.element(values)]), self._puts, cancellation, limit)
 
     def enqueue_many(self, values: Sequence[Any], cancellation: Cancellation, limit: float) -> None:
-        """Add the rows of `values` one after the other, waiting for room."""
+        """Add the rows of `values` in order; blocks until there is room for all."""
         elements = self.components.elements(values)
         if elements:
             self._submit(Put(elements), self._puts, cancellation, limit)
 
     def dequeue(self, cancellation: Cancellation, limit: float) -> Element:
-        """Remove an element, waiting for one."""
+        """Remove an element; blocks until there is one."""
         request = Take(1)
         self._submit(request, self._takes, cancellation, limit)
         return request.taken[0]
@@ -203,7 +204,7 @@ class Queue:
     def dequeue_many(
         self, wanted: int, allows_fewer: bool, cancellation: Cancellation, limit: float
     ) -> tuple[Any, ...]:
-        """Remove elements, waiting for enough of them, and join them to a batch."""
+        """Remove elements and batch them; blocks until there are enough."""
         if not self.components.has_shapes:
             raise invalid(
                 f"{self.kind}'s DequeueMany and DequeueUpTo require the components to have "
@@ -215,153 +216,155 @@ class Queue:
         return self.components.batch(request.taken)
 
     def close(self, cancels_pending: bool, cancellation: Cancellation) -> None:
-        """Let nothing more in: now, or once everything that already waits is in."""
+        """Reject later enqueues. Pending enqueues are cancelled if `cancels_pending`; otherwise the
+        queue closes after they complete."""
         if cancels_pending:
-            self.end()
+            self.close_now()
         else:
             self._submit(Close(), self._puts, cancellation, -1)
 
-    def end(self) -> None:
-        """Let nothing more in from now on."""
+    def close_now(self) -> None:
+        """Close the queue and cancel its pending enqueues."""
         with self._lock:
             self.is_closed = True
             while self._puts:
-                self._end(self._puts.popleft(), _cancelled(Put.what))
-            self._serve()
+                self._complete(self._puts.popleft(), _cancelled(Put.operation))
+            self._advance_pending()
         self._notify()
 
     def put(self, elements: Sequence[Element]) -> None:
-        """Add elements to a queue that has no bound: nothing waits."""
+        """Add elements to an unbounded queue; never blocks."""
         with self._lock:
             self.add(elements)
-            self._serve()
+            self._advance_pending()
         self._notify()
 
-    # Waiting
+    # Pending requests
 
     def start(self, request: Request, cancellation: Cancellation, done: DoneCallback) -> None:
-        """Tell when a request is met, or why it is not; no thread waits for that."""
-        waiters = self._takes if isinstance(request, Take) else self._puts
-        waiting = spans.BlockSpan(request.awaits, self)
-        waiting.__enter__()
+        """Start a request without blocking; `done` is called when it completes or fails."""
+        pending = self._takes if isinstance(request, Take) else self._puts
+        span = spans.BlockSpan(request.awaits, self)
+        span.__enter__()
 
         def on_done() -> None:
-            waiting.__exit__()
-            if request.forget is not None:
-                request.forget()
+            span.__exit__()
+            if request.unregister is not None:
+                request.unregister()
             done(_reason(request, cancellation))
 
-        if not self._enqueue(request, waiters, on_done):
+        if not self._advance_or_append(request, pending, on_done):
             on_done()
         elif not request.is_over:
-            stop = partial(self._withdraw, request, waiters, _cancelled(request.what))
-            request.forget = cancellation.on_cancel(stop)
-            if request.is_over:  # by now
-                request.forget()
+            stop = partial(self._withdraw, request, pending, _cancelled(request.operation))
+            request.unregister = cancellation.on_cancel(stop)
+            if request.is_over:  # completed meanwhile, before `unregister` was set
+                request.unregister()
 
-    def _enqueue(
-        self, request: Request, waiters: deque[Request], on_done: Callable[[], None]
+    def _advance_or_append(
+        self, request: Request, pending: deque[Request], on_done: Callable[[], None]
     ) -> bool:
-        """Meet a request now, or have it wait; whether it waits, or did."""
+        """Complete a request now, or append it to the pending ones. True if it was appended: then
+        `on_done` is called once it completes, perhaps before this returns."""
         with self._lock:
-            request.is_over = not waiters and request.advance(self) == DONE
-            waits = not request.is_over
-            if waits:
+            request.is_over = not pending and request.advance(self) == DONE
+            is_appended = not request.is_over
+            if is_appended:
                 request.on_done = on_done
-                waiters.append(request)
+                pending.append(request)
             if self._puts or self._takes:
-                self._serve()
+                self._advance_pending()
         self._notify()
-        return waits
+        return is_appended
 
     def _submit(
-        self, request: Request, waiters: deque[Request], cancellation: Cancellation, limit: float
+        self, request: Request, pending: deque[Request], cancellation: Cancellation, limit: float
     ) -> None:
         sleeper = Sleeper()
-        if self._enqueue(request, waiters, sleeper.wake):
-            self._wait(request, waiters, sleeper, cancellation, limit)
+        if self._advance_or_append(request, pending, sleeper.wake):
+            self._wait(request, pending, sleeper, cancellation, limit)
         if request.error is not None:
             raise request.error
 
     def _wait(
         self,
         request: Request,
-        waiters: deque[Request],
+        pending: deque[Request],
         sleeper: Sleeper,
         cancellation: Cancellation,
         limit: float,
     ) -> None:
         def stop() -> None:
-            self._withdraw(request, waiters, _cancelled(request.what))
+            self._withdraw(request, pending, _cancelled(request.operation))
 
-        forget = cancellation.on_cancel(stop)
+        unregister = cancellation.on_cancel(stop)
         try:
             with spans.BlockSpan(request.awaits, self):
-                is_met = sleeper.sleep(limit)
-            if not is_met:
-                self._withdraw(request, waiters, _late(request.what, limit))
-        except BaseException:  # an interrupt: the waiter goes, so must its request
+                is_completed = sleeper.sleep(limit)
+            if not is_completed:
+                self._withdraw(request, pending, _timed_out(request.operation, limit))
+        except BaseException:  # an interrupt: no thread waits for the request any more
             stop()
             raise
         finally:
-            forget()
+            unregister()
         if isinstance(request.error, errors.CancelledError):
             _check(cancellation, request.error)
 
-    def _withdraw(self, request: Request, waiters: deque[Request], error: errors.OpError) -> None:
+    def _withdraw(self, request: Request, pending: deque[Request], error: errors.OpError) -> None:
+        """Fail a request with an error, unless it is over."""
         with self._lock:
             if request.is_over:
                 return
-            waiters.remove(request)
-            request.give_up(self)
-            self._end(request, error)
-            self._serve()
+            pending.remove(request)
+            request.roll_back(self)
+            self._complete(request, error)
+            self._advance_pending()
         self._notify()
 
-    def _end(self, request: Request, error: errors.OpError | None = None) -> None:
-        """A request that waited need not do so any longer."""
+    def _complete(self, request: Request, error: errors.OpError | None = None) -> None:
+        """Mark a pending request as over; `_notify` calls its callback."""
         request.is_over = True
         request.error = request.error or error
-        self._ended.append(request)
+        self._completed.append(request)
 
     def _notify(self) -> None:
-        """Tell those whose requests have ended; without the lock, as they go on at once."""
-        while self._ended:
+        """Call the callbacks of completed requests. Not under the lock: they continue steps."""
+        while self._completed:
             try:
-                request = self._ended.popleft()
+                request = self._completed.popleft()
             except IndexError:  # another thread was faster
                 return
-            on_done, request.on_done = (
-                request.on_done,
-                None,
-            )  # it refers to the request: end the cycle
+            # The callback refers to the request: break the cycle.
+            on_done, request.on_done = request.on_done, None
             if on_done is not None:
                 on_done()
 
-    def _serve(self) -> None:
-        """Meet waiting requests until none can go on."""
-        while self._serve_waiters(self._puts) | self._serve_waiters(self._takes):
+    def _advance_pending(self) -> None:
+        """Advance pending requests until none can progress."""
+        while self._advance_heads(self._puts) | self._advance_heads(self._takes):
             pass
 
-    def _serve_waiters(self, waiters: deque[Request]) -> bool:
-        """Meet requests from the head of a line; whether anything moved."""
-        moved = False
-        while waiters:
-            progress = waiters[0].advance(self)
+    def _advance_heads(self, pending: deque[Request]) -> bool:
+        """Advance pending requests in order, up to the first that does not complete. Whether any
+        progressed."""
+        any_progress = False
+        while pending:
+            progress = pending[0].advance(self)
             if progress != DONE:
-                return moved or progress == MOVED
-            self._end(waiters.popleft())
-            moved = True
-        return moved
+                return any_progress or progress == PROGRESSED
+            self._complete(pending.popleft())
+            any_progress = True
+        return any_progress
 
-    # What is said
+    # Errors
 
     def closed(self) -> errors.OpError:
         """The error of adding to a closed queue."""
         return errors.CancelledError(None, None, f"{self.kind} '{self.name}' is closed.")
 
     def exhausted(self, wanted: int) -> errors.OpError:
-        """The error of taking more than a closed queue has."""
+        """The error of removing more elements than a closed queue has."""
         return errors.OutOfRangeError(
             None,
             None,
@@ -370,7 +373,8 @@ class Queue:
         )
 
     def check_same(self, other: Queue) -> None:
-        """Raise unless a queue described like `other` may share this one."""
+        """Raise unless this queue has the attributes of `other`: ops with other attributes cannot
+        share it."""
         if self.kind != other.kind:
             raise self._differs("type", self.kind, other.kind)
         mine, theirs = self.components, other.components
@@ -393,18 +397,18 @@ def _shapes(components: Components) -> str:
     return f"[{','.join(sizes_text(shape.sizes) for shape in components.shapes)}]"
 
 
-def _cancelled(what: str) -> errors.OpError:
-    return errors.CancelledError(None, None, f"{what} operation was cancelled")
+def _cancelled(operation: str) -> errors.OpError:
+    return errors.CancelledError(None, None, f"{operation} operation was cancelled")
 
 
-def _late(what: str, limit: float) -> errors.OpError:
+def _timed_out(operation: str, limit: float) -> errors.OpError:
     return errors.DeadlineExceededError(
-        None, None, f"{what} operation timed out after {limit * 1000:g} ms"
+        None, None, f"{operation} operation timed out after {limit * 1000:g} ms"
     )
 
 
 def _reason(request: Request, cancellation: Cancellation) -> errors.OpError | None:
-    """Why a request was not met, if it was not."""
+    """The error of a request that is over, or None."""
     try:
         if isinstance(request.error, errors.CancelledError):
             _check(cancellation, request.error)
@@ -414,7 +418,7 @@ def _reason(request: Request, cancellation: Cancellation) -> errors.OpError | No
 
 
 def _check(cancellation: Cancellation, error: errors.OpError) -> None:
-    """A step that was stopped for a reason of its own says that reason."""
+    """Raise `error` with the reason for which the step was cancelled as its cause, if it was."""
     try:
         cancellation.check()
     except errors.CancelledError as cause:
@@ -447,13 +451,13 @@ class FIFOQueue(Queue):
 
 
 class PaddingFIFOQueue(FIFOQueue):
-    """First in, first out; a batch is filled up with zeros where the sizes of elements vary."""
+    """First in, first out; batches of elements of varying sizes are padded with zeros."""
 
     kind = "PaddingFIFOQueue"
 
 
 class RandomShuffleQueue(Queue):
-    """In any order: each element is drawn from all that are there, of which some always stay."""
+    """Removes elements at random, and keeps a minimum number of them until it is closed."""
 
     kind = "RandomShuffleQueue"
 
@@ -484,13 +488,13 @@ class RandomShuffleQueue(Queue):
         self._elements.extend(elements)
 
     def remove(self, number: int) -> list[Element]:
-        return [self._drawn() for _ in range(number)]
+        return [self._draw() for _ in range(number)]
 
-    def _drawn(self) -> Element:
-        """An element; the last one takes its place."""
+    def _draw(self) -> Element:
+        """Remove a random element; the last one fills its position."""
         elements = self._elements
-        place = int(self._random() * len(elements))
-        elements[place], elements[-1] = elements[-1], elements[place]
+        index = int(self._random() * len(elements))
+        elements[index], elements[-1] = elements[-1], elements[index]
         return elements.pop()
 
     def available(self, wanted: int) -> int:
@@ -507,7 +511,7 @@ class RandomShuffleQueue(Queue):
 
 
 class PriorityQueue(Queue):
-    """The smallest first component first; of equal ones, the first that came."""
+    """Ordered by the first component, ascending; equal ones are first in, first out."""
 
     kind = "PriorityQueue"
 
@@ -527,5 +531,5 @@ class PriorityQueue(Queue):
         return [heapq.heappop(self._elements)[2] for _ in range(number)]
 
     def available(self, wanted: int) -> int:
-        """All at once or nothing: what comes later may have to go before."""
+        """All of `wanted` or none: a later element may have to come before the present ones."""
         return len(self) if len(self) >= wanted else 0

@@ -1,8 +1,8 @@
-"""Queues as users see them: objects that add enqueue and dequeue nodes to the graph.
+"""The public queue classes, whose methods add enqueue and dequeue nodes to the graph.
 
 A queue keeps elements, tuples of tensors, between steps; any number of steps may add and remove
-elements at once, and wait for each other. `queue.dequeue()` is a tensor (a list of them where
-elements have several components, a dict where the components have names).
+elements concurrently, and wait for each other. `queue.dequeue()` is a tensor (a list of them if
+elements have several components, a dict if the components have names).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from thalweg.public import public
 
 @public("QueueBase", "io.QueueBase", "queue.QueueBase")
 class QueueBase:
-    """What all queues share; it can stand for a queue that is known by its reference alone."""
+    """The methods of all queues; an instance may wrap a reference to a queue of any kind."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class QueueBase:
 
     @staticmethod
     def from_list(index: Any, queues: Sequence[QueueBase]) -> QueueBase:
-        """The queue `queues[index]`, chosen again in each step."""
+        """The queue `queues[index]`; the index is evaluated in each step."""
         if not queues or not isinstance(queues, list):  # pyright: ignore[reportUnnecessaryIsInstance] - user input
             raise TypeError("A list of queues expected")
         if not all(isinstance(queue, QueueBase) for queue in queues):  # pyright: ignore[reportUnnecessaryIsInstance] - user input
@@ -96,7 +96,7 @@ class QueueBase:
 
     @property
     def name(self) -> str:
-        """The name of the node that gives the reference."""
+        """The name of the node that produces the reference."""
         return self._queue_ref.op.name
 
     @property
@@ -106,7 +106,7 @@ class QueueBase:
 
     @property
     def shapes(self) -> list[TensorShape]:
-        """What is known of the shape of each component."""
+        """The static shape of each component."""
         return self._shapes
 
     @property
@@ -115,7 +115,7 @@ class QueueBase:
         return self._names
 
     def _op(self, kind: type[QueueOp], **attributes: Any) -> QueueOp:
-        """An op of this kind for the kind of reference there is."""
+        """An op of this kind, or its equivalent for resource handles if the queue has one."""
         is_resource = self._queue_ref.dtype is resource
         return (BY_RESOURCE[kind] if is_resource else kind)(**attributes)
 
@@ -159,7 +159,7 @@ class QueueBase:
             )
 
     def _components(self, vals: Any) -> list[Tensor]:
-        """What is to be added, as one tensor for each component."""
+        """The values to enqueue, as one tensor per component."""
         values = self._in_order(vals)
         if len(values) != len(self._dtypes):
             raise ValueError(
@@ -203,10 +203,10 @@ class QueueBase:
         )
 
     def dequeue_many(self, n: TensorLike, name: str | None = None) -> Structure:
-        """Several elements, stacked; a step waits until there are so many.
+        """Several elements, stacked; a step waits until there are `n`.
 
         Args:
-            n: how many.
+            n: the number of elements.
             name: the name of the node.
 
         Raises:
@@ -218,7 +218,7 @@ class QueueBase:
         return self._taken(tensors, vector(None if known is None else int(known)))
 
     def dequeue_up_to(self, n: TensorLike, name: str | None = None) -> Structure:
-        """Remove n elements and join them, or all that a closed queue still has."""
+        """Remove n elements, or all that a closed queue still has, and stack them."""
         take = self._op(QueueDequeueUpTo, component_types=tuple(self._dtypes))
         tensors = take(self._queue_ref, n, name=name or f"{self._name}_DequeueUpTo")
         return self._taken(tensors, vector(None))
@@ -230,10 +230,10 @@ class QueueBase:
             return dict(zip(self._names, tensors, strict=True))
         return tensors[0] if len(tensors) == 1 else tensors
 
-    # Closing and asking
+    # Closing and state
 
     def close(self, cancel_pending_enqueues: bool = False, name: str | None = None) -> Node:
-        """Let no more elements in: after those that wait to be added, or in their stead."""
+        """Reject later enqueues; pending ones complete first, or are cancelled."""
         close = self._op(QueueClose, cancel_pending_enqueues=cancel_pending_enqueues)
         return close(self._queue_ref, name=name or f"{self._name}_Close")
 
@@ -242,19 +242,19 @@ class QueueBase:
         return self._op(QueueIsClosed)(self._queue_ref, name=name or f"{self._name}_Is_Closed")
 
     def size(self, name: str | None = None) -> Tensor:
-        """How many elements the queue has."""
+        """The number of elements of the queue."""
         return self._op(QueueSize)(self._queue_ref, name=name or f"{self._name}_Size")
 
 
 def _values(vals: Any) -> list[Any]:
-    """The components given to an enqueue, whatever they came in."""
+    """The components of an element given as a value, a sequence or a dict, as a list."""
     if isinstance(vals, Mapping):
         return list(cast("Mapping[str, Any]", vals).values())
     return list(cast("Sequence[Any]", vals)) if isinstance(vals, list | tuple) else [vals]
 
 
 def _common(one: TensorShape, other: TensorShape) -> TensorShape:
-    """What holds of both shapes."""
+    """The most specific shape that both shapes match."""
     if one.sizes is None or other.sizes is None or len(one.sizes) != len(other.sizes):
         return unknown_shape()
     pairs = zip(one.sizes, other.sizes, strict=True)
@@ -263,12 +263,12 @@ def _common(one: TensorShape, other: TensorShape) -> TensorShape:
 
 @public("FIFOQueue", "queue.FIFOQueue")
 class FIFOQueue(QueueBase):
-    """A queue that gives elements in the order they came.
+    """A queue whose elements are first in, first out.
 
     A step that takes from an empty queue, or adds to a full one, waits.
 
     Args:
-        capacity: the most elements that it holds.
+        capacity: the maximum number of elements.
         dtypes: the dtype of an element, or a list with one for each part.
         shapes: the shapes of the parts; needed to take many at once.
         names: names of the parts: elements are then dicts.
@@ -299,11 +299,11 @@ class FIFOQueue(QueueBase):
 
 @public("RandomShuffleQueue", "io.RandomShuffleQueue", "queue.RandomShuffleQueue")
 class RandomShuffleQueue(QueueBase):
-    """A queue that gives elements in a random order and always keeps some to choose from.
+    """A queue that returns elements in random order and keeps a minimum number to draw from.
 
     Args:
-        capacity: the most elements that it holds.
-        min_after_dequeue: how many stay behind; a step that would take more waits.
+        capacity: the maximum number of elements.
+        min_after_dequeue: how many must remain; a step that would leave fewer waits.
         dtypes: the dtype of an element, or a list with one for each part.
         shapes: the shapes of the parts; needed to take many at once.
         names: names of the parts: elements are then dicts.
@@ -342,7 +342,7 @@ class RandomShuffleQueue(QueueBase):
 
 
 def _shuffle_seeds(seed: int | None, shared_name: str | None) -> tuple[int, int]:
-    """The seeds of a queue; a shared one gets the same in every graph of the same seed."""
+    """The seeds of a queue; a shared queue has the same seeds in all graphs of one seed."""
     first, second = get_seed(seed)
     if first is None or second is None:
         return 0, 0
@@ -354,10 +354,10 @@ def _shuffle_seeds(seed: int | None, shared_name: str | None) -> tuple[int, int]
 
 @public("PaddingFIFOQueue", "io.PaddingFIFOQueue", "queue.PaddingFIFOQueue")
 class PaddingFIFOQueue(QueueBase):
-    """A FIFOQueue whose elements may vary in size: batches are filled up with zeros.
+    """A FIFOQueue whose elements may vary in size: batches are padded with zeros.
 
     Args:
-        capacity: the most elements that it holds.
+        capacity: the maximum number of elements.
         dtypes: the dtype of an element, or a list with one for each part.
         shapes: the shapes of the parts, with None for sizes that vary.
         names: names of the parts: elements are then dicts.
@@ -395,9 +395,9 @@ class PaddingFIFOQueue(QueueBase):
 
 @public("PriorityQueue", "io.PriorityQueue", "queue.PriorityQueue")
 class PriorityQueue(QueueBase):
-    """A queue that gives the element with the smallest priority first.
+    """A queue that returns the element with the smallest priority first.
 
-    The priority is a first component, of int64, in front of those that `types` declares.
+    The priority is an additional first component of int64, before those that `types` declares.
     """
 
     def __init__(
@@ -449,7 +449,7 @@ def type_list(dtypes: Any) -> list[DType]:
 
 
 def name_list(names: Any, dtypes: Sequence[DType]) -> list[str] | None:
-    """One name or several, as a list, one for each dtype."""
+    """One name or several, as a list with one name per dtype."""
     if names is None:
         return None
     given = list(cast("Sequence[str]", names if isinstance(names, list | tuple) else [names]))
@@ -459,7 +459,7 @@ def name_list(names: Any, dtypes: Sequence[DType]) -> list[str] | None:
 
 
 def shape_list(shapes: Any) -> list[TensorShape] | None:
-    """One shape or several, as a list; all must be known."""
+    """One shape or several, as a list; all must be fully defined."""
     if shapes is None:
         return None
     result = _shapes(shapes)
@@ -487,5 +487,5 @@ def _shapes(shapes: Any) -> list[TensorShape]:
 
 
 def _is_single(shapes: Sequence[Any]) -> bool:
-    """Whether a list is the sizes of one shape; an empty one is that of a scalar."""
+    """Whether a list has the sizes of one shape; an empty list is the shape of a scalar."""
     return all(size is None or isinstance(size, int) for size in shapes)

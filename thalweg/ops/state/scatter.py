@@ -1,7 +1,8 @@
-"""Changes to parts of variables: rows (`scatter_*`) and slices (`scatter_nd_*`).
+"""Updates of parts of variables: rows (`scatter_*`) and slices (`scatter_nd_*`).
 
 All indices and shapes are checked before the first element is written, so a failed update leaves
-the variable as it was. Repeated indices all count; for a plain update the last one wins.
+the variable unchanged. Updates at repeated indices accumulate; of plain assignments the last one
+wins.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from thalweg.public import public
 
 Array = NDArray[Any]
 
-#: (buffer, where, updates): change the elements of a buffer at an index
+#: (buffer, where, updates): updates the elements of a buffer at an index
 Change = Callable[[Array, Any, Array], None]
 
 
@@ -43,7 +44,7 @@ def _divide(buffer: Array, where: Any, updates: Array) -> None:
         return
     if not np.all(updates):
         raise errors.InvalidArgumentError(None, None, "Integer division by zero")
-    # Integers divide as in C, towards zero, one update after the other.
+    # Integer division truncates, as in C, so repeated indices are divided one by one.
     indices: Array = np.reshape(where, -1)
     for index, divisor in zip(indices, _rows(updates, buffer, where), strict=True):
         quotient = np.abs(buffer[index]) // np.abs(divisor)
@@ -57,7 +58,7 @@ def _rows(updates: Array, buffer: Array, where: Any) -> Array:
 
 
 class PartialUpdate(Update, abstract=True):
-    """Combines elements of updates with the elements of a variable that indices name."""
+    """Combines updates with the elements of a variable at given indices."""
 
     signature = (
         "ref: &T, indices: Tindices, updates: T -> output_ref: &T; T: numeric, Tindices: index"
@@ -66,14 +67,14 @@ class PartialUpdate(Update, abstract=True):
     combine: ClassVar[str]
 
     def update(self, value: Expr) -> Expr:
-        """What is combined into an element of the variable, given that of the updates."""
+        """The value that is combined into the variable, computed from an element of updates."""
         return value
 
 
 class ScatterOp(PartialUpdate, abstract=True):
     """ref[indices[i…]] ∘= updates[i…]"""
 
-    function: ClassVar[np.ufunc | None] = None  # of rows and updates, where no row comes twice
+    function: ClassVar[np.ufunc | None] = None  # faster than `change` if no row is repeated
 
     def shape(self, ref: Tensor, indices: Tensor, updates: Tensor) -> TensorShape:
         if updates.shape.rank != 0 and ref.shape.rank is not None:
@@ -89,7 +90,7 @@ class ScatterOp(PartialUpdate, abstract=True):
             _check_rows(buffer, indices, updates, ref.name)
             rows, values = np.asarray(indices), np.asarray(updates)
             if function is not None and _are_ascending(rows):
-                buffer[rows] = function(buffer[rows], values)  # several times as fast
+                buffer[rows] = function(buffer[rows], values)  # several times faster
             else:
                 change(buffer, rows, values)
 
@@ -109,7 +110,7 @@ class ScatterOp(PartialUpdate, abstract=True):
 
 
 def _are_ascending(indices: Array) -> bool:
-    """Whether indices are sorted and each comes once, as an accumulator gives them."""
+    """Whether indices are sorted and distinct, as those of an accumulator are."""
     return indices.ndim == 1 and bool((indices[1:] > indices[:-1]).all())
 
 
@@ -227,7 +228,7 @@ def scatter_add(
 
     Args:
         ref: a variable.
-        indices: row numbers of any shape; rows that come twice are added to twice.
+        indices: row numbers of any shape; repeated ones accumulate.
         updates: a tensor of the shape of `indices`, then that of a row.
         use_locking: taken for old programs; updates are always whole.
         name: the name of the node.
@@ -408,7 +409,7 @@ def scatter_nd_sub(
 def batch_scatter_update(
     ref: Any, indices: Any, updates: Any, use_locking: bool = True, name: str | None = None
 ) -> Tensor:
-    """ref[b…, indices[b…, i]] = updates[b…, i]: rows of each member of a batch."""
+    """ref[b…, indices[b…, i]] = updates[b…, i]: sets rows of each member of a batch."""
     with name_scope(name, "batch_scatter_update", [ref, indices, updates]) as scope:
         rows = convert_to_tensor(indices, name="indices")
         places = _batch_places(rows)
@@ -416,7 +417,7 @@ def batch_scatter_update(
 
 
 def _batch_places(rows: Tensor) -> Tensor:
-    """For every index its place in the batch, then the index itself."""
+    """The coordinates of each index: its position in the batch, then the index itself."""
     rank = len(rows.shape)
     sizes = shaping.shape(rows, out_type=rows.dtype.base_dtype)
     zeros = filling.zeros_like(rows)

@@ -1,7 +1,7 @@
-"""Variables: buffers that outlive steps, and the ops that read and change them.
+"""Variables: buffers that outlive steps, and the ops that read and update them.
 
-A variable node gives a reference: its `VariableCell` flows along the edge, and a consumer that
-wants a value reads it when it runs. Every change is made whole or not at all.
+A variable node outputs a reference: its `VariableCell` flows along the edge, and a consumer that
+needs the value reads it when it runs. Every update is all-or-nothing.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ RESOURCE = "_resource"
 
 
 class VariableV2(Op):
-    """A reference to a buffer kept under (container, shared_name or the node's name)."""
+    """A reference to the variable stored under (container, shared_name or the node's name)."""
 
     signature = "-> ref: &dtype"
     stateful = True
@@ -123,7 +123,7 @@ def is_variable_initialized(variable: Any) -> Tensor:
 
 
 class ValueOrInitial(Op):
-    """A variable's value, or `initial` while it has none."""
+    """The value of a variable, or `initial` if it is not initialized."""
 
     private = True
     signature = "ref: &T, initial: T -> output: T"
@@ -142,12 +142,12 @@ class ValueOrInitial(Op):
 
 
 def value_or_initial(ref: Tensor, initial: Tensor, name: str | None = None) -> Tensor:
-    """The value of a variable, or `initial` where the variable is not initialised yet."""
+    """The value of a variable, or `initial` if it is not initialized yet."""
     return ValueOrInitial()(ref, initial, name=name or "initialized_value")
 
 
 class Update(Op, abstract=True):
-    """Changes a variable; gives its reference."""
+    """Updates a variable and outputs its reference."""
 
     stateful = True
     not_differentiable = True
@@ -175,7 +175,7 @@ class Assign(Update):
         return ref
 
     def check(self, ref: VariableCell, shape: tuple[int, ...]) -> None:
-        """Raise unless the variable takes a value of this shape."""
+        """Raise unless a value of this shape can be assigned to the variable."""
         if self.validate_shape and not ref.shape.is_compatible_with(TensorShape.of(shape)):
             raise errors.InvalidArgumentError(
                 None,
@@ -235,7 +235,7 @@ class Accumulate(Update, abstract=True):
     combine: ClassVar[Callable[[Expr, Expr], Expr]]
 
     def delta(self, value: Expr) -> Expr:
-        """What is added."""
+        """The addend."""
         return value
 
     def shape(self, ref: Tensor, value: Tensor) -> TensorShape:
@@ -255,7 +255,7 @@ class Accumulate(Update, abstract=True):
         return ref
 
     def loop(self, at: IndexTuple, ref: Operand, value: Operand) -> Expr | Scatter:
-        if math.prod(ref.shape) == 1:  # a counter: what is added in one operation is never lost
+        if math.prod(ref.shape) == 1:  # a counter: an atomic addition is never lost
             delta = self.delta(value[at])
             return scatter("sum", (), lambda: ([0] * ref.rank, delta), ref[at])
         return type(self).combine(ref[at], value[at])
@@ -327,7 +327,7 @@ def assign_sub(
 
 
 class CountUpTo(Op):
-    """The value of ref before ref += 1, which must stay below `limit`."""
+    """The value of ref, which must be below `limit`, before ref += 1."""
 
     signature = "ref: &T -> output: T; T: index"
     stateful = True
@@ -349,16 +349,16 @@ class CountUpTo(Op):
 
 @public("count_up_to")
 def count_up_to(ref: Any, limit: int, name: str | None = None) -> Tensor:
-    """The value of a counter before this step adds 1; OutOfRangeError once it is `limit`."""
+    """The value of a counter before the step increments it; OutOfRangeError once it is `limit`."""
     return CountUpTo(limit=int(limit))(ref, name=name)
 
 
-#: The temporary variables of each running step, which its cancellation stands for.
+#: The temporary variables of each running step, keyed by the step's cancellation.
 _temporaries: WeakKeyDictionary[Cancellation, dict[str, VariableCell]] = WeakKeyDictionary()
 
 
 class TemporaryVariable(Op):
-    """A buffer that lives from here to the `DestroyTemporaryVariable` of the same name."""
+    """A buffer that lives until the `DestroyTemporaryVariable` of the same name."""
 
     signature = "-> ref: &dtype"
     stateful = True
@@ -373,10 +373,10 @@ class TemporaryVariable(Op):
 
     def kernel(self, context: Context) -> VariableCell:
         name = self.var_name or context.node.name
-        mine = _temporaries.setdefault(context.cancellation, {})
-        if name in mine:
+        temporaries = _temporaries.setdefault(context.cancellation, {})
+        if name in temporaries:
             raise errors.AlreadyExistsError(None, None, f"Temporary variable {name} exists already")
-        mine[name] = cell = VariableCell(name, self.dtype, self.shape())
+        temporaries[name] = cell = VariableCell(name, self.dtype, self.shape())
         cell.assign(np.zeros(cast("Sequence[int]", cell.shape.sizes), self.dtype.as_numpy_dtype))
         return cell
 
@@ -394,8 +394,8 @@ class DestroyTemporaryVariable(Op):
         return ref.shape
 
     def kernel(self, context: Context, ref: VariableCell) -> Array:
-        mine = _temporaries.get(context.cancellation, {})
-        if mine.pop(self.var_name, None) is None:
+        temporaries = _temporaries.get(context.cancellation, {})
+        if temporaries.pop(self.var_name, None) is None:
             raise errors.NotFoundError(None, None, f"No temporary variable {self.var_name}")
         return ref.read()
 
@@ -403,7 +403,7 @@ class DestroyTemporaryVariable(Op):
 def temporary_variable(
     shape: Any, dtype: Any, var_name: str = "", name: str | None = None
 ) -> Tensor:
-    """A reference to a fresh, uninitialised buffer in every step."""
+    """A reference to a new buffer of zeros in every step."""
     op = TemporaryVariable(dtype=as_dtype(dtype), given_shape=as_shape(shape), var_name=var_name)
     return op(name=name)
 

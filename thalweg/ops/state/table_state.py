@@ -1,8 +1,8 @@
-"""What a session keeps of a lookup table: keys, and a row of values for each.
+"""The state of lookup tables: keys, each with a row of values.
 
-Rows lie in one array, so that a batch of keys is one gather. A static table is filled once and
-says so when it was not; a mutable one takes, replaces and drops keys at any time. All methods may
-be called by several steps at once.
+Rows are stored in one array, so that looking up a batch of keys is one gather. A static table is
+filled once, and reading it before is an error; a mutable one can be changed at any time. All
+methods are thread-safe.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _FIRST_ROWS = 16
 
 
 def invalid(message: str) -> errors.InvalidArgumentError:
-    """The error for keys or values that a table does not take."""
+    """An InvalidArgumentError; the executor adds the node."""
     return errors.InvalidArgumentError(None, None, message)
 
 
-def _refused(message: str) -> errors.FailedPreconditionError:
+def _failed_precondition(message: str) -> errors.FailedPreconditionError:
     return errors.FailedPreconditionError(None, None, message)
 
 
 class Table:
-    """Keys of one shape, each with a value of another; both are scalars in most tables."""
+    """A map from keys of one shape to values of another; in most tables both are scalars."""
 
     kind = "MutableHashTable"
 
@@ -55,7 +55,7 @@ class Table:
         self._clear()
 
     def renew_locks(self) -> None:
-        """Have a lock that nobody holds."""
+        """Replace the lock by one that is not held."""
         self._lock = threading.RLock()
 
     def _clear(self) -> None:
@@ -70,12 +70,12 @@ class Table:
 
     @property
     def size(self) -> int:
-        """How many keys there are."""
+        """The number of keys."""
         with self._lock:
             return len(self._places)
 
     def find(self, keys: Any, default: Any) -> Array:
-        """The values of keys; the default where a key is missing."""
+        """The values of keys, or the default for keys that are missing."""
         flat, outer = self._flat_keys(keys)
         fallback = self._default(default, outer)
         with self._lock:
@@ -89,7 +89,7 @@ class Table:
         return values.reshape((*outer, *self.value_shape))
 
     def _default(self, default: Any, outer: Sizes) -> Array:
-        """One value for all missing keys, or one for each key asked for, in a row."""
+        """One value for all missing keys, or a row per requested key."""
         array = self._as_array(default, self.value_dtype)
         if array.shape == self.value_shape:
             return array
@@ -101,7 +101,7 @@ class Table:
         )
 
     def export(self) -> tuple[Array, Array]:
-        """All keys and their values, in the order the keys came."""
+        """All keys and their values, in insertion order."""
         with self._lock:
             keys = list(self._places)
             values = self._rows[np.fromiter(self._places.values(), np.intp, len(keys))]
@@ -110,16 +110,16 @@ class Table:
     # Writing
 
     def insert(self, keys: Any, values: Any) -> None:
-        """Add keys, or replace the values of those that are there."""
+        """Insert keys with values, overwriting those of existing keys."""
         flat, outer = self._flat_keys(keys)
         rows = self._flat_values(values, outer)
         with self._lock:
             places = [self._place(key) for key in flat]
             self._reserve()
-            self._rows[places] = rows  # the last of several equal keys counts
+            self._rows[places] = rows  # of equal keys the last one wins
 
     def remove(self, keys: Any) -> None:
-        """Drop keys; those that are missing are none."""
+        """Remove keys; missing ones are ignored."""
         flat, _ = self._flat_keys(keys)
         with self._lock:
             for key in flat:
@@ -128,9 +128,9 @@ class Table:
                     self._free.append(place)
 
     def replace(self, keys: Any, values: Any) -> None:
-        """Have these keys and values and no others."""
+        """Replace the whole content by these keys and values."""
         _, outer = self._flat_keys(keys)
-        self._flat_values(values, outer)  # what does not fit leaves the table as it is
+        self._flat_values(values, outer)  # validate first: an error leaves the table unchanged
         with self._lock:
             self._clear()
             self.insert(keys, values)
@@ -157,7 +157,7 @@ class Table:
         return np.asarray(value)
 
     def _flat_keys(self, keys: Any) -> tuple[Sequence[Hashable], Sizes]:
-        """Keys as what a dict takes, and the shape in which they came."""
+        """Keys as hashable values, and the shape that they were given in."""
         array = self._as_array(keys, self.key_dtype)
         rank = array.ndim - len(self.key_shape)
         if rank < 0 or array.shape[rank:] != self.key_shape:
@@ -189,13 +189,13 @@ class Table:
 
 
 class StaticTable(Table):
-    """A table of scalars that its initializer fills, once."""
+    """A table of scalars that is filled once, by its initializer."""
 
     kind = "HashTable"
     is_initialized = False
 
     def initialize(self, keys: Any, values: Any) -> None:
-        """Fill the table. A second time is an error unless the data are the same."""
+        """Fill the table. It may be filled again only with the same data."""
         flat, outer = self._flat_keys(keys)
         entries = self._entries(flat, self._flat_values(values, outer).tolist())
         with self._lock:
@@ -203,13 +203,15 @@ class StaticTable(Table):
                 super().insert(keys, values)
                 self.is_initialized = True
             elif entries != dict(zip(*(column.tolist() for column in self.export()), strict=True)):
-                raise _refused(f"Table '{self.name}' was already initialized with different data.")
+                raise _failed_precondition(
+                    f"Table '{self.name}' was already initialized with different data."
+                )
 
     def _entries(self, keys: Sequence[Hashable], values: list[Any]) -> dict[Hashable, Any]:
         result: dict[Hashable, Any] = {}
         for key, value in zip(keys, values, strict=True):
             if result.setdefault(key, value) != value:
-                raise _refused(
+                raise _failed_precondition(
                     f"HashTable has different value for same key. Key {key!r} of table "
                     f"'{self.name}' has {result[key]!r} and trying to add value {value!r}."
                 )
@@ -217,7 +219,7 @@ class StaticTable(Table):
 
     @property
     def size(self) -> int:
-        """How many keys there are."""
+        """The number of keys."""
         self._check_initialized()
         return super().size
 
@@ -236,22 +238,24 @@ class StaticTable(Table):
         raise self._is_static()
 
     def replace(self, keys: Any, values: Any) -> None:
-        """Fill the table: so do the initializers of later graphs."""
+        """Fill the table: initializers of later TensorFlow versions import into static tables."""
         self.initialize(keys, values)
 
     def _is_static(self) -> Exception:
-        return _refused(f"Table '{self.name}' is a HashTable: only its initializer fills it.")
+        return _failed_precondition(
+            f"Table '{self.name}' is a HashTable: only its initializer fills it."
+        )
 
     def _check_initialized(self) -> None:
         if not self.is_initialized:
-            raise _refused(
+            raise _failed_precondition(
                 f"Table not initialized: '{self.name}'. Run tf.tables_initializer() in this "
                 "session first."
             )
 
 
 class DenseTable(Table):
-    """A mutable table with two keys that nobody may use."""
+    """A mutable table with two reserved keys, which cannot be inserted or looked up."""
 
     kind = "MutableDenseHashTable"
 

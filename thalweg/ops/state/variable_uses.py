@@ -1,18 +1,19 @@
-"""Who uses which variables right now: shared and exclusive access, for all threads of the process.
+"""Shared and exclusive locking of variables, for all threads of the process.
 
 Native code reads and writes the buffers of variables while a step runs, outside the interpreter. A
-`Use` says which variables these are, which of them are written, and which of those writes are
-exclusive: the update asks for locking, the variable is a resource variable, or a kernel on the host
-makes it. The rules:
+`Use` lists these variables, those that are written, and those whose writes are exclusive: the
+update asks for locking, the variable is a resource variable, or a kernel on the host writes it. The
+rules:
 
-- Where one use writes a variable exclusively, no other use of that variable runs meanwhile. Uses
-  run in the order in which they came, as far as they exclude one another; a use that a thread makes
-  inside another one comes before all that wait, for some of them wait for the outer one.
-- All others overlap. Updates without locking go to one buffer, element by element (Hogwild).
-- The buffer of a variable is replaced only while no running step writes to it: an update never
-  goes to a buffer that nobody reads any more.
+- While a use writes a variable exclusively, no other use of that variable runs. Conflicting uses
+  run in order of arrival; a use that a thread begins inside another one overtakes those that wait,
+  since they may wait for the outer one.
+- All others run concurrently. Updates without locking write one buffer, element by element
+  (Hogwild).
+- The buffer of a variable is replaced only while no running step writes to it: an update is never
+  written to a buffer that is no longer read.
 
-A step that runs alone appends to a list, takes a lock that nobody holds, and removes itself.
+A step that runs alone only appends to a list, takes an uncontended lock, and removes itself.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from thalweg.platform.forks import renewed_after_fork
 
 
 class Cell(Protocol):
-    """A variable, as far as its uses matter."""
+    """The property of a variable that exclusion depends on."""
 
     is_resource: bool
 
@@ -35,7 +36,7 @@ CellT = TypeVar("CellT", bound=Cell)
 
 
 class Cancellation(Protocol):
-    """How a use that waits learns that its step is to stop."""
+    """Notifies a waiting use that its step was cancelled."""
 
     def on_cancel(self, wake: Callable[[], None]) -> Callable[[], None]:
         """Call `wake` when the step is cancelled; the result undoes the registration."""
@@ -47,7 +48,7 @@ class Cancellation(Protocol):
 
 
 class Use(Generic[CellT]):
-    """The use of some variables, from before their buffers are borrowed until it ends."""
+    """The use of some variables by a step; it begins before their buffers are borrowed."""
 
     __slots__ = ("buffers", "cells", "exclusive", "is_nested", "thread", "waits", "written")
 
@@ -62,12 +63,12 @@ class Use(Generic[CellT]):
         self.written = written  # numbers of the cells that are written
         self.exclusive = exclusive  # of those, the ones that updates with locking write
         self.buffers: Sequence[Buffer | None] = ()  # of each cell, the one that native code borrows
-        self.thread = thread  # of a use on the host: what it calls uses the variables as well
+        self.thread = thread  # of a use on the host: uses nested in it are not excluded; else 0
         self.is_nested = False  # inside another use of its thread
-        self.waits = False  # it has not begun; changes while `Uses` is locked
+        self.waits = False  # it has not begun; protected by the condition of `Uses`
 
     def excluded(self) -> set[int]:
-        """The identities of the cells that nobody else may use meanwhile."""
+        """The identities of the cells that this use excludes others from."""
         cells = self.cells
         if not cells:  # it has ended
             return set()
@@ -80,7 +81,7 @@ class Use(Generic[CellT]):
 
 
 def _exclude(one: Use[Any], other: Use[Any]) -> bool:
-    """Whether two uses may not run at once."""
+    """Whether two uses must not run concurrently."""
     if one.thread and one.thread == other.thread:
         return False
     mine, others = one.excluded(), other.excluded()
@@ -90,11 +91,10 @@ def _exclude(one: Use[Any], other: Use[Any]) -> bool:
 
 
 class Uses:
-    """The uses that run and those that wait, in the order in which they came.
+    """The running and waiting uses, in order of arrival.
 
-    The list is appended to and removed from without a lock: each is one operation of the
-    interpreter. Who iterates over it takes a copy. `mutex` is held while buffers are borrowed, so
-    that what `Use.buffers` says is whole.
+    Appending to the list and removing from it are atomic and take no lock; iteration is over a
+    copy. `mutex` is held while buffers are borrowed, so that `Use.buffers` is consistent.
     """
 
     def __init__(self) -> None:
@@ -102,7 +102,7 @@ class Uses:
         renewed_after_fork(self)
 
     def renew_locks(self) -> None:
-        """Have a lock that nobody holds; the child of a fork runs no step of its parent."""
+        """Replace the locks and drop all uses: the child of a fork runs no step of its parent."""
         self.mutex = threading.Lock()
         self._ended = threading.Condition()
         self.waiting = 0
@@ -114,7 +114,8 @@ class Uses:
         return self.waiting > 0
 
     def begin(self, use: Use[Any], cancellation: Cancellation | None = None) -> None:
-        """Let a use run, as soon as none that came before excludes it. `end` it in any case."""
+        """Register a use and wait until no earlier one excludes it. Call `end` even if this
+        raises."""
         thread = use.thread
         if thread and any(other.thread == thread for other in self.uses[:]):
             use.is_nested = True
@@ -131,7 +132,7 @@ class Uses:
         self.wait(use, cancellation)
 
     def end(self, use: Use[Any]) -> None:
-        """A use is over, or was given up before it began."""
+        """Unregister a use that is over or was cancelled while it waited; idempotent."""
         try:
             self.uses.remove(use)
         except ValueError:
@@ -149,9 +150,9 @@ class Uses:
             return
         undo = None if cancellation is None else cancellation.on_cancel(self.wake)
         with self._ended:
-            self.waiting += 1  # from here on, whoever ends wakes us
+            self.waiting += 1  # from here on, a use that ends notifies this one
             use.waits = True
-            self._ended.notify_all()  # a nested use may have taken it for one that runs
+            self._ended.notify_all()  # a nested use may have counted this one as running
             try:
                 while self._is_excluded(use):
                     if cancellation is not None:
@@ -164,8 +165,8 @@ class Uses:
                     undo()
 
     def _is_excluded(self, use: Use[Any]) -> bool:
-        """Whether an earlier use excludes it or, wherever they came, a nested one; of a nested one,
-        whether one that runs does."""
+        """Whether an earlier use or a nested one, early or late, excludes a use; a nested use is
+        excluded only by running ones."""
         uses = self.uses[:]
         if use.is_nested:
             before = [other for other in uses if not other.waits and other is not use]
@@ -179,12 +180,12 @@ class Uses:
             self._ended.notify_all()
 
 
-#: Those of this process: steps of several sessions and eager code may share a variable.
+#: The uses of this process: steps of several sessions and eager code may share a variable.
 USES = Uses()
 
 
 class HostUse:
-    """On the host: variables are used inside, all of them exclusively if they are written.
+    """A context manager for the use of variables on the host; writes are exclusive.
 
     ```
     with HostUse([cell], writes=True):

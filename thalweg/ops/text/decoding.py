@@ -1,4 +1,4 @@
-"""Between bytes and numbers: decimal text, raw memory, CSV records, base64.
+"""Conversions between bytes and numbers: decimal text, raw memory, CSV records, base64.
 
 `as_string` and `encode_base64` write what `string_to_number` and `decode_base64` read.
 """
@@ -37,7 +37,7 @@ _INTEGER = re.compile(rb"\s*[+-]?\d+\s*")
 
 
 def parse_number(item: bytes, kind: DType) -> Any:
-    """The number a string spells, of the given dtype; None if it spells none that fits."""
+    """Parse a number of the given dtype; None if the string is invalid or out of range."""
     if kind.is_integer:
         number = int(item) if _INTEGER.fullmatch(item) else None
         return number if number is not None and kind.min <= number <= kind.max else None
@@ -49,7 +49,7 @@ def parse_number(item: bytes, kind: DType) -> Any:
 
 
 class StringToNumber(StringOp):
-    """y = the number that each string spells"""
+    """y = each string parsed as a number"""
 
     signature = "string_tensor: string -> output: out_type; out_type: float32|float64|int32|int64"
     out_type: DType = dtypes.float32
@@ -79,7 +79,7 @@ def string_to_number(
     name: str | None = None,
     input: Any = None,
 ) -> Tensor:
-    """The number that each string spells.
+    """Parse strings as numbers.
 
     Args:
         string_tensor: strings of any shape.
@@ -91,7 +91,7 @@ def string_to_number(
         A tensor of the same shape.
 
     Raises:
-        InvalidArgumentError: where a string is no number.
+        InvalidArgumentError: if a string is not a number.
 
     Example:
         >>> sess.run(tf.string_to_number(["1.5", "-2"]))
@@ -102,7 +102,7 @@ def string_to_number(
 
 
 def _printed(form: str, number: float) -> str:
-    """A number as C prints it, which fills up with zeros only what has digits."""
+    """A number as printed by C, which pads only finite numbers with zeros."""
     return (form if isfinite(number) else form.replace("%0", "%", 1)) % number
 
 
@@ -191,7 +191,7 @@ def encode_base64(input: Any, pad: bool = False, name: str | None = None) -> Ten
 
     Args:
         input: a string tensor.
-        pad: whether `=` fills up the last group.
+        pad: whether to pad the last group with `=`.
         name: the name of the node.
 
     Returns:
@@ -205,7 +205,7 @@ def encode_base64(input: Any, pad: bool = False, name: str | None = None) -> Ten
 
 
 class DecodeBase64(StringMap):
-    """y = the bytes that x is the web-safe base64 of"""
+    """y = x decoded from web-safe base64"""
 
     def numpy(self, input: Array) -> Array:
         return text.mapped(_decoded_base64, input)
@@ -222,7 +222,7 @@ def _decoded_base64(item: bytes) -> bytes:
 
 @public("decode_base64", "io.decode_base64")
 def decode_base64(input: Any, name: str | None = None) -> Tensor:
-    """The bytes that web-safe base64 strings encode; padding is optional.
+    """Decode web-safe base64 strings; padding is optional.
 
     Args:
         input: a string tensor.
@@ -239,7 +239,7 @@ def decode_base64(input: Any, name: str | None = None) -> Tensor:
 
 
 class DecodeRaw(StringOp):
-    """y[…, :] = the bytes of x[…] as numbers"""
+    """y[…, :] = the bytes of x[…], reinterpreted as numbers"""
 
     signature = "bytes: string -> output: out_type; out_type: real|complex|bool"
     out_type: DType
@@ -285,7 +285,7 @@ def decode_raw(
     name: str | None = None,
     bytes: Any = None,
 ) -> Tensor:
-    r"""The bytes of strings as numbers.
+    r"""The bytes of strings, reinterpreted as numbers.
 
     Args:
         input_bytes: strings of one length, of any shape.
@@ -295,10 +295,10 @@ def decode_raw(
         bytes: the old name of `input_bytes`.
 
     Returns:
-        A tensor with one axis more, over the numbers of a string.
+        A tensor with one more axis, over the numbers of a string.
 
     Raises:
-        InvalidArgumentError: where the lengths differ, or no whole numbers fit.
+        InvalidArgumentError: if the lengths differ, or are not multiples of a number's size.
 
     Example:
         >>> sess.run(tf.decode_raw(b"\x01\x00\x02\x00", tf.int16))
@@ -309,7 +309,7 @@ def decode_raw(
 
 
 class DecodeCompressed(StringMap):
-    """y = x decompressed: zlib, gzip, or as it is"""
+    """y = x decompressed by zlib or gzip, or unchanged"""
 
     signature = "bytes: string -> output: string"
     compression_type: str = ""
@@ -331,7 +331,7 @@ class DecodeCompressed(StringMap):
             raise errors.DataLossError(None, None, f"cannot decompress: {error}") from error
 
 
-#: What zlib wants to hear for each kind of header.
+#: zlib's `wbits` for each type of header.
 _WINDOW_BITS = {"": 0, "ZLIB": zlib.MAX_WBITS, "GZIP": zlib.MAX_WBITS | 16}
 
 
@@ -342,7 +342,7 @@ def decode_compressed(bytes: Any, compression_type: str = "", name: str | None =
 
 
 class DecodeCSV(StringOp):
-    """The fields of CSV records, one tensor per field."""
+    """The fields of CSV records, one tensor per field"""
 
     signature = "records: string, record_defaults: [OUT_TYPE] -> output: [OUT_TYPE]"
     field_delim: str = ","
@@ -409,7 +409,7 @@ def _spoken(kind: DType) -> str:
 
 
 def fields_of(record: bytes, delimiter: bytes, quotes: bool) -> list[bytes]:
-    """The fields of one CSV record; a quoted field may hold delimiters, `""` is a quote."""
+    """The fields of one CSV record; a quoted field may contain delimiters, `""` is a quote."""
     if not quotes:
         return record.split(delimiter)
     fields: list[bytes] = []
@@ -457,19 +457,19 @@ def decode_csv(
 
     Args:
         records: lines, as strings of any shape.
-        record_defaults: for each column a value for empty fields, which also gives the dtype; a
+        record_defaults: for each column the value of empty fields, which also sets the dtype; a
             dtype or an empty tensor makes the field required.
         field_delim: the character between fields.
-        use_quote_delim: whether fields may stand in double quotes.
+        use_quote_delim: whether fields may be in double quotes.
         name: the name of the node.
-        na_value: a text that counts as an empty field.
-        select_cols: the numbers of the columns that are wanted, ascending.
+        na_value: the text of a missing value, which is treated as an empty field.
+        select_cols: the indices of the selected columns, ascending.
 
     Returns:
         A list of tensors of the shape of `records`.
 
     Raises:
-        InvalidArgumentError: where a line has another number of fields, or a field no number.
+        InvalidArgumentError: if a line has another number of fields, or a field is not a number.
 
     Example:
         >>> age, name = tf.decode_csv(["7,Ann", ",Bob"], record_defaults=[[0], [""]])

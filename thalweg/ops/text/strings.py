@@ -1,6 +1,6 @@
-"""Strings: joining, splitting, cutting and rewriting them, element by element.
+"""Strings: joining, splitting, slicing and rewriting, element by element.
 
-Values are arrays of bytes; positions and lengths count bytes unless `unit` says UTF-8 characters.
+Values are arrays of bytes; positions and lengths count bytes unless `unit` is UTF-8 characters.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ Array = NDArray[Any]
 
 
 class StringOp(Op, abstract=True):
-    """An op on strings: host code, nothing flows back."""
+    """An op on strings: it runs on the host and has no gradient."""
 
     host_only = True
     not_differentiable = True
 
 
 class StringMap(StringOp, abstract=True):
-    """One string from each string."""
+    """Maps each string to a string."""
 
     signature = "input: string -> output: string"
 
@@ -54,7 +54,7 @@ class StringMap(StringOp, abstract=True):
 
 
 class StringJoin(StringOp):
-    """y[…] = the strings x1[…], x2[…], … with a separator between them; scalars are broadcast"""
+    """y[…] = x1[…], x2[…], … joined by a separator; scalars broadcast"""
 
     signature = "inputs: N*string -> output: string"
     separator: str = ""
@@ -112,7 +112,7 @@ def _only_separator(separator: Any) -> bytes:
 
 
 class StringSplit(Splitter):
-    """Strings cut at every byte of the delimiter (between all bytes if it is empty)."""
+    """Strings split at every byte of the delimiter (between all bytes if it is empty)"""
 
     signature = "input: string, delimiter: string -> indices: int64, values: string, shape: int64"
     skip_empty: bool = True
@@ -147,8 +147,8 @@ def string_split(
 
     Args:
         source: a vector of strings.
-        sep: the separators, each byte of it one; a space if None. Empty: every byte is a word.
-        skip_empty: whether empty words are left out.
+        sep: the separators, one per byte; a space if None. If empty, every byte is a word.
+        skip_empty: whether empty words are dropped.
         delimiter: the old name of `sep`.
         result_type: "SparseTensor".
         name: the name of the node.
@@ -174,7 +174,7 @@ def _check_result_type(result_type: str) -> None:
 
 
 class StringSplitV2(Splitter):
-    """Strings cut at a whole separator, as Python's `split` does (at white space if empty)."""
+    """Strings split at a separator as by Python's `split` (at white space if it is empty)"""
 
     signature = "input: string, sep: string -> indices: int64, values: string, shape: int64"
     maxsplit: int = -1
@@ -207,7 +207,7 @@ def bytes_split(input: Any, name: str | None = None) -> SparseTensor:
 
 
 class Substr(StringOp):
-    """y[…] = `len` bytes (or characters) of x[…] from `pos` on; a negative `pos` counts back"""
+    """y[…] = `len` bytes (or characters) of x[…] from `pos`; negative: from the end"""
 
     signature = "input: string, pos: T, len: T -> output: string; T: index"
     unit: str = "BYTE"
@@ -275,7 +275,7 @@ class StringLength(StringOp):
 
 
 def _character_count(item: bytes) -> int:
-    """Every byte but the continuations of UTF-8 begins a character."""
+    """The number of bytes that are not continuation bytes of UTF-8."""
     return sum(byte & 0xC0 != 0x80 for byte in item)
 
 
@@ -299,7 +299,7 @@ def string_strip(input: Any, name: str | None = None) -> Tensor:
 
 
 class CaseMap(StringMap, abstract=True):
-    """Letters changed to one case: ASCII ones, or all of UTF-8."""
+    """Converts letters to one case: ASCII ones, or all of UTF-8."""
 
     encoding: str = ""
 
@@ -341,12 +341,12 @@ def string_upper(input: Any, encoding: str = "", name: str | None = None) -> Ten
 
 
 def _characters_of(item: bytes) -> str:
-    """Bytes as UTF-8 characters; what is not UTF-8 survives the way back."""
+    """Decode UTF-8; invalid bytes are preserved for encoding."""
     return item.decode(errors="surrogateescape")
 
 
 def _compiled(pattern: Any) -> re.Pattern[str]:
-    """Patterns match characters, but `\\w`, `\\d` and `\\s` mean the ASCII ones."""
+    """Compile a pattern over characters, in which `\\w`, `\\d` and `\\s` match only ASCII."""
     source = text_item(pattern)
     try:
         return re.compile(_characters_of(source), re.ASCII)
@@ -382,7 +382,7 @@ class RegexReplace(StringOp):
 
 
 def _filled(template: str, match: re.Match[str]) -> str:
-    """A rewrite with its groups put in; only digits and the backslash can be escaped."""
+    """A rewrite with its groups substituted; only digits and the backslash can be escaped."""
     return re.sub(
         r"\\([0-9\\])",
         lambda mark: "\\" if mark[1] == "\\" else match[int(mark[1])] or "",
@@ -419,7 +419,7 @@ def regex_full_match(input: Any, pattern: Any, name: str | None = None) -> Tenso
 
 
 class ReduceJoin(StringOp):
-    """Strings joined along the first of the axes, the results along the second, and so on."""
+    """Strings joined along the first of the axes, the results along the second, and so on"""
 
     signature = "inputs: string, reduction_indices: int32 -> output: string"
     keep_dims: bool = False
@@ -448,7 +448,7 @@ class ReduceJoin(StringOp):
 
 
 def _join_axes(axes: Array, sizes: Sequence[Size], noun: str) -> list[int]:
-    """The axes in their order, in [0, rank); none given means all, the last one first."""
+    """The axes in order, in [0, rank); all, the last one first, if none are given."""
     rank = len(sizes)
     result: list[int] = []
     for axis in np.atleast_1d(axes).tolist() or range(rank)[::-1]:
@@ -477,8 +477,8 @@ def reduce_join(
     Args:
         inputs: a string tensor.
         axis, reduction_indices: the axes to join along, in this order; by the new or old name.
-        keep_dims, keepdims: whether reduced axes stay, with size 1.
-        separator: what comes between.
+        keep_dims, keepdims: whether reduced axes are kept, with size 1.
+        separator: the separator between strings.
         name: the name of the node.
 
     Returns:
@@ -497,7 +497,7 @@ def reduce_join(
 
 
 class UnsortedSegmentJoin(StringOp):
-    """y[s] = the strings of segment s with a separator between them"""
+    """y[s] = the strings of segment s, joined by a separator"""
 
     signature = (
         "inputs: string, segment_ids: I, num_segments: J -> output: string; I: index, J: index"
@@ -521,7 +521,7 @@ class UnsortedSegmentJoin(StringOp):
             message = f"segment_ids must be in [0, {int(num_segments)}): {flat.tolist()}"
             raise errors.InvalidArgumentError(None, None, message)
         groups = [rows[flat == segment] for segment in range(int(num_segments))]
-        # A separator stands only behind something: not behind empty strings that come first.
+        # No separator follows leading empty strings.
         columns = (column for group in groups for column in group.T.tolist())
         joined = (glue.join(dropwhile(lambda part: not part, column)) for column in columns)
         return text_of(joined, (int(num_segments), *rest))
@@ -566,7 +566,7 @@ class UnicodeTranscode(StringMap):
 
 
 def _codec(encoding: str) -> str:
-    """Python's name: the wide encodings are big-endian without a mark."""
+    """Python's name of a codec: wide encodings are big-endian without a byte order mark."""
     wide = {"UTF-16-BE": "utf-16-be", "UTF-32-BE": "utf-32-be", "UTF-16": "utf-16-be"}
     return wide.get(encoding.upper(), encoding)
 

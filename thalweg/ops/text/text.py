@@ -1,7 +1,7 @@
-"""Arrays of bytes: how string kernels take them apart and put them together.
+"""Helpers for arrays of bytes in string kernels.
 
-A string tensor is an object array of `bytes`. NumPy turns a single element into a bare `bytes`
-and a list of them into a fixed-width array that loses trailing zeros; these helpers do neither.
+A string tensor is an object array of `bytes`. NumPy converts a single element to a bare `bytes`
+and a list of them to a fixed-width array that loses trailing zeros; these helpers do neither.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Array = NDArray[Any]
 
 
 def text_array(value: Any) -> Array:
-    """A string input as an object array, also where a kernel gave a bare element."""
+    """A string input as an object array, even if a kernel returned a bare element."""
     if isinstance(value, np.ndarray):
         return cast("Array", value).astype(object, copy=False)
     array = np.empty((), object)
@@ -25,7 +25,7 @@ def text_array(value: Any) -> Array:
 
 
 def text_of(values: Iterable[bytes], shape: Sequence[int] | None = None) -> Array:
-    """An object array of the given elements, one axis unless a shape is given."""
+    """An object array of the given elements; a vector unless a shape is given."""
     items = list(values)
     array = np.empty(len(items), object)
     array[:] = items
@@ -43,12 +43,12 @@ def text_item(value: Any) -> bytes:
 
 
 def mapped(function: Callable[[bytes], bytes], value: Any) -> Array:
-    """`function` of every element, as a string array of the same shape."""
+    """Map `function` over all elements; returns a string array of the same shape."""
     array = text_array(value)
     return text_of(map(function, array.ravel()), array.shape)
 
 
 def numbers(function: Callable[[bytes], Any], value: Any, dtype: Any) -> Array:
-    """`function` of every element, as a numeric array of the same shape."""
+    """Map `function` over all elements; returns a numeric array of the same shape."""
     array = text_array(value)
     return np.array([function(item) for item in array.ravel()], dtype).reshape(array.shape)

@@ -1,1 +1,1 @@
-"""Attention and its gradients as CUDA kernels: chained products that keep no scores."""
+"""Attention and its gradients as CUDA kernels: chained products that do not store scores."""

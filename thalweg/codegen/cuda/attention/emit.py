@@ -1,7 +1,7 @@
-"""The entry of an attention kernel: a block's rows against all others, a tile at a time.
+"""The entry of an attention kernel: a block multiplies its rows with all others, tile by tile.
 
-Products of rows and others stay in registers, become weights there, and are the left side of the
-products with what is weighted. All sums are in one order, whatever runs when.
+Products of rows and others stay in registers, are converted to weights there, and become the left
+operand of the products with the weighted operand. All sums are in a fixed order.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Sums = list[list[list[Value]]]
 
 
 class AttentionEmitter:
-    """The rows of one block."""
+    """Emits the rows of one block."""
 
     def __init__(self, schedule: Schedule, frame: GridFrame, is_aligned: bool) -> None:
         self.schedule, self.form, self.frame = schedule, schedule.form, frame
@@ -46,7 +46,7 @@ class AttentionEmitter:
         self.lane = frame.modulo32(frame.number, 32)
         self.fragments = Fragments(frame, self.warp, self.lane)
         self.batch, self.first = self._place()
-        #: the first of a warp's rows, in the block
+        #: the index of a warp's first row in the block
         self.warp_row = frame.times32(frame.over32(frame.number, 32), TILE_ROWS * schedule.tiles)
         rows, others = schedule.row_tile, schedule.other_tile
         self.row_loaders = self._loaders(form.rows_read, form.row, rows, is_aligned)
@@ -58,11 +58,11 @@ class AttentionEmitter:
             self.score, scale = scaled(form.softmax.score)
             self.softmax = OnlineSoftmax(frame, scale, self.lane)
 
-    # Where the block is
+    # The position of the block
 
     def _place(self) -> tuple[At, Value]:
-        """The batch of this block, and its first row (i32). Blocks that have most to do come first,
-        of all batches: those that are left for the end are short."""
+        """The batch of this block, and its first row (i32). The longest blocks of all batches come
+        first, so that the last ones are short."""
         frame, form, number = self.frame, self.form, self.frame.grid.block()
         batches = Space(form.batch).size(frame)
         block = frame.over32(number, batches)
@@ -76,7 +76,7 @@ class AttentionEmitter:
         return self.frame.b.convert("trunc", self.frame.integer(extent), "i32")
 
     def _range(self) -> tuple[Value, Value]:
-        """The tiles of others that count for the block's rows: the first one, and the end."""
+        """The range of tiles of others that count for the block's rows."""
         frame, form, others = self.frame, self.form, self.schedule.others
         end = self._extent(form.other.extent)
         first = constant(I32, 0)
@@ -95,7 +95,7 @@ class AttentionEmitter:
     # The loop over others
 
     def emit(self) -> None:
-        """Go over all others, and store what was summed."""
+        """Loop over all others, and store the sums."""
         frame, b, form = self.frame, self.frame.b, self.form
         first, end = self._range()
         for number, loader in enumerate(self.row_loaders):
@@ -123,7 +123,7 @@ class AttentionEmitter:
         self._store(rows, sums, loop.results[len(zeros) :])
 
     def _begin(self, tile: Value, stage: Value) -> list[Pending]:
-        """Begin to bring a tile of others to a stage."""
+        """Begin to load a tile of others to a stage."""
         frame = self.frame
         row = frame.times32(frame.b.convert("trunc", tile, "i32"), self.schedule.others)
         base = self._stage_base(stage)
@@ -142,7 +142,7 @@ class AttentionEmitter:
         return frame.b.element(start, "i8", frame.multiply(stage, self.schedule.stage_bytes))
 
     def _lane_rows(self) -> list[list[RowElement]]:
-        """The rows that this lane has sums of, in each tile of them."""
+        """The rows that this lane has sums of, by tile."""
         frame, form = self.frame, self.form
         values = [chain.weight for chain in form.chains]
         values = values if form.softmax is None else [form.softmax.score]
@@ -218,8 +218,8 @@ class AttentionEmitter:
         first: Value,
         outside: float,
     ) -> Sums:
-        """An elementwise value of all pairs of a tile; another one where a pair does not count.
-        `first` (i32) is the first other of the tile."""
+        """An elementwise value of all pairs of a tile; another one for masked pairs. `first` (i32)
+        is the first other of the tile."""
         b, made = self.frame.b, list[Value]()
         for (tile, across, number), pair in zip(self._places(), pairs, strict=True):
             known: Known = {p.total: s[tile][across][number] for p, s in products.items()}
@@ -247,12 +247,12 @@ class AttentionEmitter:
         ]
 
     def _places(self) -> list[tuple[int, int, int]]:
-        """The places of a lane's values: tile of rows, tile of others, number."""
+        """The indices of a lane's values: tile of rows, tile of others, number."""
         across = self.schedule.others // _WIDTH
         return list(product(range(self.schedule.tiles), range(across), range(_SUMS)))
 
     def _has_border(self, first: Value) -> Value:
-        """Whether some pairs of the block's rows and a tile of others may not count."""
+        """Whether some pairs of the block's rows and a tile of others may be masked."""
         frame, b, schedule = self.frame, self.frame.b, self.schedule
         last = frame.plus32(first, schedule.others - 1)
         beyond = b.compare("sge", last, self._extent(self.form.other.extent))
@@ -272,7 +272,7 @@ class AttentionEmitter:
         return ElementEvaluator(frame, at, {**row.known, **known}).value(value)
 
     def _counts(self, row: RowElement, other: Value) -> Value:
-        """Whether a pair of a row and another counts."""
+        """Whether a pair of a row and another is not masked."""
         b, form = self.frame.b, self.form
         exists = b.compare("slt", other, self._extent(form.other.extent))
         if form.order == "all":
@@ -289,7 +289,7 @@ class AttentionEmitter:
         ]
 
     def _weighted(self, chain: Chain, weights: Sums, sums: Sums, base: Value) -> Sums:
-        """The sums of a chain, and those of a tile of others by their weights."""
+        """Add the weighted sums of a tile of others to a chain's sums."""
         frame, schedule = self.frame, self.schedule
         place = frame.at_byte(base, self._other_place(self.form.along_depth(chain.z)))
         result = [list(line) for line in sums]
@@ -307,17 +307,17 @@ class AttentionEmitter:
         return result
 
     def _left(self, first: Sequence[Value], second: Sequence[Value]) -> list[Value]:
-        """Two tiles of weights as the left side of products."""
+        """Two tiles of weights as a left operand."""
         pairs = first[:2], first[2:], second[:2], second[2:]
         return [self._packed(pair) for pair in pairs]
 
     def _packed(self, pair: Sequence[Value]) -> Value:
-        """Two numbers, rounded, as a register."""
+        """Two rounded numbers in a register."""
         b = self.frame.b
         raw = to_memory(b, self.frame.b.vector(pair), self.dtype)
         return b.emit(I32, f"bitcast {raw} to i32")
 
-    # The way out
+    # Results
 
     def _store(
         self, rows: list[list[RowElement]], sums: list[Sums], state: Sequence[Value]
@@ -342,7 +342,7 @@ class AttentionEmitter:
         sums: list[list[list[Value]]],
         half: int,
     ) -> None:
-        """Store what a lane has of a row."""
+        """Store a lane's results of a row."""
         frame, b, form = self.frame, self.frame.b, self.form
         if form.column not in store.variables:
             with b.when(b.compare("eq", frame.modulo32(self.lane, 4), frame.i32(0))):
@@ -366,7 +366,7 @@ class AttentionEmitter:
             self._put(store, {**row.at, form.column: column}, pair)
 
     def _put(self, store: Store, at: At, values: Sequence[Value]) -> None:
-        """Store values side by side along the columns."""
+        """Store values that are adjacent along the columns."""
         frame, b = self.frame, self.frame.b
         kind = storage_type(store.buffer.dtype)
         place = frame.evaluate(store.offset, at)
@@ -377,7 +377,7 @@ class AttentionEmitter:
             offset = frame.multiply(constant(I64, number), step)
             b.store(value, b.element(base, kind.scalar, offset))
 
-    # Values carried round the loop
+    # Loop-carried values
 
     def _flat(self, sums: list[Sums]) -> list[Value]:
         return [v for each in sums for line in each for four in line for v in four]

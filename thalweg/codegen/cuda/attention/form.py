@@ -1,13 +1,13 @@
-"""Loops as chained products: sums over pairs of rows, weighted by functions of other products.
+"""Recognises chained products in loops: sums over pairs of rows, weighted by functions of products.
 
-What comes in is a `Loops` kernel over (batch…, row, column); what goes out says what it sums:
+Given a `Loops` kernel over (batch…, row, column), it finds the sums
 
     out[row, column] = Σ over other of weight(row, other) · z[other, column]
 
 where a weight is an elementwise function of products Σ over depth of x[row, depth] · y[other,
-depth], of elements of row or other, and of masks. Of attention, the weight is the power of a score
-less the row's largest one, and there is a second sum, that of the powers. Its gradients are chains
-with weights of two products. Rows are queries and others are keys, or the other way round.
+depth], of elements of row or other, and of masks. In attention, the weight is the exponential of a
+score less the row's maximum, and there is a second sum, of the exponentials. Its gradients are
+chains with weights of two products. Rows are queries and others are keys, or vice versa.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from thalweg.ir.expr import Call, Cast, Expr, Index, Load, Reduce, Select, Varia
 from thalweg.ir.kernel import Loops, RenameVariables, Store
 from thalweg.ir.rewrite import postorder, walk
 
-#: Whose row comes no later than whose: all others count, or those up to a row, or from it on.
+#: The others that count for a row: all, those up to the row, or those from it on (causal masks).
 Order = Literal["all", "up to row", "from row"]
 
 MAX_DEPTH = 128
-DEPTH_STEP = 16  # terms that tensor cores multiply at once
+DEPTH_STEP = 16  # terms of a product of tensor cores
 
 
 class NotAttention(Exception):
-    """A kernel that is no chain of products which tensor cores multiply."""
+    """A kernel that is not a chain of products for tensor cores."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +53,7 @@ class Chain:
 
 @dataclass(frozen=True, eq=False)
 class Softmax:
-    """The score whose powers are the weights; the row's largest one, and the sum of its powers."""
+    """The score whose exponentials are the weights, its maximum per row, and their sum."""
 
     score: Expr
     largest: Reduce
@@ -78,25 +78,25 @@ class AttentionForm:
 
     @property
     def rows_read(self) -> tuple[Load, ...]:
-        """What is read of rows: the left sides of products."""
+        """The loads along rows: the left sides of products."""
         return tuple(product.x for product in self.products)
 
     @property
     def others_read(self) -> tuple[Load, ...]:
-        """What is read of others: right sides of products, and what is weighted, each once; what is
-        weighted is over `depth` here, too."""
+        """The distinct loads along others: right sides of products, and weighted operands, that are
+        over `depth` here, too."""
         weighted = [self.along_depth(chain.z) for chain in self.chains]
         return tuple(dict.fromkeys([*(product.y for product in self.products), *weighted]))
 
     def along_depth(self, z: Load) -> Load:
-        """A load along columns as one along the depth of products."""
+        """A load along columns, renamed to the depth of products."""
         result = RenameVariables({self.column: self.depth}).of(z)
         assert isinstance(result, Load)
         return result
 
 
 def form_of(kernel: Loops) -> AttentionForm:
-    """A kernel as chains of products; raises `NotAttention` for any other."""
+    """Match a kernel as chains of products; raises `NotAttention` for others."""
     if len(kernel.variables) < 2 or kernel.serial or kernel.checks:
         raise NotAttention
     *batch, row, column = kernel.variables
@@ -137,8 +137,8 @@ def form_of(kernel: Loops) -> AttentionForm:
 
 
 def _renamed(kernel: Loops) -> tuple[Loops, Variable, Variable]:
-    """A kernel all of whose sums go over one variable, and all sums in them over another: what is
-    equal is then the same expression."""
+    """The kernel with one variable for all sums, and one for all nested sums: equal parts are then
+    the same expression."""
     sums = _outermost([store.value for store in kernel.stores])
     pending, others, depths = list(sums), list[Variable](), list[Variable]()
     bodies = [part for total in sums for part in postorder([total.body])]
@@ -163,7 +163,7 @@ def _outermost(values: Sequence[Expr]) -> list[Reduce]:
 
 
 def _softmax(sums: Sequence[Reduce], other: Variable) -> Softmax | None:
-    """The softmax among a kernel's sums: a sum of powers of scores less the largest of them."""
+    """The softmax among a kernel's sums: a sum of exponentials of scores less their maximum."""
     for total in sums:
         match total:
             case Reduce(
@@ -194,7 +194,7 @@ def _chain(total: Reduce, other: Variable, column: Variable) -> Chain:
 
 
 def _softmax_chain(chain: Chain, softmax: Softmax) -> Chain:
-    """A chain whose weights are the softmax's powers."""
+    """A chain whose weights are the softmax's exponentials."""
     if chain.weight is not softmax.total.body:
         raise NotAttention
     return chain
@@ -217,7 +217,7 @@ def _product(total: Reduce, row: Variable, other: Variable, depth: Variable) -> 
 
 
 def _load(factor: Expr) -> Load:
-    """The element that a factor is, as it lies in memory."""
+    """The load of a factor, without conversions."""
     value = factor.value if isinstance(factor, Cast) else factor
     if not isinstance(value, Load) or not value.offset.is_plain:
         raise NotAttention
@@ -231,8 +231,8 @@ def _variables(value: Expr) -> set[Variable]:
 
 
 def _order(value: Expr, row: Variable, other: Variable) -> tuple[Order, Expr]:
-    """The order that a value asks for outermost, and the value where that holds. What it is
-    elsewhere counts for nothing: zero of a weight, minus infinity of a score."""
+    """The order that a value is masked by, and the unmasked value. The masked value has no effect:
+    zero for a weight, minus infinity for a score."""
     match value:
         case Select(
             condition=Call(
@@ -253,7 +253,7 @@ def _order(value: Expr, row: Variable, other: Variable) -> tuple[Order, Expr]:
 
 
 def _in_order(value: Expr, order: Order, row: Variable, other: Variable) -> Expr:
-    """A value where an order holds, which it must ask for."""
+    """The unmasked value; raises unless the value is masked by the order."""
     found, chosen = _order(value, row, other)
     if found != order:
         raise NotAttention
@@ -261,7 +261,7 @@ def _in_order(value: Expr, order: Order, row: Variable, other: Variable) -> Expr
 
 
 def _check(form: AttentionForm) -> None:
-    """Whether tensor cores take what is multiplied."""
+    """Raise unless tensor cores can multiply the operands."""
     loads = [*form.rows_read, *form.others_read]
     dtypes = {load.dtype for load in loads}
     if len(dtypes) != 1 or not dtypes <= {BFLOAT16, FLOAT16}:

@@ -1,7 +1,6 @@
-"""Attention kernels: their text, and the grids of their launches.
+"""Emits attention kernels, and computes their launches.
 
-What comes in is a `Loops` kernel that holds chained products; what goes out is an entry that
-computes them on tensor cores.
+Given a `Loops` kernel with chained products, it emits an entry that computes them on tensor cores.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from thalweg.ir.kernel import Loops
 from thalweg.ir.rewrite import walk
 
 _ENTRY = "attention"
-_AMPERE = 80  # the compute capability from which there are the instructions
+_AMPERE = 80  # the first compute capability with the instructions
 
 
 def emit_attention(
@@ -30,8 +29,8 @@ def emit_attention(
 ) -> CudaKernel:
     """The text of an attention kernel; raises `NotAttention` for others.
 
-    A `guarded` one does nothing where the fault word is set; the buffers of an `aligned` one begin
-    at multiples of 16 bytes.
+    A `guarded` one does nothing if the fault word is set; the buffers of an `aligned` one begin at
+    multiples of 16 bytes.
     """
     schedule = _schedule(kernel, target)
     module = GridModule(target)
@@ -61,6 +60,6 @@ def _schedule(kernel: Loops, target: CudaTarget) -> Schedule:
 
 
 def _has_nested_sums(kernel: Loops) -> bool:
-    """Whether sums are summed: that few kernels do is found at once."""
+    """Whether sums are nested: a quick test that few kernels pass."""
     sums = kernel.every(Reduce)
     return any(isinstance(part, Reduce) for total in sums for part in walk([total.body]))

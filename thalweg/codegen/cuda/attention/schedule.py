@@ -1,7 +1,7 @@
-"""How attention lies on a grid: the rows of a block, and the shared memory of its tiles.
+"""Schedules of attention: the rows of a block, and the shared memory of its tiles.
 
-A block has some rows and goes over all others, a tile of them at a time; each of its warps has
-rows of its own, 16 or 32 of them. Tiles are brought one ahead of the one that is multiplied.
+A block has some rows and iterates over tiles of all others; each of its warps has its own 16 or 32
+rows. The next tile is prefetched while one is multiplied.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from thalweg.codegen.cuda.launch import LaunchShape
 
 WARPS = 4
 THREADS = 32 * WARPS
-TILE_ROWS = 16  # of what tensor cores multiply at once
+TILE_ROWS = 16  # of a product of tensor cores
 STAGES = 2
 
-_MAX_SUMS = 128  # registers of a thread for sums: those of products, and those that go out
-#: Tiles of rows of a warp, and others at once: the first that there are registers for.
+_MAX_SUMS = 128  # registers of a thread for sums: those of products, and results
+#: (tiles of rows of a warp, others of a tile): the first for which there are registers is used.
 CHOICES = [(1, 64), (1, 32)]
-#: That of gradients whose rows are short: on an H200 it was the fastest, though some sums spill.
+#: The choice for gradients with short rows: the fastest on an H200, though some sums spill.
 _SHORT, SHORT_GRADIENT = 64, (2, 32)
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """The rows of each warp in tiles of 16, and the others that are multiplied at once."""
+    """The tiles of 16 rows of each warp, and the others of a tile."""
 
     form: AttentionForm
     tiles: int
@@ -43,12 +43,12 @@ class Schedule:
 
     @property
     def row_tile(self) -> RowTile:
-        """What a block keeps of an operand of rows."""
+        """The tile of a row operand, which a block keeps."""
         return RowTile(self.rows, self.form.depth.extent)
 
     @property
     def other_tile(self) -> RowTile:
-        """What a stage has of an operand of others."""
+        """The tile of an other operand in a stage."""
         return RowTile(self.others, self.form.depth.extent)
 
     @property
@@ -58,28 +58,28 @@ class Schedule:
 
     @property
     def stages(self) -> int:
-        """Where the stages begin."""
+        """The offset of the stages."""
         return len(self.form.rows_read) * self.row_tile.bytes
 
     @property
     def exchange(self) -> int:
-        """Where emulated lanes exchange what they have."""
+        """The offset of the exchange memory of emulated lanes."""
         return self.stages + STAGES * self.stage_bytes
 
     @property
     def shared_bytes(self) -> int:
-        """All shared memory of a block."""
+        """The shared memory of a block."""
         return self.exchange + exchange_bytes(self.is_emulated, THREADS)
 
     def launch(self, words: Words) -> LaunchShape:
-        """The launch of a call: a block for each batch and block of rows."""
+        """The launch of a call: a block per batch and block of rows."""
         blocks = -(-words.number(self.form.row.extent) // self.rows)
         batches = prod(words.number(variable.extent) for variable in self.form.batch)
         return LaunchShape((max(1, blocks * batches), 1, 1), (THREADS, 1, 1), self.shared_bytes)
 
 
 def schedule_of(form: AttentionForm, is_emulated: bool) -> Schedule:
-    """As many rows and others as there are registers for."""
+    """The schedule with as many rows and others as registers allow."""
     depth = form.depth.extent
     if form.softmax is None and depth <= _SHORT:
         return Schedule(form, *SHORT_GRADIENT, is_emulated)

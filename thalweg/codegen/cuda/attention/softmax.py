@@ -1,8 +1,8 @@
-"""Online softmax: weights of scores that come a tile at a time, in one pass.
+"""Online softmax: the weights of scores that are computed tile by tile, in one pass.
 
-The largest score of a row so far is what all its powers are less; when a larger one comes, what was
-summed before is scaled. Four lanes share a row: they exchange the largest of each tile, and add
-their sums of powers at the end.
+Exponentials are relative to the maximum of the row so far; when it grows, earlier sums are
+rescaled. Four lanes share a row: they exchange the maxima of each tile, and add their sums of
+exponentials at the end.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ _NEGATIVE = -float(np.inf)
 
 
 class OnlineSoftmax:
-    """The rows of a lane: for each tile two of them, with their largest score and sum of powers."""
+    """The rows of a lane, two per tile, with their maximum and sum of exponentials."""
 
     def __init__(self, frame: GridFrame, scale: float, lane: Value) -> None:
-        """Scores are what is given times a positive number."""
+        """`scale`: the positive factor of all scores."""
         self._frame, self._scale = frame, scale
         self._neighbours = [frame.b.binary("xor", lane, frame.i32(n)) for n in (1, 2)]
 
     def initial(self, tiles: int) -> list[Value]:
-        """The state before the first tile: largest scores, and sums."""
+        """The initial state: maxima, and sums."""
         return [constant(FLOAT, _NEGATIVE), constant(FLOAT, 0)] * 2 * tiles
 
     def step(
         self, scores: Scores, state: Sequence[Value]
     ) -> tuple[Scores, list[list[Value]], list[Value]]:
-        """The weights of some scores, the factors of what was summed before, and the new state."""
+        """The weights of a tile of scores, the factors of earlier sums, and the new state."""
         weights: Scores = []
         factors: list[list[Value]] = []
         following: list[Value] = []
@@ -60,7 +60,7 @@ class OnlineSoftmax:
         for lane in self._neighbours:
             top = self._largest([top, frame.grid.from_lane(top, lane)])
         none = b.compare("oeq", top, _NEGATIVE)
-        less = b.select(none, constant(FLOAT, 0), top)  # so that no infinities are subtracted
+        less = b.select(none, constant(FLOAT, 0), top)  # avoids inf - inf
         less = b.binary("fmul", less, self._scale)
         factor = exponential(frame, largest, self._scale, less)
         weights = [
@@ -72,7 +72,7 @@ class OnlineSoftmax:
         return weights, factor, [top, added]
 
     def totals(self, state: Sequence[Value]) -> list[list[tuple[Value, Value]]]:
-        """The largest score and the sum of powers of each row, the same in all lanes of it."""
+        """The maximum and the sum of exponentials of each row, in all of its lanes."""
         frame, result = self._frame, list[list[tuple[Value, Value]]]()
         for at in range(0, len(state), 4):
             pair: list[tuple[Value, Value]] = []
@@ -86,7 +86,7 @@ class OnlineSoftmax:
         return result
 
     def _largest(self, values: Sequence[Value]) -> Value:
-        """The largest of some numbers; one that is not a number stays so."""
+        """The maximum of numbers, which propagates NaN."""
         b, result = self._frame.b, values[0]
         for value in values[1:]:
             result = b.intrinsic("maxnum", result, value)

@@ -1,7 +1,7 @@
-"""Tiles of rows in shared memory, and the registers that tensor cores multiply of them.
+"""Tiles of rows in shared memory, and their fragments in registers for tensor cores.
 
-A tile is some rows of one operand, whole: in panels of 128 bytes of each row, the lines of a panel
-swizzled. The same tile is a right side of products (row by row) and what is weighted (transposed).
+A tile has some whole rows of an operand, in panels of 128 bytes of each row with swizzled lines.
+The same tile can be a right operand (by rows) and a weighted operand (transposed).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from thalweg.ir.kernel import Access
 _ITEM = 2  # bytes of an element
 PANEL = LINE // _ITEM  # elements of a row in a panel
 
-#: What threads read to put it into a tile later: who does, the values, and where the tile is.
+#: Values that threads have read and will store to a tile: (staging, values, address of the tile).
 Pending = tuple[Staging, list[Value], Value]
 
 
@@ -40,7 +40,7 @@ class RowTile:
 
 
 class RowLoader:
-    """Brings rows of one operand to shared memory, from row `first` (i32) on."""
+    """Loads rows of one operand to shared memory, from row `first` (i32) on."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class RowLoader:
         batch: At,
         is_aligned: bool,
     ) -> None:
-        """`variables` are those of rows and of their elements."""
+        """`variables`: those of rows and of their elements."""
         row, depth = variables
         width = ACCESS_BYTES // _ITEM if is_aligned else 1
         vector = vector_of([load], (), depth, width)
@@ -60,7 +60,7 @@ class RowLoader:
         self._frame, self._warp, self._tile, self._batch = frame, warp, tile, batch
 
     def begin(self, first: Value, base: Value) -> list[Pending]:
-        """Begin to copy; what is in registers meanwhile."""
+        """Begin to copy; returns the values that are in registers meanwhile."""
         frame, pending = self._frame, list[Pending]()
         for panel in range(-(-self._tile.depth // PANEL)):
             shared = SharedTile(self._tile.rows, PANEL, "k", _ITEM)
@@ -77,13 +77,13 @@ class RowLoader:
 
 
 def put(pending: Sequence[Pending]) -> None:
-    """Put what is in registers into its tile."""
+    """Store the values in registers to their tiles."""
     for staging, values, base in pending:
         staging.put(values, base)
 
 
 class Fragments:
-    """What a lane holds of tiles, as matrices of 8 lines of 16 bytes, four at a time."""
+    """Loads a lane's fragments of tiles: matrices of 8 lines of 16 bytes, four at a time."""
 
     def __init__(self, frame: GridFrame, warp: WarpInstructions, lane: Value) -> None:
         self._frame, self._warp = frame, warp
@@ -91,16 +91,16 @@ class Fragments:
         self._low, self._high = frame.modulo32(matrix, 2), frame.over32(matrix, 2)
 
     def left(self, tile: RowTile, base: Value, row: Value, step: int) -> list[Value]:
-        """16 rows by 16 terms, as the left side of products."""
+        """16 rows by 16 terms, as a left operand."""
         return self._matrices(tile, base, self._lines(row, self._low), 2 * step, self._high)
 
     def right(self, tile: RowTile, base: Value, row: Value, step: int) -> list[list[Value]]:
-        """16 rows by 16 terms, as the right side: registers of 8 rows each."""
+        """16 rows by 16 terms, as a right operand: registers of 8 rows each."""
         found = self._matrices(tile, base, self._lines(row, self._high), 2 * step, self._low)
         return [found[:2], found[2:]]
 
     def weighted(self, tile: RowTile, base: Value, row: Value, columns: int) -> list[list[Value]]:
-        """16 rows, which are terms, by 16 columns (the number of such): registers of 8 columns."""
+        """16 rows, which are terms, by the 16 columns number `columns`: registers of 8 columns."""
         lines = self._lines(row, self._low)
         found = self._matrices(tile, base, lines, 2 * columns, self._high, is_transposed=True)
         return [found[:2], found[2:]]
@@ -118,7 +118,7 @@ class Fragments:
         second: Value,
         is_transposed: bool = False,
     ) -> list[Value]:
-        """Four matrices: of these lines, from a piece of 16 bytes on, or the `second` one."""
+        """Load four matrices: of these lines, from a 16-byte piece on, or the `second` one."""
         frame, per_line = self._frame, LINE // 16
         panel, rest = divmod(piece, per_line)
         byte = frame.times32(frame.plus32(second, rest), 16)

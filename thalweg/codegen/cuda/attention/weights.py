@@ -1,7 +1,7 @@
-"""Elementwise functions of products, in the registers that tensor cores leave sums in.
+"""Elementwise functions of products, in the registers of tensor cores' sums.
 
-A lane holds of each tile of 16 rows by 8 others four sums: columns 2t and 2t + 1 of row g, and of
-row g + 8, where g is its number divided by 4 and t the rest.
+A lane has four sums of each tile of 16 rows by 8 others: columns 2t and 2t + 1 of rows g and g + 8,
+where g = lane / 4 and t = lane % 4.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ Known = Mapping[Expr, Value]
 
 
 def exponential(frame: GridFrame, value: Value, scale: float, less: Value) -> Value:
-    """e to the power of (value · scale - less), of float32 numbers, by the GPU's own instruction
-    for powers of 2: its error is some units in the last place."""
+    """exp(value · scale - less) of float32 numbers, by the GPU's instruction for powers of 2, whose
+    error is a few ulps."""
     b = frame.b
     if frame.target.is_emulated:
         scaled = b.binary("fmul", value, scale)
@@ -45,7 +45,7 @@ def exponential(frame: GridFrame, value: Value, scale: float, less: Value) -> Va
 
 
 def scaled(value: Expr) -> tuple[Expr, float]:
-    """A value as another one times a positive number."""
+    """Split a value into another one and a positive factor."""
     match value:
         case Call(function="mul", arguments=(inner, Const(value=number))) if number > 0:
             return inner, float(number)
@@ -58,7 +58,7 @@ def _float32(number: float) -> float:
 
 
 class ElementEvaluator(Point):
-    """Expressions of single elements; powers of float32 numbers by the GPU's own instruction."""
+    """Evaluates expressions of single elements; float32 exponentials by the GPU's instruction."""
 
     def __init__(self, frame: GridFrame, at: At, known: Known) -> None:
         super().__init__(frame, at, None, 1)
@@ -82,8 +82,8 @@ class ElementEvaluator(Point):
 
 @dataclass(frozen=True)
 class RowElement:
-    """A row that a lane has sums of: its index (i32), clamped to those that exist, and what is
-    known of it whatever the other is."""
+    """A row that a lane has sums of: its index (i32), clamped to existing ones, and the values that
+    do not depend on the other."""
 
     index: Value
     exists: Value
@@ -94,7 +94,7 @@ class RowElement:
 def rows_of_lane(
     frame: GridFrame, form: AttentionForm, first: Value, batch: At, values: list[Expr]
 ) -> list[RowElement]:
-    """Rows g and g + 8 of 16; `first` (i32) is row g. What `values` load of them is loaded once."""
+    """Rows g and g + 8 of 16; `first` (i32) is row g. Their loads in `values` are hoisted here."""
     result: list[RowElement] = []
     for half in range(2):
         index = frame.plus32(first, 8 * half)
@@ -111,7 +111,7 @@ def rows_of_lane(
 
 
 def _loads(values: list[Expr]) -> list[Load]:
-    """The loads of elementwise values, those inside of products aside."""
+    """The loads of elementwise values, except those inside of products."""
     parts = walk(values, lambda part: () if isinstance(part, Reduce | Load) else part.parts)
     return [part for part in parts if isinstance(part, Load)]
 

@@ -1,9 +1,9 @@
-"""Instructions that run beside their threads: barriers in shared memory (mbarrier), and copies by
-the copy engine that arrive at them (TMA).
+"""Asynchronous instructions: barriers in shared memory (mbarrier), and copies by the copy engine
+that arrive at them (TMA).
 
-On an emulated grid each is a function with the same meaning. A barrier is a word of pending
-arrivals, of all arrivals and of its phase, and a word of bytes that are still to come; a thread
-that waits lets others run. Copies are done when they are begun.
+On an emulated grid each is a function with the same meaning. A barrier is a word with the pending
+arrivals, the total arrivals and the phase, and a word with the pending bytes; a waiting thread
+yields to others. Copies are synchronous.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from thalweg.codegen.cuda.tensor_map import MAX_RANK, MapWord
 from thalweg.codegen.llvm.builder import I8, I32, I64, POINTER, VOID, Builder, Value, constant
 
 BARRIER_BYTES = 8
-_PHASE = 1 << 30  # a bit of the first word; above the pending arrivals lies the number of all
+_PHASE = 1 << 30  # a bit of the first word; the total arrivals are above the pending ones
 _COUNT_SHIFT, _COUNT_MASK = 12, (1 << 12) - 1
 
 
 class AsyncInstructions:
-    """Barriers and copies of an entry. Addresses of barriers and tiles are in shared memory."""
+    """The barriers and copies of an entry. Barriers and tiles are in shared memory."""
 
     def __init__(self, frame: GridFrame) -> None:
         self.frame = frame
@@ -38,7 +38,7 @@ class AsyncInstructions:
     # Barriers
 
     def init(self, barrier: Value, arrivals: int) -> None:
-        """Make a barrier whose phase ends after so many arrivals, and the bytes they announce."""
+        """Initialize a barrier whose phase ends after `arrivals` and the bytes they announce."""
         b = self.frame.b
         if self._emulated:
             b.store(constant(I32, arrivals | arrivals << _COUNT_SHIFT), barrier)
@@ -48,12 +48,12 @@ class AsyncInstructions:
         inline(b, VOID, f"mbarrier.init.shared::cta.b64 [$0], {arrivals};", "r,~{memory}", given)
 
     def publish(self) -> None:
-        """Let the copy engine see the barriers that this thread made."""
+        """Make the barriers that this thread initialized visible to the copy engine."""
         if not self._emulated:
             inline(self.frame.b, VOID, "fence.mbarrier_init.release.cluster;", "~{memory}")
 
     def arrive(self, barrier: Value, announced: int = 0) -> None:
-        """Arrive, and announce bytes that copies bring in this phase."""
+        """Arrive, and announce the bytes that copies transfer in this phase."""
         b = self.frame.b
         if self._emulated:
             given = [barrier, constant(I32, 1), constant(I32, announced)]
@@ -64,7 +64,7 @@ class AsyncInstructions:
         inline(b, VOID, text, "r,~{memory}", [shared_address(b, barrier)])
 
     def wait(self, barrier: Value, parity: Value) -> None:
-        """Wait until the phase of a parity (i32) is over."""
+        """Wait until the phase with a parity (i32) has ended."""
         b = self.frame.b
         if self._emulated:
             given = [barrier, parity]
@@ -77,27 +77,27 @@ class AsyncInstructions:
         inline(b, VOID, text, "r,r,~{memory}", [shared_address(b, barrier), parity])
 
     def publish_writes(self) -> None:
-        """Let tensor cores see what this thread wrote to shared memory."""
+        """Make this thread's writes to shared memory visible to tensor cores."""
         if not self._emulated:
             inline(self.frame.b, VOID, "fence.proxy.async.shared::cta;", "~{memory}")
 
     # Registers
 
     def take_registers(self, count: int) -> None:
-        """Have so many registers, which all warps of this group ask for, from now on: as soon as
-        others have left them."""
+        """Increase the registers of each thread; all warps of the group must do so. Waits until
+        others have released theirs."""
         if not self._emulated:
             inline(self.frame.b, VOID, f"setmaxnreg.inc.sync.aligned.u32 {count};", "~{memory}")
 
     def leave_registers(self, count: int) -> None:
-        """Have only so many registers from now on."""
+        """Decrease the registers of each thread."""
         if not self._emulated:
             inline(self.frame.b, VOID, f"setmaxnreg.dec.sync.aligned.u32 {count};", "~{memory}")
 
     # Copies
 
     def prefetch(self, tensor_map: Value) -> None:
-        """Have a tensor map near before the first copy needs it."""
+        """Prefetch a tensor map."""
         if not self._emulated:
             b = self.frame.b
             address = b.emit(I64, f"ptrtoint {tensor_map} to i64")
@@ -122,7 +122,7 @@ class AsyncInstructions:
         inline(b, VOID, text, constraints, self._copied(tensor_map, destination, at, barrier))
 
     def prefetch_box(self, tensor_map: Value, at: Sequence[Value]) -> None:
-        """Have the second cache read the box at coordinates (i32, innermost first)."""
+        """Prefetch the box at coordinates (i32, innermost first) to the L2 cache."""
         if self._emulated:
             return
         b, rank = self.frame.b, len(at)
@@ -148,13 +148,13 @@ class AsyncInstructions:
         inline(b, VOID, text, constraints, [whole, *at, shared_address(b, source)])
 
     def commit_stores(self) -> None:
-        """The copies to memory begun since the last time are a group."""
+        """Commit the copies to memory since the last commit as a group."""
         if not self._emulated:
             inline(self.frame.b, VOID, "cp.async.bulk.commit_group;", "~{memory}")
 
     def wait_stores(self, groups: int) -> None:
-        """Wait until shared memory may be written again that all groups of this thread's copies but
-        the last few were read from."""
+        """Wait until all groups of this thread's copies but the last `groups` have been read from
+        shared memory, which can then be overwritten."""
         if not self._emulated:
             text = f"cp.async.bulk.wait_group.read {groups};"
             inline(self.frame.b, VOID, text, "~{memory}")
@@ -167,7 +167,7 @@ class AsyncInstructions:
         at: Sequence[Value],
         taps: Sequence[Value],
     ) -> None:
-        """Begin to copy one tap (width, height) of windows from the one at coordinates on."""
+        """Begin to copy one tap (width, height) of the windows from given coordinates on."""
         b = self.frame.b
         if self._emulated:
             given = [tensor_map, destination, barrier, *at, *taps]
@@ -197,8 +197,8 @@ def _word(b: Builder, base: Value, number: int) -> Value:
 
 
 def write_arrive(b: Builder) -> None:
-    """`(grid, barrier, arrivals, bytes)`: arrivals, and bytes that are announced or (less than 0)
-    there; the last one begins the next phase."""
+    """`(grid, barrier, arrivals, bytes)`: arrivals, and bytes that are announced or, if negative,
+    have arrived; the last arrival begins the next phase."""
     grid, barrier, arrivals, announced = b.parameters
     b.store(constant(I64, 0), b.element(grid, "i64", Slot.IDLE))
     rest = b.element(barrier, "i32", 1)
@@ -216,7 +216,7 @@ def write_arrive(b: Builder) -> None:
 
 
 def write_wait(b: Builder) -> None:
-    """`(grid, barrier, parity)`: let others run until the phase of a parity is over."""
+    """`(grid, barrier, parity)`: yield to others until the phase with a parity has ended."""
     grid, barrier, parity = b.parameters
     b.jump("again")
     b.label("again")
@@ -231,8 +231,8 @@ def write_wait(b: Builder) -> None:
 
 
 def _swizzled(b: Builder, tensor: Value, tile: Value, offset: Value) -> Value:
-    """The address of a byte of a box: as many pieces of 16 bytes as a line has are permuted, by
-    which 128 bytes they are of."""
+    """The swizzled address of a byte of a box: the 16-byte pieces of a line are permuted by the
+    index of its 128 bytes."""
     box, size = (_word(b, tensor, number) for number in (MapWord.BOX, MapWord.ITEMSIZE))
     pieces = b.binary("lshr", b.binary("mul", box, size), 4)
     mask = b.binary("sub", pieces, 1)
@@ -244,7 +244,7 @@ def _swizzled(b: Builder, tensor: Value, tile: Value, offset: Value) -> Value:
 def _put(
     b: Builder, tensor: Value, target: Value, source: Value, inside: Value, size: Value
 ) -> None:
-    """Put an element to its place, or zeros where it is not inside; rounded where the map says."""
+    """Store an element, or zeros if it is out of bounds; rounded if the map requires it."""
     with b.loop(constant(I32, 0), size, constant(I32, 1)) as loop:
         byte = b.choose(
             inside,
@@ -258,7 +258,7 @@ def _put(
 
 
 def _element(b: Builder, tensor: Value, at: Sequence[Value], size: Value) -> tuple[Value, Value]:
-    """The address of an element at coordinates, and whether it is one of the tensor."""
+    """The address of an element at coordinates, and whether it is inside of the tensor."""
     low, high = (b.convert("zext", _word(b, tensor, MapWord.ADDRESS + n), "i64") for n in range(2))
     address = b.binary("or", low, b.binary("shl", high, 32))
     inside = constant(Value(I32, "").type.like("i1"), True)
@@ -276,7 +276,7 @@ def _element(b: Builder, tensor: Value, at: Sequence[Value], size: Value) -> tup
 
 
 def _arrived(b: Builder, grid: Value, barrier: Value, count: Value) -> None:
-    """Bytes have arrived."""
+    """Record the arrival of bytes."""
     less = b.binary("sub", constant(I32, 0), count)
     b.line(f"call void @emulated.mbarrier.arrive({grid}, {barrier}, i32 0, {less})")
 
@@ -312,8 +312,8 @@ def _box_bytes(b: Builder, tensor: Value) -> Value:
 def _elements_of_box(
     b: Builder, tensor: Value, at: Sequence[Value]
 ) -> Generator[tuple[Value, Value, Value, Value]]:
-    """A loop over the box at coordinates: the address of an element, whether it is one of the
-    tensor, its distance from the start of the box in shared memory, and its size."""
+    """A loop over the box at coordinates: the address of an element, whether it is inside of the
+    tensor, its offset from the start of the box in shared memory, and its size."""
     size = _word(b, tensor, MapWord.ITEMSIZE)
     with b.loop(constant(I32, 0), _box_bytes(b, tensor), size) as loop:
         rest, places = b.binary("udiv", loop.index, size), list[Value]()
@@ -325,7 +325,7 @@ def _elements_of_box(
 
 
 def _write_windows(b: Builder) -> None:
-    """Pixel after pixel along the width; from the end of a row or image to the next one's start."""
+    """Copies pixels along the width; after the last one of a row or image come the next ones."""
     grid, tensor, destination, barrier, channel, *start, tap_w, tap_h = b.parameters
     size, one = _word(b, tensor, MapWord.ITEMSIZE), constant(I32, 1)
     channels, pixels = (_word(b, tensor, n) for n in (MapWord.CHANNELS, MapWord.PIXELS))

@@ -1,7 +1,7 @@
 """Operands that the copy engine (TMA) reads: tensor maps, and the coordinates of boxes.
 
-What comes in is an operand and the size of its tile; what goes out is a `BoxCopy` where the engine
-can bring the tile to shared memory as boxes: of a tensor, or of the windows of a convolution.
+Given an operand and the size of its tile, it returns a `BoxCopy` if the engine can load the tile to
+shared memory as boxes of a tensor, or of the windows of a convolution.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MAX_BOX, _MAX_CORNER, _MAX_STEP, _MAX_TAP = 256, 127, 8, 255
 
 @dataclass(frozen=True)
 class Coordinate:
-    """An index of a tensor: a variable, counted from its end where its stride is negative."""
+    """A coordinate of a tensor: a variable, counted from its end if its stride is negative."""
 
     variable: Variable | None
     factor: int = 1
@@ -50,9 +50,9 @@ class Coordinate:
 
 @dataclass(frozen=True)
 class BoxCopy:
-    """How the engine copies the tiles of an operand: a map, and the coordinates of a box.
+    """The copies of an operand's tiles: a map, and the coordinates of a box.
 
-    `taps` are the places in a window (width, height), of images. A tile is a box for each panel.
+    `taps`: the coordinates in a window (width, height), for images. A tile has a box per panel.
     """
 
     spec: TensorMapSpec
@@ -61,13 +61,13 @@ class BoxCopy:
 
     @property
     def is_image(self) -> bool:
-        """Whether it reads windows."""
+        """Whether it reads windows of images."""
         return bool(self.taps)
 
 
 @memoized(64)
 def box_copy(operand: Operand, tile: SharedTile) -> BoxCopy | None:
-    """How the engine copies tiles of an operand, if it can."""
+    """The copies of an operand's tiles by the engine, if it supports them."""
     if not operand.is_plain or operand.axis != tile.axis:
         return None
     load = operand.access.value
@@ -78,7 +78,7 @@ def box_copy(operand: Operand, tile: SharedTile) -> BoxCopy | None:
 
 
 def _within(space: Space, tile: int) -> bool:
-    """Whether a tile lies within one value of all variables of a space but the last."""
+    """Whether each tile is within one value of all variables of a space but the last."""
     last = space.last
     if len(space.variables) < 2:
         return True
@@ -88,7 +88,7 @@ def _within(space: Space, tile: int) -> bool:
 
 
 class _Match:
-    """An operand on which the copy engine is tried."""
+    """The matching of an operand to the copy engine's accesses."""
 
     def __init__(
         self, operand: Operand, tile: SharedTile, argument: Argument, offset: Affine
@@ -162,7 +162,7 @@ class _Match:
 
     @property
     def argument_word(self) -> int:
-        """The number of the buffer among the arguments; its word follows that of the fault."""
+        """The index of the buffer's argument word, which follows the fault word."""
         return self.argument.position
 
     def _is_aligned(self, start: int, strides: list[int]) -> bool:
@@ -172,7 +172,7 @@ class _Match:
     # Windows of images
 
     def _images(self) -> BoxCopy | None:
-        """Images of two axes at most: positions are one space, taps and channels the other."""
+        """Match images of one or two axes: positions in one space, taps and channels in another."""
         tile, operand = self.tile, self.operand
         positions, taps = operand.across, operand.along
         pixels = tile.mn
@@ -204,7 +204,7 @@ class _Match:
         )
 
     def _axes(self, positions: Space, taps: Space) -> _Images | None:
-        """Images, their width and their height, where positions and taps are theirs."""
+        """Match the batch, width and height of images with positions and taps."""
         variables = list(positions.variables)
         factors = [self.offset.factor(v) for v in variables]
         if set(self.offset.strides) - {*variables, *taps.variables} or not variables:
@@ -238,12 +238,12 @@ class _Match:
         return _Images(image.extent, self.offset.factor(image), image, *axes)
 
     def _bounded(self, place: Affine, positions: list[Variable]) -> Variable | None:
-        """The position that a bound limits, if it is one."""
+        """The position in a bound, if there is exactly one."""
         found = [v for v in positions if v in place.strides]
         return found[0] if len(found) == 1 else None
 
     def _position_of(self, tap: Variable, positions: list[Variable]) -> Variable | None:
-        """The position whose axis a tap moves along: in a bound, or by its distance."""
+        """The position on the axis of a tap, by a bound or by its stride."""
         for _, place, _ in self.operand.bounds:
             if tap in place.strides:
                 return self._bounded(place, positions)
@@ -257,7 +257,7 @@ class _Match:
 
 @dataclass(frozen=True)
 class _Images:
-    """Images that windows are read of: how many, how far apart, and the variable that counts."""
+    """The batch axis of images: their number, distance and variable."""
 
     count: int
     apart: int
@@ -270,8 +270,8 @@ class _Images:
 class _ImageAxis:
     """The width or height of images.
 
-    Elements are `pitch` apart, windows begin at `lower` and then every `step`. The place of
-    a window's first element is `start` where position and tap are 0.
+    Elements are `pitch` apart, windows begin at `lower` and then every `step`. The coordinate of
+    a window's first element at position and tap 0 is `start`.
     """
 
     pitch: int
@@ -282,23 +282,23 @@ class _ImageAxis:
     upper: int
     variable: Variable | None
     window: Variable | None
-    dilation: int  # negative where taps count down
+    dilation: int  # negative if taps count down
 
     @property
     def fits(self) -> bool:
-        """Whether the engine takes it."""
+        """Whether the engine supports it."""
         corners = all(-_MAX_CORNER <= c <= _MAX_CORNER for c in (self.lower, self.upper))
         reach = 0 if self.window is None else abs(self.dilation) * (self.window.extent - 1)
         return corners and 1 <= self.step <= _MAX_STEP and reach <= _MAX_TAP
 
     @property
     def position(self) -> Coordinate:
-        """Where a window begins."""
+        """The coordinate of a window's begin."""
         return Coordinate(self.variable, self.step, self.lower)
 
     @property
     def tap(self) -> Coordinate:
-        """How far into the window a tap is."""
+        """The offset of a tap in its window."""
         if self.window is None or self.dilation > 0:
             return Coordinate(self.window, self.dilation)
         return Coordinate(self.window, self.dilation, -self.dilation * (self.window.extent - 1))

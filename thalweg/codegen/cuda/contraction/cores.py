@@ -1,9 +1,9 @@
-"""Products on the cores of a multiprocessor: float32 and float64, and whatever else has a value.
+"""Products on the cores of a multiprocessor: for float32, float64, and computed operands.
 
-Each thread has some rows and columns of the tile in registers, in pieces of four that lie far
-apart, so that a warp reads shared memory without conflicts. While the tile of one block of terms is
-multiplied, that of the next is on its way from memory to registers. Long sums of float32 numbers
-start from zero every so many terms: rounding errors do not grow with their length.
+Each thread has some rows and columns of the tile in registers, in strided pieces of four, so that a
+warp reads shared memory without bank conflicts. While the tile of one block of terms is multiplied,
+the next one is loaded to registers. Long sums of float32 numbers are added to a total in intervals:
+rounding errors do not grow with their length.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from thalweg.codegen.cuda.contraction.work import Sink, Tile, Work
 from thalweg.codegen.llvm.builder import FLOAT, I64, Type, Value, constant
 from thalweg.codegen.loops.lanes import compensated_add, with_compensation
 
-PIECE = 4  # rows or columns of a thread that are side by side
-_PAD = 4  # elements that keep the columns of a transposed chunk in different banks
+PIECE = 4  # adjacent rows or columns of a thread
+_PAD = 4  # padding elements that keep the columns of a transposed chunk in different banks
 _UNROLL = 8
 _RESIDENT_THREADS = 512  # of a multiprocessor, with up to 128 registers each
-_SUMMED_TERMS = 128  # that are summed before they are added to a total
+_SUMMED_TERMS = 128  # summed before they are added to a total
 
 
 def shared_bytes(work: Work) -> int:
@@ -34,8 +34,8 @@ def shared_bytes(work: Work) -> int:
 
 
 def resident_blocks(work: Work) -> int:
-    """How many blocks a multiprocessor is to have: they hide each other's waits, and registers are
-    to be used so that it has room for them."""
+    """The number of blocks to be resident on a multiprocessor, which hide each other's latency;
+    registers are limited accordingly."""
     return max(1, _RESIDENT_THREADS // work.schedule.threads)
 
 
@@ -55,7 +55,7 @@ class _Side:
 
 
 class _Cores:
-    """One tile on the cores."""
+    """Emits one tile on the cores."""
 
     def __init__(self, work: Work, frame: GridFrame, tile: Tile) -> None:
         self.work, self.frame, self.tile = work, frame, tile
@@ -79,7 +79,7 @@ class _Cores:
         return _Side(reader, base, width + _PAD)
 
     def emit(self) -> None:
-        """Add up the terms of the tile, and store it."""
+        """Sum the terms of the tile, and store it."""
         frame, b = self.frame, self.frame.b
         one = constant(I64, 1)
         first, end = (frame.wide(v) for v in (self.tile.first, self.tile.end))
@@ -148,7 +148,7 @@ class _Cores:
         return loop.results
 
     def _line(self, side: _Side, base: Value, term: Value, count: int) -> list[Value]:
-        """This thread's elements of one term: pieces that are a part of the tile apart."""
+        """This thread's elements of one term, in strided pieces."""
         frame, b = self.frame, self.frame.b
         row = b.element(base, "i8", frame.multiply(term, side.pitch * self.size))
         apart = (side.pitch - _PAD) * PIECE // count
@@ -176,8 +176,8 @@ class _Cores:
 
 @dataclass(frozen=True)
 class _Totals:
-    """The sums of a thread over all blocks so far, and what rounding took from them, in memory of
-    its own: they are needed once in so many terms."""
+    """The compensated totals of a thread over all blocks so far, in local memory, since they are
+    rarely accessed."""
 
     frame: GridFrame
     memory: Value
@@ -186,7 +186,7 @@ class _Totals:
 
     @classmethod
     def of(cls, work: Work, frame: GridFrame, count: int) -> _Totals | None:
-        """Totals that are zero; None where sums are short, or wide."""
+        """Zeroed totals; None for short sums, or wide dtypes."""
         problem, every = work.problem, max(_SUMMED_TERMS // work.schedule.k, 1)
         is_short = problem.reduced.is_static and problem.shape[3] <= 2 * _SUMMED_TERMS
         if sum_type(problem) != FLOAT or is_short:
@@ -199,7 +199,7 @@ class _Totals:
     def _at(self, place: int) -> Value:
         return self.frame.at_byte(self.memory, 4 * place)
 
-    # Volatile: LLVM would keep them in registers, of which half the threads would have no more.
+    # Volatile: LLVM would keep them in registers, which halves the number of resident threads.
 
     def _put(self, place: int, value: Value) -> None:
         self.frame.b.line(f"store volatile {value}, {self._at(place)}, align 16")
@@ -209,7 +209,7 @@ class _Totals:
         return self.frame.b.emit(kind, f"load volatile {kind}, {self._at(place)}, align 16")
 
     def kept(self, sums: Sequence[Value], number: Value) -> list[Value]:
-        """The sums after a block of terms: zero where they went into the totals."""
+        """The sums after a block of terms: zero if they were added to the totals."""
         b, last = self.frame.b, constant(I64, self.every - 1)
         is_last = b.compare("eq", b.binary("and", number, last), last)
 
@@ -218,20 +218,20 @@ class _Totals:
                 total, lost = self._added(index, sums)
                 self._put(index, total)
                 self._put(self.count + index, lost)
-                self.frame.grid.warp_barrier()  # or all would be loaded first
+                self.frame.grid.warp_barrier()  # else all would be loaded first
             return [constant(FLOAT, 0)] * self.count
 
         return b.choose_all(is_last, add, lambda: sums)
 
     def _added(self, place: int, sums: Sequence[Value]) -> tuple[Value, Value]:
-        """Some totals with sums added, and what was lost by that."""
+        """Some totals with sums added, and the rounding errors."""
         before, lost = self._get(place), self._get(self.count + place)
         return compensated_add(
             self.frame.b, before, lost, self.frame.b.vector(sums[place : place + PIECE])
         )
 
     def with_rest(self, sums: Sequence[Value]) -> list[Value]:
-        """The totals with the last sums, and with what was lost."""
+        """The totals with the last sums and the rounding errors."""
         b, result = self.frame.b, list[Value]()
         for index in range(0, self.count, PIECE):
             total = with_compensation(b, *self._added(index, sums))
@@ -240,7 +240,7 @@ class _Totals:
 
 
 def _threads_across(n: int, threads: int) -> int:
-    """How many threads are side by side: such that each has about as many rows as columns."""
+    """The number of threads along columns, for which each has about as many rows as columns."""
     across = 1
     while across * across < threads:
         across *= 2

@@ -1,10 +1,10 @@
-"""What a contraction costs on a GPU under a schedule, in cycles of a multiprocessor.
+"""The cost model of contractions on a GPU under a schedule, in cycles of a multiprocessor.
 
-A block of terms takes as long as its products do, or as it takes to bring its tiles to shared
-memory, whichever is longer; a tile adds its way out, and the time until its first operands are
-there. Multiprocessors with a tile more than the others are waited for; shares of workers are even,
-but parts are written, read and added by a second launch. Rates are those of the instructions; what
-kernels reach of them was measured on an H200.
+A block of terms takes the maximum of the times of its products and of loading its tiles to shared
+memory; a tile adds the times of its output and until its first operands arrive. Multiprocessors
+with an additional tile determine the end; shares of workers are even, but parts are written, read
+and added by a second launch. Rates are those of the instructions; the fraction that kernels reach
+was measured on an H200.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from thalweg.codegen.cuda.contraction.work import Work
 from thalweg.codegen.cuda.target import CudaTarget
 from thalweg.ir.dynamic import is_static
 
-#: Products of 2-byte numbers that the tensor cores of a multiprocessor add in a cycle.
+#: Products of 2-byte numbers per cycle of a multiprocessor's tensor cores.
 _TENSOR_RATES = {80: 1024, 86: 512, 89: 512, 90: 2048}
 _WARP_SHARE = 0.3  # of the tensor cores' rate, that mma.sync reaches where wgmma exists
-_CORES = {80: 64, 86: 128, 89: 128, 90: 128}  # products of float32 numbers in a cycle
+_CORES = {80: 64, 86: 128, 89: 128, 90: 128}  # products of float32 numbers per cycle
 _CORES_SHARE = 0.85
 _DOUBLES = {80: 32, 86: 2, 89: 2, 90: 64}
 
-#: What wgmma reaches with tiles of some columns, and with one group of warps instead of two.
+#: The fraction that wgmma reaches by columns of a tile, and with one group of warps, not two.
 _WIDTH_SHARES = {
     256: 0.98,
     224: 0.92,
@@ -46,33 +46,33 @@ _WIDTH_SHARES = {
     32: 0.37,
 }
 _ONE_GROUP_SHARE = 0.75
-_THREADS_SHARE = 0.2  # where threads bring operands in place of the copy engine
+_THREADS_SHARE = 0.2  # if threads load operands instead of the copy engine
 
-_CACHE_RATE = 64.0  # bytes a cycle from the second cache to a multiprocessor
-_OWN_RATE = 31.0  # the same of bytes that only one of them reads, when all of them do
-_WARP_OWN_SHARE = 0.5  # where threads copy them for mma.sync
-_LINE_CYCLES = 2.0  # of the copy engine, for a line of a tile
-_FIXUP_FILL = 5_200  # cycles until a second launch is there, has read its first parts, and ended
-_PART_LATENCY = 25  # cycles for each part of a tile, which a thread of it adds up
-_COPY_FILL = 3_500  # the same of a launch that transposes an operand
-_COPY_SHARE = 0.75  # of the memory's rate, that it reaches
-_ROUNDING = 2  # instructions of a thread, for a number that tensor cores see the nearest of
-_FILL = 1_200  # cycles until the first operands of a tile are there
-_LATENCY = 2_400  # cycles from a stage that is free to the next operands in it
-_NARROW_OUT = 0.12  # cycles more for each sum in chunks of few columns
-_OVERLAP = 0.1  # of the shorter of products and memory, that is not hidden by the other
-_PARTS_RISK = 1.03  # where shares would save less, whole tiles are as good
-_WAY_OUT, _READ_OUT = 0.25, 0.7  # cycles for each sum that threads store, and for each load of it
-_PART_OUT = 0.18  # the same of a part, on its way to scratch memory
-_SEEN_OUT = 0.5  # of the way out of a tile, where another block of the multiprocessor multiplies
-_SHARED_BLOCK = 1.4  # of the time of a block of terms, where a multiprocessor has two blocks
-#: Cycles for each instruction of the epilogue beyond a few: where it is code for every sum, and
-#: where sums go through a loop, or threads store.
+_CACHE_RATE = 64.0  # bytes per cycle from the L2 cache to a multiprocessor
+_OWN_RATE = 31.0  # the same for bytes that are not shared, if all multiprocessors read
+_WARP_OWN_SHARE = 0.5  # if threads copy them for mma.sync
+_LINE_CYCLES = 2.0  # of the copy engine, per line of a tile
+_FIXUP_FILL = 5_200  # cycles for the start of a second launch, its first reads, and its end
+_PART_LATENCY = 25  # cycles per part of a tile, which one thread adds up
+_COPY_FILL = 3_500  # the same for a launch that transposes an operand
+_COPY_SHARE = 0.75  # of the memory bandwidth that it reaches
+_ROUNDING = 2  # instructions of a thread to round a number to TF32
+_FILL = 1_200  # cycles until the first operands of a tile arrive
+_LATENCY = 2_400  # cycles from freeing a stage to its next operands
+_NARROW_OUT = 0.12  # additional cycles per sum in chunks of few columns
+_OVERLAP = 0.1  # of the shorter of products and memory, that is not hidden
+_PARTS_RISK = 1.03  # shares must save more than this over whole tiles
+_WAY_OUT, _READ_OUT = 0.25, 0.7  # cycles per sum that threads store, and per load for it
+_PART_OUT = 0.18  # the same for a partial sum
+_SEEN_OUT = 0.5  # of a tile's output, while another block of the multiprocessor multiplies
+_SHARED_BLOCK = 1.4  # of the time of a block of terms, if a multiprocessor has two blocks
+#: Cycles per instruction of the epilogue beyond a few: if it is unrolled, and if sums are processed
+#: in a loop, or stored by threads.
 _FUNCTION_OUT, _LOOP_OUT = 0.017, 0.06
 _FREE_FUNCTIONS = 4.0
-_FEW = 8  # times fewer tiles than multiprocessors: each runs through code that no cache has yet
-_SCATTERED_OUT = 2.0  # the same where rows are columns: neighbours do not lie side by side
-_STAGED_OUT, _STAGED_READ = 0.08, 0.07  # the same where the copy engine reads and writes
+_FEW = 8  # times fewer tiles than multiprocessors: the code is not in the instruction caches
+_SCATTERED_OUT = 2.0  # the same if rows and columns are exchanged: stores are not contiguous
+_STAGED_OUT, _STAGED_READ = 0.08, 0.07  # the same by the copy engine
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Cost:
     is_copied: bool = True  # the copy engine reads both operands
 
     def cycles(self) -> float:
-        """How long it takes."""
+        """The estimated cycles."""
         schedule, units = self.schedule, self.target.multiprocessors
         batch, m, n, depth = Work(self.problem, schedule).counts(Words(0))
         tiles = batch * m * n
@@ -93,7 +93,7 @@ class Cost:
         if schedule.workers:
             share = ceil(tiles * depth / schedule.workers) * ceil(schedule.workers / units)
             parts = 2 * schedule.workers
-            ends = ceil(tiles / schedule.workers) + 1  # of tiles that a worker has something of
+            ends = ceil(tiles / schedule.workers) + 1  # tiles of a worker
             time = _PARTS_RISK * (share * block + ends * (out + _FILL))
             after = _PARTS_RISK * self._fixup(parts)
         elif schedule.splits > 1:
@@ -103,9 +103,11 @@ class Cost:
             after = _PARTS_RISK * self._fixup(parts)
         else:
             rounds = ceil(tiles / units)
-            fill = _FILL / (2 if schedule.unit == "wgmma" else 1)  # the next tile's is hidden
+            fill = _FILL / (2 if schedule.unit == "wgmma" else 1)  # hidden for later tiles
             seen = out + fill
-            if schedule.residents > 1 and rounds > 1:  # one block stores while another multiplies
+            if (
+                schedule.residents > 1 and rounds > 1
+            ):  # one block's stores overlap with another's products
                 seen *= (1 + _SEEN_OUT * (rounds - 1)) / rounds
             time = rounds * (depth * block + seen)
         memory = self._memory()
@@ -113,8 +115,8 @@ class Cost:
         return before + max(time, memory) + _OVERLAP * min(time, memory) + after
 
     def _block(self) -> float:
-        """A block of terms of one tile: its products, the lines that the copy engine brings one by
-        one, whatever their length, or the bytes that no other multiprocessor asks for meanwhile."""
+        """A block of terms of one tile: the maximum of its products, of the lines, which the copy
+        engine transfers one by one, and of the bytes that no other multiprocessor reads."""
         schedule, sides = self.schedule, (self.problem.a, self.problem.b)
         products = schedule.m * schedule.n * schedule.k / self._rate() + self._rounding()
         sizes = [
@@ -133,13 +135,13 @@ class Cost:
         shared = _SHARED_BLOCK if schedule.residents > 1 else 1.0
         full = shared * max(products, sum(lines) * _LINE_CYCLES, own / rate)
         if schedule.unit != "wgmma" or depth <= schedule.stages:
-            return full  # the terms of the next tile are there when this one is stored
-        ahead = schedule.stages * (1 + schedule.residents) / 2  # the other block may be storing
+            return full  # the next tile's terms are loaded during this one's stores
+        ahead = schedule.stages * (1 + schedule.residents) / 2  # the other block may store
         return max(full, (_LATENCY + full) / ahead)
 
     def _rounding(self) -> float:
-        """What warps take to round the factors of a block (see `tf32`): each warp those it reads.
-        The copy engine rounds on the way, and where other threads bring operands they also wait."""
+        """The time of rounding the factors of a block (see `tf32`): each warp rounds those it
+        reads. The copy engine rounds for free; threads that load operands also wait."""
         schedule = self.schedule
         if schedule.unit != "mma" or self.problem.a.dtype != FLOAT32:
             return 0.0
@@ -147,7 +149,7 @@ class Cost:
         return _ROUNDING * factors * schedule.k / _of(_CORES, self.target.capability)
 
     def _rate(self) -> float:
-        """Products a cycle."""
+        """Products per cycle."""
         capability, schedule = self.target.capability, self.schedule
         if schedule.unit == "cores":
             table = _DOUBLES if self.problem.dtype == FLOAT64 else _CORES
@@ -164,14 +166,14 @@ class Cost:
         return rate * share * (1.0 if self.is_copied else _THREADS_SHARE)
 
     def _rewriting_share(self) -> float:
-        """What is left to tensor cores of shared memory, where columns are written a second time:
-        each operand comes once, rows are read once, and columns by every group of warps."""
+        """The share of shared memory's bandwidth that is left to tensor cores if columns are
+        rewritten: operands are written once, rows read once, columns by every group of warps."""
         schedule = self.schedule
         accesses = 2 * schedule.m + (1 + schedule.m // 64) * schedule.n
         return accesses / (accesses + 2 * schedule.n)
 
     def _store_cycles(self, tiles: int) -> float:
-        """The stores of one of some tiles; with buffers, memory is read and written meanwhile."""
+        """The stores of one of `tiles` tiles; with buffers, they overlap with memory accesses."""
         schedule = self.schedule
         computed = max(0.0, epilogue_cost(self.problem) - _FREE_FUNCTIONS)
         size, reads = schedule.m * schedule.n, len(varying_loads(self.problem))
@@ -188,11 +190,11 @@ class Cost:
         return size * (_WAY_OUT + computed * _LOOP_OUT + _READ_OUT * reads)
 
     def _partial_store_cycles(self) -> float:
-        """A tile of sums on its way to scratch memory."""
+        """The store of a tile of partial sums."""
         return self.schedule.m * self.schedule.n * _PART_OUT
 
     def _fixup(self, parts: int) -> float:
-        """The launch that adds parts up: they are written and read once."""
+        """The launch that adds up parts, which are written and read once."""
         schedule, target = self.schedule, self.target
         moved = (
             1.5 * parts * schedule.m * schedule.n * 4 / (_CACHE_RATE / 2 * target.multiprocessors)
@@ -208,7 +210,7 @@ class Cost:
         return len(moved) * launch + sum(moved) / rate
 
     def _memory(self) -> float:
-        """All buffers once from or to memory, as far as their sizes are known."""
+        """One transfer of all buffers with known sizes."""
         sizes = [
             argument.size * np.dtype(argument.dtype).itemsize
             for argument in self.problem.kernel.arguments
@@ -218,6 +220,6 @@ class Cost:
 
 
 def _of(table: dict[int, int], capability: int) -> int:
-    """The row of the newest GPU that is not newer."""
+    """The entry of the newest listed GPU that is not newer than `capability`."""
     known = [number for number in table if number <= capability]
     return table[max(known, default=min(table))]

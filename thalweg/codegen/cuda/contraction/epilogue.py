@@ -1,8 +1,8 @@
-"""The epilogue of a tile in shared memory: what it reads and writes, as boxes of the copy engine.
+"""Plans a staged epilogue: its operands and results in shared memory, as boxes of the copy engine.
 
-What comes in is a problem and a schedule; what goes out is an `Epilogue` where every store, and
-every load that differs from row to row, is a matrix that the copy engine moves: tensor maps, and
-where the chunks of a tile lie in the shared memory of a warp.
+Given a problem and a schedule, it returns an `Epilogue` if every store, and every load that varies
+with the row, is a matrix that the copy engine can transfer: tensor maps, and the layout of a tile's
+chunks in the shared memory of a warp.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from thalweg.ir.kernel import Argument
 from thalweg.ir.rewrite import postorder
 from thalweg.platform.caches import memoized
 
-ROWS = 16  # that a warp has of a tile
-_COLUMNS = (64, 32)  # of a chunk: as many as the tile has multiples of, fewer where memory is short
-PAIR = 2  # columns side by side that a thread has of a product
+ROWS = 16  # of a warp in a tile
+_COLUMNS = (64, 32)  # of a chunk: a divisor of the tile's, smaller if shared memory is short
+PAIR = 2  # adjacent columns of a thread in a product
 _ITEMSIZES = (2, 4)
-_WIDE_BYTES = 4  # of an element in shared memory: with more, chunks have fewer columns
-_LONG_COST = 1700.0  # of all that a thread computes of a tile
+_WIDE_BYTES = 4  # of an element in shared memory, above which chunks have fewer columns
+_LONG_COST = 1700.0  # of a thread's computation for a tile
 
 Matrix = tuple[Argument, Affine]
 
 
 @dataclass(frozen=True)
 class Box:
-    """A matrix of rows and columns of the problem, as the copy engine moves pieces of it."""
+    """A matrix of rows and columns of the problem, which the copy engine transfers in boxes."""
 
     matrix: Matrix
     spec: TensorMapSpec
-    batch: tuple[Variable, ...]  # the coordinates behind those of column and row
+    batch: tuple[Variable, ...]  # the coordinates after those of column and row
     columns: int  # of a chunk
     offset: int  # in the buffer of a warp
 
@@ -57,34 +57,34 @@ class Box:
 
     @property
     def line_bytes(self) -> int:
-        """A row of a box."""
+        """The bytes of a row of a box."""
         return self.spec.map.line_bytes
 
     @property
     def panel(self) -> int:
-        """The columns of a box."""
+        """The number of columns of a box."""
         return self.line_bytes // self.itemsize
 
     @property
     def panels(self) -> int:
-        """The boxes of a chunk."""
+        """The number of boxes of a chunk."""
         return self.columns // self.panel
 
     @property
     def panel_bytes(self) -> int:
-        """The memory of a box: the rows of a warp."""
+        """The bytes of a box, with the rows of a warp."""
         return ROWS * self.line_bytes
 
     @property
     def bytes(self) -> int:
-        """The memory of a chunk's rows of one warp."""
+        """The bytes of a chunk of a warp."""
         return self.panels * self.panel_bytes
 
 
 @dataclass(frozen=True)
 class Epilogue:
-    """What the epilogue reads and writes in chunks of columns, `buffers` of which are in shared
-    memory at once. A result lies where an operand of its size was read from, if there is one."""
+    """The epilogue's loads and stores in chunks of columns, `buffers` of which are in shared
+    memory. A result overwrites an operand of its size, if there is one."""
 
     loads: tuple[Box, ...]
     stores: tuple[Box, ...]
@@ -92,46 +92,46 @@ class Epilogue:
     chunks: int  # of a tile
     buffers: int
     warps: int
-    is_long: bool  # so much is computed that code for every sum would not stay in the caches
+    is_long: bool  # unrolled code would not stay in the instruction caches
 
     @property
     def warp_bytes(self) -> int:
-        """A buffer of one warp."""
+        """The bytes of a buffer of one warp."""
         return max(box.offset + box.bytes for box in (*self.loads, *self.stores))
 
     @property
     def warp_pairs(self) -> int:
-        """The pairs of sums that each lane puts into shared memory."""
+        """The pairs of sums that each lane stores in shared memory."""
         return ROWS * self.columns // (32 * PAIR) if self.is_long else 0
 
     @property
     def buffer_bytes(self) -> int:
-        """All buffers."""
+        """The bytes of all buffers."""
         return self.buffers * self.warps * self.warp_bytes
 
     @property
     def bytes(self) -> int:
-        """All shared memory."""
+        """The bytes of all shared memory."""
         return self.buffer_bytes + self.warps * self.warp_pairs * 32 * PAIR * 4
 
     @property
     def read_bytes(self) -> int:
-        """What the copy engine brings to a buffer of a warp."""
+        """The bytes that the copy engine loads to a buffer of a warp."""
         return sum(box.bytes for box in self.loads)
 
     @property
     def barriers(self) -> int:
-        """How many barriers tell that the operands of a buffer are there."""
+        """The number of barriers for the arrival of operands."""
         return self.buffers * self.warps if self.loads else 0
 
     @property
     def tensor_maps(self) -> dict[Matrix, TensorMapSpec]:
-        """The maps; a matrix that is read and written has one."""
+        """The tensor maps; a matrix that is read and written has one."""
         return {box.matrix: box.spec for box in (*self.loads, *self.stores)}
 
 
 def epilogue_of(problem: Problem, schedule: Schedule) -> Epilogue | None:
-    """The epilogue of a tile in shared memory, if the copy engine can move all of it."""
+    """The staged epilogue of a tile, if the copy engine can transfer all of it."""
     wide, narrow = _COLUMNS
     is_narrow = (
         schedule.n % wide > 0 or schedule.residents > 1 or _moved_bytes(problem) > _WIDE_BYTES
@@ -148,14 +148,14 @@ def epilogue_of(problem: Problem, schedule: Schedule) -> Epilogue | None:
 
 @memoized(64)
 def epilogue_cost(problem: Problem) -> float:
-    """What is computed for an element, in instructions."""
+    """The instructions per element."""
     parts = postorder([store.value for store in problem.kernel.stores])
     calls = [part for part in parts if isinstance(part, Call)]
     return sum(FUNCTIONS[call.function].approximate_cost(call.loop[0]) for call in calls)
 
 
 def _moved_bytes(problem: Problem) -> int:
-    """The bytes of an element of everything that is read and written."""
+    """The bytes read and written per element."""
     boxes = _boxes_of(problem, _COLUMNS[-1])
     return (
         0
@@ -166,7 +166,7 @@ def _moved_bytes(problem: Problem) -> int:
 
 @memoized(64)
 def _boxes_of(problem: Problem, columns: int) -> tuple[tuple[Box, ...], tuple[Box, ...]] | None:
-    """What the stores load and what they write, if the copy engine can move all of it."""
+    """The boxes of loads and of stores, if the copy engine can transfer all of them."""
     if not problem.is_aligned or store_width(problem, PAIR) < PAIR:
         return None
     read = _boxes(problem, columns, varying_loads(problem), ())
@@ -179,7 +179,7 @@ def _boxes_of(problem: Problem, columns: int) -> tuple[tuple[Box, ...], tuple[Bo
 
 @memoized(64)
 def varying_loads(problem: Problem) -> list[Matrix]:
-    """What the stores load that differs from row to row, and that columns lie side by side of."""
+    """The loads of the stores that vary with the row and are contiguous along columns."""
     result: dict[Matrix, None] = {}
     for store in problem.kernel.stores:
         for load in loads_of(store.value):
@@ -198,7 +198,7 @@ def _varies(problem: Problem, load: Load) -> bool:
 def _boxes(
     problem: Problem, columns: int, matrices: Sequence[Matrix], before: Iterable[Box]
 ) -> tuple[Box, ...] | None:
-    """Boxes of matrices, in memory of their own or in that of one before of the same size."""
+    """Boxes of matrices, in new memory or in that of an earlier one of the same size."""
     known = {box.matrix: box for box in before}
     free = [box for box in known.values() if box.matrix not in matrices]
     end = max((box.offset + box.bytes for box in known.values()), default=0)
@@ -223,7 +223,7 @@ def _batch(problem: Problem, offset: Affine) -> tuple[Variable, ...]:
 
 
 def _spec(problem: Problem, chunk: int, argument: Argument, offset: Affine) -> TensorMapSpec | None:
-    """The map of a matrix: columns, rows, and the variables of the batch."""
+    """The tensor map of a matrix: columns, rows, and the variables of the batch."""
     if not offset.is_plain or not all(map(is_static, offset.integers)):
         return None
     dtype: np.dtype[Any] = np.dtype(argument.dtype)
@@ -257,7 +257,7 @@ def _spec(problem: Problem, chunk: int, argument: Argument, offset: Affine) -> T
 
 
 def _distance(space: Space, offset: Affine) -> int | None:
-    """The distance of neighbours, where a space is one axis of a matrix."""
+    """The stride of a space that is one axis of a matrix."""
     if space.multiple != 1:
         return None
     distance, apart = None, 0

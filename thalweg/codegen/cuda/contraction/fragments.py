@@ -1,8 +1,8 @@
-"""Sums of tensor cores on their way out: from fragments over shared memory to rows.
+"""Converts fragments of tensor cores' sums to rows, through shared memory.
 
-Lanes of a warp hold pairs of columns of rows that are eight apart. Slabs of 16 by 32 sums go
-through the warp's own shared memory, after which each lane has four columns side by side, and eight
-lanes a piece of a row: what the stores then read and write is contiguous.
+Lanes of a warp hold pairs of columns of rows that are eight apart. Slabs of 16 by 32 sums pass
+through the warp's shared memory, after which each lane has four adjacent columns, and eight lanes a
+piece of a row: the accesses of the stores are contiguous.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from thalweg.codegen.cuda.contraction.work import Sink
 from thalweg.codegen.llvm.builder import FLOAT, I64, Value, constant
 
 SLAB_ROWS, SLAB_COLUMNS = 16, 32
-_LANES = 4  # columns of a lane on the way out
+_LANES = 4  # columns of a lane in the output
 _PITCH = (SLAB_COLUMNS + 4) * 4  # bytes: rows are in different banks
 SLAB_BYTES = SLAB_ROWS * _PITCH
 
@@ -23,7 +23,7 @@ class Slabs:
     """A warp's shared memory for slabs of sums."""
 
     def __init__(self, frame: GridFrame, base: Value, lane: Value) -> None:
-        """`base` is the warp's memory, `lane` the thread's number in it (i32)."""
+        """`base`: the warp's memory; `lane`: the thread's index in the warp (i32)."""
         self.frame, self._base = frame, base
         row, pair = frame.over32(lane, 4), frame.modulo32(lane, 4)
         place = frame.plus32(frame.times32(row, _PITCH), frame.times32(pair, 8))
@@ -31,10 +31,10 @@ class Slabs:
         per_row = SLAB_COLUMNS // _LANES
         self._row, self._column = frame.over32(lane, per_row), frame.modulo32(lane, per_row)
         self._column = frame.times32(self._column, _LANES)
-        self._rows = 32 // per_row  # that the warp reads at once
+        self._rows = 32 // per_row  # that the warp reads together
 
     def store(self, sink: Sink, row: Value, column: Value, sums: Sequence[Sequence[Value]]) -> None:
-        """Store 16 rows of sums, four for each 8 columns, at a place (i32) in the tile."""
+        """Store 16 rows of sums, four per 8 columns, at a position (i32) in the tile."""
         per_slab = SLAB_COLUMNS // 8
         for first in range(0, len(sums), per_slab):
             at = self.frame.plus32(column, 8 * first)

@@ -1,7 +1,7 @@
 """The frame of an entry: its argument words, the grid, and the points of a contraction on a GPU.
 
-It is the CPU's frame over kernel parameters in place of a table of words. Buffers begin at
-multiples of 256 bytes, so vectors are loaded and stored whole where offsets allow that.
+It is the CPU's frame with kernel parameters instead of a table of words. Buffers begin at multiples
+of 256 bytes, so vectors are accessed whole if offsets allow it.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from thalweg.ir.kernel import Argument, Kernel
 
 
 class GridFrame(Frame):
-    """An entry in the making: the values of its parameters, and where its threads are."""
+    """The frame of an entry: the values of its parameters, and the indices of its threads."""
 
     def __init__(
         self, module: GridModule, name: str, kernel: Kernel, threads: int, maps: int = 0
     ) -> None:
-        """`maps` is the number of tensor maps, which follow the run-time sizes."""
+        """`maps`: the number of tensor maps, which follow the run-time sizes."""
         count, buffers = len(kernel.arguments), range(1, 2 + len(kernel.arguments))
         sizes = max([count + 1, *kernel.words]) - count - 1
         words = [POINTER] * (2 + count) + [I64] * sizes
@@ -40,7 +40,7 @@ class GridFrame(Frame):
         self.number = self.grid.thread()  # of the thread in its block (i32)
         self.memory = self.grid.shared()  # the address of the block's shared memory
 
-    # 32-bit integers: indices of a matrix, which fit
+    # 32-bit integers, which suffice for indices of a matrix
 
     def i32(self, number: int) -> Value:
         """A constant."""
@@ -70,11 +70,11 @@ class GridFrame(Frame):
         return self.b.binary(operation, a, b)
 
     def chunks32(self, extent: Value, size: int) -> Value:
-        """How many chunks of a size cover an extent."""
+        """The number of chunks of a size that cover an extent."""
         return self.over32(self.plus32(extent, size - 1), size)
 
     def wide(self, value: Value) -> Value:
-        """An integer that is not negative, as 64 bits."""
+        """A non-negative integer, extended to 64 bits."""
         return self.b.convert("zext", value, "i64")
 
     def both(self, *conditions: Value) -> Value:
@@ -90,23 +90,23 @@ class GridFrame(Frame):
     # Memory
 
     def at_byte(self, base: Value, offset: Value | int) -> Value:
-        """An address some bytes (i32, or a constant) from another one."""
+        """The address at a byte offset (i32, or a constant) from another one."""
         if isinstance(offset, int):
             return base if offset == 0 else self.b.element(base, "i8", offset)
         return self.b.element(base, "i8", offset)
 
     def load_aligned(self, kind: Type, address: Value, align: int) -> Value:
-        """What lies at an address that is a multiple of some bytes."""
+        """Load from an address with the given alignment."""
         return self.b.emit(kind, f"load {kind}, {address}, align {align}")
 
     def store_aligned(self, value: Value, address: Value, align: int) -> None:
-        """Put a value at an address that is a multiple of some bytes."""
+        """Store to an address with the given alignment."""
         self.b.line(f"store {value}, {address}, align {align}")
 
 
 @dataclass(eq=False)
 class GridPoint(Point):
-    """A point on a GPU: vectors are read and written whole where their places allow it."""
+    """A point on a GPU: vectors are accessed whole if they are aligned."""
 
     def locate(self, argument: Argument, offset: Affine, mask: Value | None) -> Address:
         found = super().locate(argument, offset, mask)
@@ -118,7 +118,7 @@ class GridPoint(Point):
 
 
 def access_alignment(offset: Affine, lane: Variable | None, kind: Type) -> int:
-    """The bytes that the addresses of vectors along a lane are multiples of, as far as known."""
+    """The known alignment in bytes of the addresses of vectors along a lane."""
     size = max(kind.bits // 8, 1)
     whole = size * kind.lanes
     known = alignment_of(offset, lane) * size or whole

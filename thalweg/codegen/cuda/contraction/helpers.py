@@ -1,4 +1,4 @@
-"""Functions that a kernel's text calls by name: written once for a module, for either machine."""
+"""Helper functions of a kernel's text, emitted once per module, for either machine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from thalweg.codegen.llvm.builder import POINTER, Builder, Module, Type, Value
 
 
 def struct(kind: Type, count: int) -> Type:
-    """The type of several values that a function gives."""
+    """The type of several values that a function returns."""
     return Type("{ " + ", ".join([kind.text] * count) + " }")
 
 
@@ -30,7 +30,7 @@ def packed(b: Builder, values: Sequence[Value]) -> Value:
 def inline(
     b: Builder, result: Type, text: str, constraints: str, arguments: Sequence[Value] = ()
 ) -> Value:
-    """PTX as it stands, for all threads of a warp at once."""
+    """Inline PTX, convergent over a warp."""
     given = ", ".join(map(str, arguments))
     call = f'call {result} asm sideeffect "{text}", "{constraints}"({given}) convergent nounwind'
     if result.scalar == "void":
@@ -40,7 +40,7 @@ def inline(
 
 
 class Helpers:
-    """The functions that were written for a module."""
+    """The helper functions of a module."""
 
     def __init__(self, frame: GridFrame) -> None:
         self.frame = frame
@@ -53,7 +53,7 @@ class Helpers:
         arguments: Sequence[Value],
         write: Callable[[Builder], None],
     ) -> Value:
-        """Call a function of the grid and some arguments, which `write` writes the first time."""
+        """Call a function of the grid and some arguments, which `write` emits on the first call."""
         kinds = [POINTER, *(a.type for a in arguments)]
         if not self._module.has_function(name):
             write(self._module.function(name, kinds, result, "noinline nounwind"))
@@ -65,12 +65,12 @@ class Helpers:
 
 
 def shared_address(b: Builder, address: Value) -> Value:
-    """An address in shared memory, as instructions for it take it (i32)."""
+    """An address in the shared address space (i32), for instructions."""
     local = b.emit(Type("ptr addrspace(3)"), f"addrspacecast {address} to ptr addrspace(3)")
     return b.emit(Type("i32"), f"ptrtoint {local} to i32")
 
 
 def global_address(b: Builder, address: Value) -> Value:
-    """An address in device memory, as instructions for it take it (i64)."""
+    """An address in the global address space (i64), for instructions."""
     far = b.emit(Type("ptr addrspace(1)"), f"addrspacecast {address} to ptr addrspace(1)")
     return b.emit(Type("i64"), f"ptrtoint {far} to i64")

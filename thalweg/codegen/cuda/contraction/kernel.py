@@ -1,8 +1,7 @@
-"""Contractions as CUDA kernels: their text, and the grids of their launches.
+"""Emits contractions as CUDA kernels, and computes their launches.
 
-What comes in is a `Contraction` and the target; what goes out is the text of the entry that
-multiplies, of those that transpose operands before, and of one that adds up what several blocks
-summed of one tile.
+Given a `Contraction` and the target, it emits the entries that transpose operands, the one that
+multiplies, and one that adds up partial sums of several blocks.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ def emit_contraction(
     aligned: bool = False,
     schedule: Schedule | None = None,
 ) -> CudaKernel:
-    """The text of a contraction, by the given schedule, the one that was tuned, or the one the cost
-    model likes best.
+    """The text of a contraction, with the given schedule, the tuned one, or the cheapest by the
+    cost model.
 
-    A `guarded` one does nothing where the fault word is set; the buffers of an `aligned` one begin
-    at multiples of 16 bytes. Raises `NotContraction` where plain loops do as well.
+    A `guarded` one does nothing if the fault word is set; the buffers of an `aligned` one begin at
+    multiples of 16 bytes. Raises `NotContraction` if plain loops are as good.
     """
     work = _work(kernel, target, aligned, schedule)
     module = GridModule(target)
@@ -46,7 +45,7 @@ def emit_contraction(
     if work.schedule.unit == "cores":
         module.min_blocks = cores.resident_blocks(work)
     elif work.schedule.residents > 1 or (plan is not None and plan.shares_registers):
-        module.min_blocks = work.schedule.residents  # for which registers are counted
+        module.min_blocks = work.schedule.residents  # limits registers
     maps = plan.tensor_maps if plan is not None else ()
     for name, operand in _copies(work).items():
         turning = GridFrame(module, name, work.problem.kernel, Transposition.threads, len(maps))
@@ -86,7 +85,7 @@ def contraction_shapes(
 
 
 def _copies(work: Work) -> dict[str, Operand]:
-    """The operands that launches before transpose, by the names of those entries."""
+    """The operands that earlier launches transpose, by the names of their entries."""
     sides = {"a": work.problem.a, "b": work.problem.b}
     return {f"{_TRANSPOSE}{name}": sides[name] for name in work.schedule.transposed}
 
@@ -101,7 +100,7 @@ def _work(
 
 @memoized(256)
 def _cheapest_schedule(kernel: Contraction, target: CudaTarget, aligned: bool) -> Schedule:
-    """What the cost model likes best: asked for when code is made, and for every launch's shape."""
+    """The cheapest schedule, cached, since each launch's shape needs it, too."""
     return schedule_of(problem_of(kernel, aligned), target)
 
 
@@ -119,7 +118,7 @@ def _shared_bytes(work: Work, target: CudaTarget) -> int:
 
 
 def _write(frame: GridFrame, guarded: bool, body: Callable[[], None]) -> None:
-    """The body of an entry; of a guarded one, only where there is no fault."""
+    """Emit the body of an entry; a guarded one skips it after a fault."""
     if not guarded:
         body()
     else:

@@ -1,10 +1,10 @@
-"""Operand tiles in shared memory, as tensor cores and the copy engine expect them.
+"""The layout of operand tiles in shared memory for tensor cores and the copy engine.
 
-A tile is panels of lines of 128 bytes, or where the copy engine brings runs that are shorter, of 64
-or 32. Along the terms (`axis` "k"), a line is a row or column of the operand and some terms of it;
-across them, a line is one term and some rows or columns. Panels lie one after the other. The pieces
-of 16 bytes of a line are permuted by its address (the 128-, 64- or 32-byte swizzle), so that eight
-lines are read without conflicts.
+A tile consists of panels of lines of 128 bytes, or of 64 or 32 if the copy engine loads shorter
+runs. Along the terms (`axis` "k"), a line has some terms of a row or column of the operand; across
+them, a line has some rows or columns of one term. Panels are contiguous. The 16-byte pieces of a
+line are permuted by its address (the 128-, 64- or 32-byte swizzle), so that eight lines are read
+without bank conflicts.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from thalweg.codegen.cuda.contraction.problem import Axis
 from thalweg.codegen.llvm.builder import Value
 
 LINE = 128  # bytes
-LINES = (128, 64, 32)  # that there are, the best first
+LINES = (128, 64, 32)  # supported sizes, the best first
 PIECE = 16
-ATOM = 8 * LINE  # after which the permutation repeats: where tiles begin
+ATOM = 8 * LINE  # the period of the swizzle, and the alignment of tiles
 
 
 @dataclass(frozen=True)
@@ -33,35 +33,35 @@ class SharedTile:
 
     @property
     def bytes(self) -> int:
-        """Its size."""
+        """Its size in bytes."""
         return self.mn * self.k * self.itemsize
 
     @property
     def panel(self) -> int:
-        """The elements of a line: terms, or rows or columns where it lies across them."""
+        """The elements of a line: terms, or rows or columns if it is across them."""
         return self.line_bytes // self.itemsize
 
     @property
     def panels(self) -> int:
-        """How many panels there are."""
+        """The number of panels."""
         return (self.k if self.axis == "k" else self.mn) // self.panel
 
     def line(self, frame: GridFrame, mn: Value, k: Value) -> tuple[Value, Value]:
-        """The line of 128 bytes of an element, and its byte in it before the permutation (i32)."""
+        """The 128-byte line of an element, and its byte in it before the swizzle (i32)."""
         if self.axis == "k":
             return mn, frame.times32(k, self.itemsize)
         panel, rest = frame.over32(mn, self.panel), frame.modulo32(mn, self.panel)
         return frame.plus32(frame.times32(panel, self.k), k), frame.times32(rest, self.itemsize)
 
     def offset(self, frame: GridFrame, mn: Value, k: Value) -> Value:
-        """Where an element lies, in bytes from the tile's start (i32)."""
+        """The byte offset of an element in the tile (i32)."""
         line, byte = self.line(frame, mn, k)
         if self.axis == "mn" and self.itemsize == 4:
             return _swizzled_words(frame, line, byte)
         return swizzled(frame, line, byte)
 
     def boxed_offset(self, frame: GridFrame, mn: Value, k: Value) -> Value:
-        """Where the copy engine puts an element, whatever the length of lines (i32)."""
+        """The byte offset at which the copy engine stores an element, for any line size (i32)."""
         b, size = frame.b, self.itemsize
         line, along = (mn, k) if self.axis == "k" else (k, mn)
         lines = self.mn if self.axis == "k" else self.k
@@ -73,19 +73,19 @@ class SharedTile:
 
 
 def swizzled(frame: GridFrame, line: Value, byte: Value) -> Value:
-    """The place of a byte of a line: its piece is permuted by the line's number."""
+    """The swizzled offset of a byte of a line: its piece is permuted by the line's index."""
     b = frame.b
     bits = b.binary("shl", b.binary("and", line, frame.i32(7)), frame.i32(4))
     return frame.plus32(frame.times32(line, LINE), b.binary("xor", byte, bits))
 
 
 def _swizzled_words(frame: GridFrame, line: Value, byte: Value) -> Value:
-    """The same where lanes read one word each: eight side by side of each of four lines."""
+    """The swizzle for lanes that read one word each: eight adjacent ones of each of four lines."""
     b = frame.b
     bits = b.binary("shl", b.binary("and", line, frame.i32(3)), frame.i32(5))
     return frame.plus32(frame.times32(line, LINE), b.binary("xor", byte, bits))
 
 
 def swizzle_number(offset: int) -> int:
-    """The same of a number: bits 4 to 6 of an offset in a tile are combined with bits 7 to 9."""
+    """The swizzled offset of a number: bits 4 to 6 are exclusive-ored with bits 7 to 9."""
     return offset ^ ((offset >> 7) & 7) << 4

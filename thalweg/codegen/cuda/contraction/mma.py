@@ -1,7 +1,7 @@
 """Products by warps on tensor cores (mma.sync): bf16, fp16, tf32 and fp8, from sm_80 on.
 
-All threads of a block bring the tiles of some blocks of terms to shared memory ahead of time, and
-each warp multiplies its part of the tile: matrices by ldmatrix, products by mma.sync.
+All threads of a block prefetch the tiles of some blocks of terms to shared memory, and each warp
+multiplies its part of the tile: matrices by ldmatrix, products by mma.sync.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from thalweg.codegen.cuda.contraction.work import Sink, Tile, Work
 from thalweg.codegen.llvm.builder import FLOAT, I32, I64, Value, constant
 
 _ROWS, _COLUMNS = 16, 8  # of a product
-_ACROSS = (2, 4)  # bytes of elements that may lie across the terms
-_PIECES = STEP_BYTES // 16  # of a line, that a product takes
+_ACROSS = (2, 4)  # bytes of elements that may be stored across the terms
+_PIECES = STEP_BYTES // 16  # of a line, per product
 
 
 @dataclass(frozen=True)
 class Memory:
-    """The shared memory of a block, in bytes from its start."""
+    """The layout of a block's shared memory, in bytes from its start."""
 
     a: SharedTile
     b: SharedTile
@@ -43,7 +43,7 @@ class Memory:
 
     @classmethod
     def of(cls, problem: Problem, schedule: Schedule, is_emulated: bool) -> Memory:
-        """That of a problem under a schedule."""
+        """The layout for a problem under a schedule."""
         sides = (problem.a, schedule.m), (problem.b, schedule.n)
         a, b = (shared_tile(operand, mn, schedule.k, _ACROSS) for operand, mn in sides)
         return cls(a, b, schedule.stages, schedule.warps, is_emulated, schedule.threads)
@@ -55,17 +55,17 @@ class Memory:
 
     @property
     def slabs(self) -> int:
-        """Where sums on their way out are."""
+        """The offset of the slabs of sums."""
         return self.stages * self.stage
 
     @property
     def exchange(self) -> int:
-        """Where emulated lanes exchange what they have."""
+        """The offset of the exchange memory of emulated lanes."""
         return self.slabs + self.warps * SLAB_BYTES
 
     @property
     def size(self) -> int:
-        """All of it."""
+        """The total size."""
         return self.exchange + exchange_bytes(self.is_emulated, self.threads)
 
 
@@ -81,7 +81,7 @@ def emit_mma(work: Work, frame: GridFrame) -> None:
 
 
 class _Mma:
-    """One tile of a block."""
+    """Emits one tile of a block."""
 
     def __init__(self, work: Work, frame: GridFrame, tile: Tile) -> None:
         self.work, self.frame, self.tile = work, frame, tile
@@ -106,7 +106,7 @@ class _Mma:
     # The loop over blocks of terms
 
     def emit(self) -> None:
-        """Add up the terms of the tile, and store it."""
+        """Sum the terms of the tile, and store it."""
         frame, b, stages = self.frame, self.frame.b, self.work.schedule.stages
         first, end = (frame.wide(v) for v in (self.tile.first, self.tile.end))
         ahead = stages - 1
@@ -131,13 +131,13 @@ class _Mma:
         return self.frame.b.binary("urem", number, self.work.schedule.stages)
 
     def _bases(self, stage: Value) -> list[Value]:
-        """Where the tiles of a stage are."""
+        """The addresses of the tiles of a stage."""
         frame = self.frame
         start = frame.b.element(frame.memory, "i8", frame.multiply(stage, self.memory.stage))
         return [start, frame.at_byte(start, round_up(self.memory.a.bytes, ATOM))]
 
     def _begin(self, block: Value, stage: Value) -> list[list[Value]]:
-        """Begin to bring a block of terms to a stage; what registers hold of it."""
+        """Begin to load a block of terms to a stage; returns the part in registers."""
         frame = self.frame
         start = frame.times32(frame.b.convert("trunc", block, "i32"), self.work.schedule.k)
         values: list[list[Value]] = []
@@ -188,7 +188,7 @@ class _Mma:
     def _factors(
         self, tile: SharedTile, base: Value, mn: Value, step: int, by_line: int, by_term: int
     ) -> list[Value]:
-        """Four matrices as they are multiplied."""
+        """Four matrices, rounded if necessary."""
         result = self._matrices(tile, base, mn, step, by_line, by_term)
         if self.work.problem.a.dtype != FLOAT32:
             return result
@@ -230,7 +230,7 @@ class _Mma:
         second_line: bool,
         second_term: bool,
     ) -> Value:
-        """What a lane has of a matrix of elements of 4 bytes: one, which it finds by itself."""
+        """A lane's single element of a matrix of 4-byte elements, which it loads itself."""
         frame = self.frame
         line, term = frame.over32(self.lane, 4), frame.modulo32(self.lane, 4)
         line = frame.plus32(line, 8 * second_line)
@@ -238,7 +238,7 @@ class _Mma:
         offset = tile.offset(frame, frame.plus32(mn, line), term)
         return frame.load_aligned(I32, frame.at_byte(base, offset), 4)
 
-    # The way out
+    # Output
 
     def _store(self, sink: Sink, sums: Sequence[Value]) -> None:
         frame = self.frame

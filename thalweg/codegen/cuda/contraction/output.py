@@ -1,7 +1,7 @@
-"""Where the sums of a tile go: through the stores of the contraction, or to scratch memory.
+"""The output of tiles: by the stores of the contraction, or to scratch memory.
 
-What comes in are sums in registers, some side by side along a row, and their place in the tile;
-what goes out are the instructions of bias, activation, residual, update and stores.
+Given sums in registers, some adjacent along a row, and their position in the tile, it emits bias,
+activation, residual, update and stores.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from thalweg.ir.kernel import Store
 
 
 def store_width(problem: Problem, most: int) -> int:
-    """How many columns the stores can take at once, at most `most`."""
+    """The number of columns that the stores can process together, at most `most`."""
     kernel, lane = problem.kernel, problem.columns.last
     assert lane is not None
     if not problem.is_aligned:
@@ -31,7 +31,7 @@ def store_width(problem: Problem, most: int) -> int:
     return width if all(_is_side_by_side(store, lane) for store in kernel.stores) else 1
 
 
-ACCESS_LANES = 8  # columns whose stores are written as one: more would take too many registers
+ACCESS_LANES = 8  # columns of one vector store: more would use too many registers
 
 
 def _is_side_by_side(store: Store, lane: Variable) -> bool:
@@ -41,7 +41,7 @@ def _is_side_by_side(store: Store, lane: Variable) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Output:
-    """The stores of a contraction for one tile, whose batch and first row and column are known."""
+    """The stores of a contraction for one tile, at a given batch, first row and first column."""
 
     frame: GridFrame
     problem: Problem
@@ -50,14 +50,14 @@ class Output:
     column: Value
 
     def store(self, row: Value, column: Value, sums: Sequence[Value]) -> None:
-        """Store sums that are side by side in a row, at distances (i32) from the tile's first."""
+        """Store sums that are adjacent in a row, at offsets (i32) in the tile."""
         frame = self.frame
         rows, in_rows = self.problem.rows.at(frame, frame.plus32(self.row, row))
         with frame.b.when(in_rows):
             self.store_row(rows, column, sums)
 
     def store_row(self, rows: At, column: Value, sums: Sequence[Value]) -> None:
-        """Store sums that are side by side in a row that exists."""
+        """Store sums that are adjacent in an existing row."""
         width = store_width(self.problem, len(sums))
         for first in range(0, len(sums), width):
             at = self.frame.plus32(self.frame.plus32(self.column, column), first)
@@ -74,7 +74,7 @@ class Output:
 
 
 def store_all(problem: Problem, point: GridPoint) -> None:
-    """Every store of a contraction at one place, whose sum is known."""
+    """Emit all stores of a contraction at a point with a known sum."""
     stores = problem.kernel.stores
     values = [point.value_as(store.value, store.buffer.dtype) for store in stores]
     conditions = [None if s.inside is None else point.value_as(s.inside, bool) for s in stores]
@@ -83,7 +83,7 @@ def store_all(problem: Problem, point: GridPoint) -> None:
             point.store(store, value)
         else:
             with point.builder.when(inside):
-                replace(point).store(store, value)  # what it computes is not known outside
+                replace(point).store(store, value)  # values computed here are not visible outside
 
 
 def sum_type(problem: Problem) -> Type:
@@ -93,7 +93,7 @@ def sum_type(problem: Problem) -> Type:
 
 @dataclass(frozen=True, eq=False)
 class Partial:
-    """Scratch memory for the sums of a tile to which other blocks add: rows of `width` columns."""
+    """Scratch memory for partial sums of a tile that blocks share: rows of `width` columns."""
 
     frame: GridFrame
     base: Value
@@ -102,7 +102,7 @@ class Partial:
     is_aligned: bool  # the scratch memory begins at a multiple of 16 bytes
 
     def store(self, row: Value, column: Value, sums: Sequence[Value]) -> None:
-        """Put sums that are side by side down for the blocks' sums to be added."""
+        """Store adjacent partial sums, which are added later."""
         frame, size = self.frame, self.kind.bits // 8
         index = frame.plus32(frame.times32(row, self.width), column)
         address = frame.at_byte(self.base, frame.times32(index, size))

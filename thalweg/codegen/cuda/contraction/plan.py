@@ -1,7 +1,7 @@
-"""The choice of a schedule: unit, tile, stages and shares that cost least.
+"""The choice of a schedule by the cost model: unit, tile, stages and shares.
 
-What comes in is a problem and the target; what goes out is the likely best `Schedule`, or a list of
-those worth measuring.
+Given a problem and the target, it returns the cheapest `Schedule`, or a list of candidates to
+measure.
 """
 
 from __future__ import annotations
@@ -31,48 +31,48 @@ Tile = TypeVar("Tile", bound=tuple[int, ...])
 
 _LINE = 128  # bytes of a line of an operand in shared memory: the terms of a block
 _MAX_PARTS = 256 << 20  # bytes of scratch memory
-_MAX_SPLITS = 32  # parts of the terms of a tile, which are tiles of their own; of few tiles more
+_MAX_SPLITS = 32  # parts of the terms of a tile, which are separate tiles; more for few tiles
 _SHARES = (1, 0.8, 0.65, 0.5, 0.35, 0.25)
-_MIN_SPLIT_DEPTH = 4  # blocks of terms of such a part
-_MAX_WAVES = 3  # parts that a multiprocessor has: with more tiles, whole ones are as good
-_MAX_OWN_COLUMNS = 128  # where threads bring operands: they need the registers
-_MIN_OWN_BYTES = 8  # that they read at once: element by element, all warps had better do it
-_OWN_LOADERS = 4  # warps that bring operands where the copy engine cannot
-_MAX_TURNED_ROWS = 256  # that are columns then: their results do not lie side by side
+_MIN_SPLIT_DEPTH = 4  # blocks of terms of a part
+_MAX_WAVES = 3  # parts per multiprocessor: with more tiles, whole ones are as good
+_MAX_OWN_COLUMNS = 128  # if threads load operands, which need registers
+_MIN_OWN_BYTES = 8  # per read: all warps should read single elements
+_OWN_LOADERS = 4  # warps that load operands if the copy engine cannot
+_MAX_TURNED_ROWS = 256  # that become columns: their results are not contiguous
 _MIN_STAGES, _MAX_STAGES = 2, 8  # by wgmma
 _WRITTEN_BYTES, _READ_BYTES = 32 << 10, 48 << 10  # of an epilogue in shared memory
 _SHORT_TERMS = 512
-_MAX_SHARED_COLUMNS = 128  # of a tile whose block shares a multiprocessor: registers
-_MIN_SHARED_ROWS = 128  # the same: with fewer warps, they hide no more of each other's latency
-_MIN_SHARED_COST = 8.0  # of the epilogue: what a short one takes is hidden by one block, too
+_MAX_SHARED_COLUMNS = 128  # of a tile whose block shares a multiprocessor, for lack of registers
+_MIN_SHARED_ROWS = 128  # the same: with fewer warps, sharing hides no latency
+_MIN_SHARED_COST = 8.0  # of the epilogue: one block hides a short one
 _RESIDENTS = 2
-_NARROW_CHUNK = 16  # columns: what they leave of shared memory may be one more stage
+_NARROW_CHUNK = 16  # columns: the saved shared memory may be another stage
 _RESERVED_BYTES = 1 << 10  # of the shared memory of a block
-_GROUPS_CAPABILITY = 90  # that has wgmma: it is no part of later ones
+_GROUPS_CAPABILITY = 90  # with wgmma, which later ones lack
 
 # (rows, columns, warps) of a tile on the cores
 _CORES = ((128, 128, 8), (128, 64, 8), (64, 128, 8), (64, 64, 4), (32, 64, 4), (32, 32, 2))
-# (rows, columns, warps, warps side by side) of one by mma.sync
+# (rows, columns, warps, warps along columns) of a tile by mma.sync
 _WARPS = (
     (128, 128, 8, 4), (128, 64, 8, 2), (64, 128, 8, 4), (64, 64, 4, 2), (32, 64, 4, 2),
     (16, 64, 4, 4),
 )  # fmt: skip
-# (rows, columns) of one by wgmma
+# (rows, columns) of a tile by wgmma
 _GROUPS = (
     (128, 256), (128, 224), (128, 192), (128, 160), (128, 128), (128, 96), (128, 64), (128, 32),
     (64, 256), (64, 128), (64, 64),
 )  # fmt: skip
 
-_HIGH = 192, 128  # rows and columns of one by three groups of warps
+_HIGH = 192, 128  # rows and columns of a tile by three groups of warps
 
 
 def schedule_of(problem: Problem, target: CudaTarget) -> Schedule:
-    """The schedule that the cost model likes best."""
+    """The schedule with the least estimated cost."""
     return min(_priced(problem, target), key=lambda pair: pair[1])[0]
 
 
 def schedules(problem: Problem, target: CudaTarget, most: int = 12) -> list[Schedule]:
-    """Schedules worth measuring, the likely ones first."""
+    """Candidates to measure, by estimated cost."""
     ranked = sorted(_priced(problem, target), key=lambda pair: pair[1])
     return [schedule for schedule, _ in ranked[:most]]
 
@@ -89,9 +89,9 @@ def _priced(problem: Problem, target: CudaTarget) -> list[tuple[Schedule, float]
 
 
 def _shared(problem: Problem, target: CudaTarget, tile: Schedule) -> Iterator[Schedule]:
-    """A tile as it is, and where all sizes are known with parts of its terms: by wgmma as tiles of
-    their own, else as shares of workers, which were slower in most products by wgmma: workers are
-    at places far from each other, and what they read does not stay in the second cache."""
+    """A tile unchanged and, if all sizes are static, with parts of its terms: as separate tiles by
+    wgmma, else as shares of workers, which were slower in most products by wgmma: workers read
+    distant terms, which do not stay in the L2 cache."""
     yield tile
     spaces = problem.batch, problem.rows, problem.columns, problem.reduced
     if not all(space.is_static for space in spaces):
@@ -116,8 +116,8 @@ def _shared(problem: Problem, target: CudaTarget, tile: Schedule) -> Iterator[Sc
 
 
 def _splits(depth: int, tiles: int, units: int) -> list[int]:
-    """Numbers of parts, of which none is empty and each has some blocks of terms: as many as
-    multiprocessors have one, two or three of, and fewer by some shares."""
+    """Numbers of parts, which are not empty and have some blocks of terms: one, two or three per
+    multiprocessor, and some fractions of these."""
     whole = [waves * units // tiles for waves in range(1, _MAX_WAVES + 1)]
     most = min(max(whole[0], _MAX_SPLITS), whole[-1], depth // _MIN_SPLIT_DEPTH)
     wanted = {*range(2, 5), *(int(count * share) for count in whole for share in _SHARES)}
@@ -125,7 +125,7 @@ def _splits(depth: int, tiles: int, units: int) -> list[int]:
 
 
 def _tiles(problem: Problem, target: CudaTarget) -> Iterator[tuple[Schedule, Problem]]:
-    """Tiles on the units that can multiply the operands, and the problem as each sees it."""
+    """Tiles on the units that can multiply the operands, with the problem for each."""
     if not has_tensor_cores(problem, target):
         terms = 8 if problem.dtype == FLOAT64 else 16
         for m, n, warps in _of_fitting_size(problem, _CORES):
@@ -149,11 +149,11 @@ def _tiles(problem: Problem, target: CudaTarget) -> Iterator[tuple[Schedule, Pro
 
 
 def _along(problem: Problem, tiles: Sequence[Schedule]) -> Iterator[Schedule]:
-    """Tiles by wgmma of operands that do not lie along the terms, and are of a dtype that tensor
-    cores take only there.
+    """Tiles by wgmma of operands that are stored across the terms, but whose dtype tensor cores
+    support only along them.
 
-    The second operand is transposed before or in shared memory, and of the first, warps read
-    fragments; so they may of a large second operand: a few rows are its columns then.
+    The second operand is transposed by an earlier launch or in shared memory; of the first, warps
+    read fragments, or of a large second one, if it is exchanged with a first operand of few rows.
     """
     sides = {"a": problem.a, "b": problem.b}
     across = "".join(name for name, side in sides.items() if is_transposable(problem, side))
@@ -162,7 +162,7 @@ def _along(problem: Problem, tiles: Sequence[Schedule]) -> Iterator[Schedule]:
         yield replace(schedule, transposed="b" if fragments else across, fragments=fragments)
         if fragments or across == "b":
             yield replace(schedule, fragments=fragments, rewritten=True)
-    if fragments and problem.shape[1] > _HIGH[0]:  # columns are written once for more rows
+    if fragments and problem.shape[1] > _HIGH[0]:  # columns are rewritten once for more rows
         yield replace(_group_tile(*_HIGH, tiles[0].k), fragments=True, rewritten=True)
     if across == "b" and problem.b.is_plain and problem.shape[1] <= _MAX_TURNED_ROWS:
         for m, n in _of_fitting_size(problem.swapped, _GROUPS):
@@ -171,14 +171,14 @@ def _along(problem: Problem, tiles: Sequence[Schedule]) -> Iterator[Schedule]:
 
 
 def _group_tile(m: int, n: int, terms: int) -> Schedule:
-    """A tile by wgmma; those of all multiprocessors at once are about a square."""
+    """A tile by wgmma; the concurrent tiles of all multiprocessors are about a square."""
     return Schedule("wgmma", m, n, terms, m // 16, 1, group=16)
 
 
 def _with_loaders(
     problem: Problem, target: CudaTarget, schedule: Schedule
 ) -> Iterator[tuple[Schedule, Problem]]:
-    """A tile by wgmma with the warps that bring operands, and stages of those in shared memory."""
+    """A tile by wgmma with loading warps and stages in shared memory."""
     padded = wgmma.padded(problem, schedule)
     plan = wgmma.Plan(Work(padded, schedule))
     is_copied = plan.is_all_copied
@@ -202,8 +202,8 @@ def _with_loaders(
 
 
 def _with_epilogues(problem: Problem, schedule: Schedule) -> Iterator[Schedule]:
-    """A tile by wgmma whose sums go out through registers, or through shared memory; where much is
-    computed on the way, also by two blocks on a multiprocessor, one of which multiplies then."""
+    """A tile by wgmma with an epilogue in registers, or staged in shared memory; for an expensive
+    epilogue also with two blocks on a multiprocessor, one of which multiplies meanwhile."""
     yield schedule
     if epilogue_of(problem, replace(schedule, buffers=2)) is None:
         return
@@ -219,8 +219,8 @@ def _with_epilogues(problem: Problem, schedule: Schedule) -> Iterator[Schedule]:
 
 
 def _buffers(problem: Problem, found: Epilogue) -> int:
-    """How many chunks of a tile the epilogue has in shared memory. What it reads is asked for that
-    long ahead; short sums leave little other time for it."""
+    """The number of the epilogue's chunks in shared memory: the prefetch distance of its operands,
+    for which short sums leave little time."""
     chunk = found.warps * found.warp_bytes
     if not found.loads:
         return max(2, min(_WRITTEN_BYTES // chunk, found.chunks))
@@ -231,7 +231,7 @@ def _buffers(problem: Problem, found: Epilogue) -> int:
 def _with_stages(
     target: CudaTarget, schedule: Schedule, choices: tuple[int, ...], size: partial[int]
 ) -> Iterator[Schedule]:
-    """The most stages that fit into shared memory."""
+    """The schedule with the most stages that fit in shared memory."""
     for stages in choices:
         deep = replace(schedule, stages=stages)
         if size(deep) <= target.shared_bytes:
@@ -244,19 +244,19 @@ def _mma_bytes(problem: Problem, schedule: Schedule) -> int:
 
 
 def _shared_bytes_per_block(target: CudaTarget, schedule: Schedule) -> int:
-    """The shared memory of each of the blocks that share a multiprocessor."""
+    """The shared memory per resident block of a multiprocessor."""
     return (target.shared_bytes + _RESERVED_BYTES) // schedule.residents - _RESERVED_BYTES
 
 
 def _of_fitting_size(problem: Problem, tiles: tuple[Tile, ...]) -> list[Tile]:
-    """The tiles that are not far larger than the problem, and the smallest."""
+    """The tiles that are not much larger than the problem, and the smallest one."""
     _, m, n, _ = problem.shape
     found = [tile for tile in tiles if tile[0] < 2 * m + 32 and tile[1] < 2 * n + 64]
     return found or [tiles[-1]]
 
 
 def has_tensor_cores(problem: Problem, target: CudaTarget) -> bool:
-    """Whether tensor cores multiply the operands with the precision that is asked for."""
+    """Whether tensor cores multiply the operands with the required precision."""
     a, b = problem.a.dtype, problem.b.dtype
     if a != b or problem.dtype != FLOAT32 or target.capability < 80:
         return False

@@ -1,8 +1,8 @@
-"""Contractions as matrix products: spaces of rows, columns and terms, and how operands are read.
+"""Contractions as matrix products: spaces of rows, columns and terms, and access to operands.
 
-What comes in is a `Contraction` as it was lowered; what goes out is a `Problem`: the same over the
-fewest variables, each role one index, and for each operand its element type, the axis along which
-it lies in memory, and how many elements of that axis are one aligned access.
+Given a lowered `Contraction`, it returns a `Problem`: the contraction over the fewest variables,
+with one index per role, and for each operand its element type, the axis that is contiguous in
+memory, and the number of elements of an aligned access along it.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from thalweg.ir.expr import Cast, Expr, Load, Variable
 from thalweg.ir.index import Affine
 from thalweg.ir.kernel import Access, Bound, Contraction
 
-#: What tensor cores multiply, and how elements of it are summed: as float32.
+#: Narrow dtypes of tensor cores, which sum them as float32.
 BFLOAT16, FLOAT16 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16)
 FLOAT8 = np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(ml_dtypes.float8_e5m2)
 FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 
-ACCESS_BYTES = 16  # the widest that a thread reads at once
+ACCESS_BYTES = 16  # the widest access of a thread
 Axis = Literal["k", "mn"]
 
 
@@ -43,10 +43,10 @@ Axis = Literal["k", "mn"]
 class Operand:
     """A factor over two spaces: `across` (rows or columns) and `along` (terms of the sum).
 
-    Elements lie side by side along the last variable of one of them, `axis`; of these, `vector`
-    lie in one aligned access, whatever the values of the other variables, and the bounds hold for
-    all or none of them. In shared memory it has lines of `line_bytes`. One with a `source` is a
-    copy of that in scratch memory, which a launch before makes.
+    Elements are contiguous along the last variable of one of them, `axis`; `vector` of these are
+    one aligned access, for all values of the other variables, and the bounds hold for all or none
+    of them. In shared memory it has lines of `line_bytes`. One with a `source` is a copy of that in
+    scratch memory, which an earlier launch makes.
     """
 
     access: Access
@@ -59,24 +59,24 @@ class Operand:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The type of its elements."""
+        """The dtype of its elements."""
         return np.dtype(self.access.value.dtype)
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is an element of memory at an affine place, as it lies there."""
+        """Whether it is an element of memory at an affine offset, without conversion."""
         value = self.access.value
         return isinstance(value, Load) and value.offset.is_plain
 
     @property
     def bounds(self) -> tuple[Bound, ...]:
-        """Where it is not zero."""
+        """The bounds outside of which it is zero."""
         return self.access.bounds
 
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """A contraction as a product of matrices, for each value of the batch."""
+    """A contraction as a batch of matrix products."""
 
     kernel: Contraction
     batch: Space
@@ -89,7 +89,7 @@ class Problem:
 
     @property
     def swapped(self) -> Problem:
-        """The same with rows for columns and columns for rows."""
+        """The problem with rows and columns exchanged."""
         return replace(
             self,
             kernel=swapped(self.kernel),
@@ -101,11 +101,11 @@ class Problem:
 
     @property
     def first_word(self) -> int:
-        """The number of the first argument word that is a run-time size."""
+        """The index of the first argument word that is a run-time size."""
         return len(self.kernel.arguments) + 2
 
     def words(self, sizes: Sequence[int] = ()) -> Words:
-        """The integers of a call."""
+        """The sizes of a call."""
         return Words(self.first_word, sizes)
 
     @cached_property
@@ -115,7 +115,7 @@ class Problem:
 
     @cached_property
     def shape(self) -> tuple[int, int, int, int]:
-        """Batch, rows, columns and terms; where they are known at run time only, some number."""
+        """Batch, rows, columns and terms; a constant for those known only at run time."""
         words = self.words()
         spaces = self.batch, self.rows, self.columns, self.reduced
         batch, m, n, k = (max(1, space.count(words)) for space in spaces)
@@ -123,11 +123,10 @@ class Problem:
 
 
 def problem_of(kernel: Contraction, is_aligned: bool = True) -> Problem:
-    """A contraction as a product of matrices, of buffers that begin at multiples of 16 bytes or,
-    where they are not `is_aligned`, at any element.
+    """A contraction as a matrix product. The buffers begin at multiples of 16 bytes if they are
+    `is_aligned`, else at any element.
 
-    Raises `NotContraction` where there is none: dot products, and products of each channel with
-    its own filter.
+    Raises `NotContraction` for dot products, and products of each channel with its own filter.
     """
     if not kernel.stores:
         raise NotContraction("nothing is stored")
@@ -150,7 +149,7 @@ def problem_of(kernel: Contraction, is_aligned: bool = True) -> Problem:
 
 
 def _narrow(access: Access) -> Access:
-    """A factor before it is widened for the sum."""
+    """A factor without its conversion to the dtype of the sum."""
     value = access.value
     if isinstance(value, Cast) and value.value.dtype in (BFLOAT16, FLOAT16, *FLOAT8):
         return replace(access, value=value.value)
@@ -162,7 +161,7 @@ def _places(access: Access) -> list[Affine]:
 
 
 def _with_last(variables: tuple[Variable, ...], places: Iterable[Affine]) -> tuple[Variable, ...]:
-    """The variables, one along which elements lie side by side last, where there is one."""
+    """The variables, with the contiguous one last, if there is one."""
     for place in places:
         for variable in variables:
             factor = place.factor(variable)
@@ -172,8 +171,8 @@ def _with_last(variables: tuple[Variable, ...], places: Iterable[Affine]) -> tup
 
 
 def _operand(access: Access, across: Space, along: Space, is_aligned: bool) -> Operand:
-    """A factor over its two spaces. Along one of which no elements lie side by side, as they are
-    the same for all of it or far apart, each is read by itself."""
+    """A factor over its two spaces. If it is contiguous along neither, its elements are read one by
+    one."""
     width = ACCESS_BYTES // np.dtype(access.value.dtype).itemsize if is_aligned else 1
     spaces: dict[Axis, Space] = {"k": along, "mn": across}
     is_near = {
@@ -200,8 +199,8 @@ def _is_near(place: Affine, variable: Variable | None) -> bool:
 def vector_of(
     values: Iterable[Expr | None], bounds: Iterable[Bound], lane: Variable | None, most: int
 ) -> int:
-    """How many values of a variable are one piece, at most `most`: loads lie side by side or are
-    one element for all, and bounds hold for all or none."""
+    """The number of values of a variable that can be vectorized, at most `most`: loads are
+    contiguous or uniform, and bounds hold for all or none."""
     if lane is None or not is_static(lane.extent):
         return 1
     if any(lane in place.variables for _, place, _ in bounds):
@@ -221,7 +220,7 @@ def _width(place: Affine, lane: Variable) -> int:
 
 
 def alignment_of(place: Affine, lane: Variable | None) -> int:
-    """A number of elements that places are multiples of where the lane is at one."""
+    """The alignment in elements of offsets at multiples of the lane's vector."""
     if not place.is_plain:
         return 1
     numbers = [place.constant, *(f for v, f in place.strides.items() if v is not lane)]

@@ -1,7 +1,7 @@
-"""Operands from memory: the chunks of a tile that each thread reads, padding and edges as zeros.
+"""Reads operands from memory: the chunks of a tile that each thread reads, with zero padding.
 
-What comes in is an operand and the size of its tile; what goes out, for each block of terms, are
-the values of this thread's chunks, and where in the tile each belongs.
+Given an operand and the size of its tile, it emits for each block of terms the values of this
+thread's chunks, and their positions in the tile.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from thalweg.ir.index import Affine
 
 @dataclass(frozen=True)
 class Chunk:
-    """Elements that one thread reads at once, side by side along the operand's axis.
+    """Elements that one thread reads together, contiguous along the operand's axis.
 
-    `mn` and `k` (i32) say where in the tile the first of them belongs; `exists` is false for
-    threads that have none.
+    `mn` and `k` (i32) are the position of the first one in the tile; `exists` is false for threads
+    without a chunk.
     """
 
     mn: Value
@@ -37,7 +37,7 @@ class Chunk:
 
 
 class TileReader:
-    """Reads the tiles of an operand that lie along the terms, by the threads of a block."""
+    """Reads an operand's tiles along the terms by the threads of a block."""
 
     def __init__(
         self,
@@ -49,8 +49,8 @@ class TileReader:
         vector: int | None = None,
         threads: tuple[int, int] | None = None,
     ) -> None:
-        """`tile` is its size across and along the terms, `first` its first row or column; `threads`
-        are the first that reads and their number."""
+        """`tile`: its size across and along the terms; `first`: its first row or column; `threads`:
+        the first reading thread and their number."""
         self.frame, self.operand, self.batch = frame, operand, batch
         self.mn, self.k = tile
         line = self.k if operand.axis == "k" else self.mn
@@ -75,7 +75,7 @@ class TileReader:
         return Chunk(mn, k, exists, {**self.batch, **at}, frame.both(valid, exists))
 
     def _terms(self, start: Value, chunk: Chunk) -> tuple[At, Value]:
-        """The reduced variables where a chunk of the block from `start` on begins."""
+        """The reduced variables at the begin of a chunk of the block from `start` on."""
         frame, space = self.frame, self.operand.along
         last = space.last
         extent = last.extent if last is not None else 1
@@ -90,17 +90,17 @@ class TileReader:
         return {**at, last: inner}, frame.both(begun, inside)
 
     def addresses(self, start: Value) -> list[tuple[Value, Value]]:
-        """Of an operand that is plain, where each chunk lies, and whether it is not zeros."""
+        """The address of each chunk of a plain operand, and whether it is inside."""
         found = [self._place(chunk, start) for chunk in self.chunks]
         return [(address, inside) for address, inside, _ in found]
 
     def raw(self, start: Value) -> list[Value]:
-        """The chunks of the block of terms from `start` (i32) on, as they lie in memory."""
+        """The chunks of the block of terms from `start` (i32) on, in the dtype of memory."""
         kind = storage_type(self.operand.dtype, self.vector)
         return [self._raw(chunk, start, kind) for chunk in self.chunks]
 
     def values(self, start: Value, dtype: Any) -> list[Value]:
-        """The same as numbers of a type."""
+        """The chunks of the block of terms from `start` (i32) on, converted to a dtype."""
         b, kind = self.frame.b, register_type(dtype, self.vector)
         if self.operand.is_plain:
             return [
@@ -128,8 +128,8 @@ class TileReader:
         return b.emit(kind, f"select {inside}, {result}, {kind} zeroinitializer")
 
     def _place(self, chunk: Chunk, start: Value) -> tuple[Value, Value, int]:
-        """The address of a chunk (that of the buffer where it is zeros), whether it is not, and
-        what the address is a multiple of."""
+        """The address of a chunk (the buffer's if it is outside), whether it is inside, and the
+        alignment."""
         frame, operand = self.frame, self.operand
         load = operand.access.value
         assert isinstance(load, Load)
@@ -150,7 +150,7 @@ class TileReader:
         for low, offset, high in self.operand.bounds:
             place = frame.add(self._part(offset, chunk.at), self._part(offset, terms))
             place = frame.add(place, offset.constant)
-            if is_static(low) and low == 0:  # one comparison: what is negative is large
+            if is_static(low) and low == 0:  # one comparison: negative numbers are large
                 conditions.append(b.compare("ult", place, frame.integer(high)))
                 continue
             conditions.append(b.compare("sge", place, frame.integer(low)))
@@ -158,7 +158,7 @@ class TileReader:
         return terms, frame.both(*conditions)
 
     def _part(self, offset: Affine, at: Mapping[Variable, Value]) -> Value:
-        """What some variables add to an offset."""
+        """The terms of an offset with some variables."""
         frame, result = self.frame, self.frame.integer(0)
         for variable, factor in offset.strides.items():
             if variable in at:
@@ -168,7 +168,7 @@ class TileReader:
     def _computed(
         self, chunk: Chunk, start: Value, kind: Type, compute: Callable[[GridPoint], Value]
     ) -> Value:
-        """An expression where a chunk is inside of its bounds, zeros elsewhere."""
+        """An expression if a chunk is inside of its bounds, else zeros."""
         frame, operand = self.frame, self.operand
         lane = operand.along.last if operand.axis == "k" else operand.across.last
         terms, inside = self._guard(chunk, start)

@@ -1,8 +1,8 @@
-"""Tiles that are transposed in shared memory, on their way from the copy engine to tensor cores.
+"""Transposes tiles in place in shared memory, between the copy engine and tensor cores.
 
-A panel of 32 elements of 4 bytes across the terms by 32 terms is as large along them: warps read it
-to registers and write it to where it was. Where rows go through registers, the terms are in another
-order then (see `transposition`).
+A panel of 32 elements of 4 bytes across the terms by 32 terms has the same size along them: warps
+read it to registers and write it back. If rows are read to registers, the terms are permuted (see
+`transposition`).
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _SIDE = LINE // 4  # of a panel, in elements
 
 @dataclass(frozen=True)
 class Rewriter:
-    """What the warps do that transpose tiles, `warps` of them; `warp` is this one's number."""
+    """Emits the `warps` warps that transpose tiles; `warp` is the index of this one."""
 
     frame: GridFrame
     engine: AsyncInstructions
     stages: Stages
-    tile: SharedTile  # as the copy engine brings it
+    tile: SharedTile  # as loaded by the copy engine
     offset: int  # in a stage
     warp: Value
     warps: int
@@ -54,7 +54,7 @@ class Rewriter:
                 self.engine.arrive(stages.barrier(frame, number, stages.rewritten))
 
     def _panels(self, base: Value, lane: Value) -> None:
-        """The panels of this warp, of the tile at an address."""
+        """Transpose this warp's panels of the tile at an address."""
         frame, count = self.frame, self.tile.panels
         for first in range(0, count, self.warps):
             panel = frame.plus32(self.warp, first)

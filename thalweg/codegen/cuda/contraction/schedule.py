@@ -1,33 +1,33 @@
-"""Schedules: how a contraction is computed on a GPU, as numbers that can be kept and varied."""
+"""Schedules: the tuning parameters of a contraction on a GPU."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-#: What multiplies: the cores themselves, warps by mma.sync, or groups of four warps by wgmma.
+#: The multiplying unit: cores, warps by mma.sync, or groups of four warps by wgmma.
 Unit = Literal["cores", "mma", "wgmma"]
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """How a contraction is computed.
+    """The schedule of a contraction.
 
     A block of threads has a tile of `m` by `n` sums, to which it adds `k` terms at a time; `warps`
-    of them multiply, `warps_n` side by side, and `loaders` more only load. `stages` tiles of the
-    operands are in shared memory at once. Of `group` rows of tiles one column after the other is
-    computed, while the caches hold what they share. With `workers`, that many blocks have equal
-    shares of all terms of all tiles (stream-K), and a second launch adds up the tiles that several
-    of them have parts of. With `splits`, the terms of every tile are as many parts, each of which
-    is a tile of its own, and a second launch adds up all of them. With `buffers`, what the epilogue
-    reads and writes is in shared memory, that many chunks of columns of it at once, and moved by
-    the copy engine; without, threads read and write it themselves. A chunk has `chunk` columns, or
-    as many as are usual. `residents` blocks share a multiprocessor: while one multiplies, another
-    may wait or store. Of the operands `transposed` names ("a", "b", "ab"), copies that lie along
-    the terms are made by launches before. With `fragments`, the first operand lies across the terms
-    in shared memory, and warps read their fragments of it to registers. `swapped`, columns are rows
-    and rows are columns: the second operand is the first. With `rewritten`, some of the warps that
-    load write tiles of the second operand, which lie across the terms, a second time along them.
+    warps multiply, `warps_n` of them along columns, and `loaders` more only load. `stages` tiles of
+    the operands are in shared memory. Tiles are computed in groups of `group` rows, column by
+    column, so that the caches hold their shared operands. With `workers`, that many blocks have
+    equal shares of all terms of all tiles (stream-K), and a second launch adds up the tiles that
+    several of them share. With `splits`, the terms of every tile are split into that many parts,
+    each a separate tile, and a second launch adds up all parts. With `buffers`, the operands and
+    results of the epilogue are staged in shared memory, that many chunks of columns at a time, and
+    transferred by the copy engine; otherwise threads access memory directly. A chunk has `chunk`
+    columns, or the default number. `residents` blocks share a multiprocessor: while one multiplies,
+    another may wait or store. `transposed` names the operands ("a", "b", "ab") of which earlier
+    launches make copies along the terms. With `fragments`, the first operand is stored across the
+    terms in shared memory, and warps read their fragments of it to registers. With `swapped`, rows
+    and columns, and so the operands, are exchanged. With `rewritten`, some of the loading warps
+    transpose tiles of the second operand, which are stored across the terms, in shared memory.
     """
 
     unit: Unit
@@ -51,7 +51,7 @@ class Schedule:
 
     @property
     def summary(self) -> str:
-        """What matters of it, for readers."""
+        """The main parameters, as text."""
         parts = [f"{self.unit} {self.m}x{self.n}x{self.k}", f"{self.stages} stages"]
         counts = {"workers": self.workers, "parts": self.splits if self.splits > 1 else 0}
         counts["buffers"] = self.buffers
@@ -64,7 +64,7 @@ class Schedule:
 
     @property
     def has_parts(self) -> bool:
-        """Whether a second launch adds up what blocks summed."""
+        """Whether a second launch adds up partial sums of blocks."""
         return self.workers > 0 or self.splits > 1
 
     @property

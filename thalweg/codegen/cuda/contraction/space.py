@@ -1,7 +1,7 @@
 """Several variables as one index: the rows, columns, terms and batch of a matrix product.
 
-What comes in are the variables of a role; what goes out is their number, on the host from the
-run-time sizes of a call and on the device as a value, and the values of the variables at an index.
+Given the variables of a role, it computes the number of indices (on the host from the run-time
+sizes of a call, on the device as a value), and the values of the variables at an index.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from thalweg.ir.expr import Variable
 
 At = dict[Variable, Value]
 
-_ANY_EXTENT = 512  # what stands for an extent that is known at run time only
+_ANY_EXTENT = 512  # assumed for an extent that is known only at run time
 
 
 class Words:
-    """The run-time sizes of a call, by the numbers of their argument words."""
+    """The run-time sizes of a call, by the indices of their argument words."""
 
     def __init__(self, first: int, sizes: Sequence[int] = ()) -> None:
         self._first, self._sizes = first, sizes
 
     def number(self, number: int) -> int:
-        """An integer of the kernel in this call; without sizes, one that stands for any.
+        """The value of an integer of the kernel in this call; without sizes, a constant.
 
-        That is not the hint: code that was made for one hint runs for all.
+        The hint is not used: code runs for all values.
         """
         if isinstance(number, DynamicProduct):
             return prod(self.number(factor) for factor in factors_of(number))
@@ -39,15 +39,15 @@ class Words:
 
 
 def round_up(number: int, multiple: int) -> int:
-    """The next multiple from a number on."""
+    """The smallest multiple that is at least a number."""
     return -(-number // multiple) * multiple
 
 
 @dataclass(frozen=True, eq=False)
 class Space:
-    """The values of some variables in order, the last one running fastest.
+    """The values of some variables in order; the last one is the fastest.
 
-    The last variable takes a `multiple` of values: those beyond its extent are not valid.
+    The last variable is padded to a `multiple` of values: those beyond its extent are not valid.
     """
 
     variables: tuple[Variable, ...]
@@ -55,16 +55,16 @@ class Space:
 
     @property
     def last(self) -> Variable | None:
-        """The variable that runs fastest."""
+        """The fastest variable."""
         return self.variables[-1] if self.variables else None
 
     @property
     def is_static(self) -> bool:
-        """Whether the number of its values is known."""
+        """Whether the number of its values is static."""
         return all(is_static(v.extent) for v in self.variables)
 
     def count(self, words: Words) -> int:
-        """How many indices there are in a call."""
+        """The number of indices in a call."""
         extents = [words.number(v.extent) for v in self.variables]
         if extents:
             extents[-1] = round_up(extents[-1], self.multiple)
@@ -83,7 +83,7 @@ class Space:
         return extents
 
     def size(self, frame: Frame) -> Value:
-        """How many indices there are (i32)."""
+        """The number of indices (i32)."""
         if self.is_static:
             return constant(I32, self.count(Words(0)))
         result = constant(I32, 1)
@@ -92,15 +92,13 @@ class Space:
         return result
 
     def at(self, frame: Frame, index: Value) -> tuple[At, Value]:
-        """The variables at an index (i32, not negative), and whether it is one of the space."""
+        """The variables at a non-negative index (i32), and whether it is valid."""
         b = frame.b
         extents = self._extents(frame)
         valid = b.compare("slt", index, self.size(frame))
         digits: list[Value] = []
         for extent in reversed(extents[1:]):
-            divisor = b.intrinsic(
-                "smax", extent, constant(I32, 1)
-            )  # of no values, none is asked for
+            divisor = b.intrinsic("smax", extent, constant(I32, 1))  # no division by zero
             digits.append(b.binary("urem", index, divisor))
             index = b.binary("udiv", index, divisor)
         digits.append(index if extents else constant(I32, 0))
@@ -114,5 +112,5 @@ class Space:
 
 
 def always() -> Value:
-    """A condition that holds."""
+    """The condition true."""
     return constant(I1, True)

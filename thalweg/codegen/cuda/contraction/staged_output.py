@@ -1,9 +1,9 @@
-"""The epilogue of tiles by wgmma, from shared memory to shared memory.
+"""The epilogue of wgmma tiles, staged in shared memory.
 
-Warps have 16 rows of a tile each, and take them in chunks of columns. Each warp lets the copy
-engine bring what the epilogue reads of a chunk to a buffer, some chunks (or tiles) ahead, computes
-the results in the layout of its sums, in place, and lets the engine write them: no thread waits for
-memory, and all of it is moved in whole lines. Warps do not wait for each other.
+Each warp has 16 rows of a tile, and processes them in chunks of columns. The copy engine prefetches
+the operands of a chunk to a buffer, some chunks (or tiles) ahead; the warp computes the results in
+place, in the layout of its sums, and the engine writes them. No thread waits for memory, and all
+transfers are whole lines. Warps do not synchronize.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from thalweg.codegen.math.conversion import storage_type, to_memory
 from thalweg.ir.index import Affine
 from thalweg.ir.kernel import Argument, Store
 
-_BLOCK = 8  # columns of which four lanes have two each
-_HALF = 8  # rows from one half of a warp's rows to the other
+_BLOCK = 8  # columns, two for each of four lanes
+_HALF = 8  # half of a warp's rows
 _PARKED_BYTES = 8  # of a pair of sums
-_CACHED_SHARE = 0.3  # of the second cache, that may be read ahead
-_PAIRS_AT_ONCE = 4  # in the loop of a long epilogue: they hide each other's latency
+_CACHED_SHARE = 0.3  # of the L2 cache, that may be prefetched
+_PAIRS_AT_ONCE = 4  # per iteration of a long epilogue, to hide latency
 
 
 @dataclass(eq=False)
 class StagedPoint(GridPoint):
-    """A point of an epilogue, some of which are read from and written to shared memory."""
+    """A point of an epilogue whose staged accesses are to shared memory."""
 
     loads: Mapping[Matrix, Value] = field(default_factory=dict[Matrix, Value])
     stores: Mapping[Matrix, Value] = field(default_factory=dict[Matrix, Value])
@@ -51,7 +51,7 @@ class StagedPoint(GridPoint):
         return self.frame.b.emit(kind, f"load {kind}, {address}, align {_pair_bytes(argument)}")
 
     def store(self, store: Store, value: Value, mask: Value | None = None) -> None:
-        """Put a result where the copy engine takes it from."""
+        """Store a result to the buffer that the copy engine writes."""
         raw = to_memory(self.frame.b, value, store.buffer.dtype)
         if raw.type.lanes < self.lanes:
             raw = self.frame.b.splat(raw, self.lanes)
@@ -64,7 +64,7 @@ def _pair_bytes(argument: Argument) -> int:
 
 
 class StagedOutput:
-    """The epilogue of all tiles of a block, as one warp sees it."""
+    """The epilogue of all tiles of a block, for one warp."""
 
     def __init__(
         self,
@@ -75,8 +75,8 @@ class StagedOutput:
         warp: Value,
         lane: Value,
     ) -> None:
-        """`places` are those of the buffers and of their barriers in shared memory; the tensor maps
-        are the last ones of the entry."""
+        """`places`: the offsets of the buffers and of their barriers in shared memory. The tensor
+        maps are the last ones of the entry."""
         self.work, self.epilogue, self.frame = work, epilogue, frame
         self.engine = AsyncInstructions(frame)
         maps = frame.maps[len(frame.maps) - len(epilogue.tensor_maps) :]
@@ -93,20 +93,20 @@ class StagedOutput:
         own = frame.plus32(frame.times32(warp, epilogue.warp_pairs * 32), lane)
         self._memory = frame.at_byte(self._memory, frame.times32(own, _PARKED_BYTES))
         self._tiles = work.tile_count(frame)
-        self._stride = frame.grid.blocks()  # from a tile of the block to its next
+        self._stride = frame.grid.blocks()  # from one tile of the block to the next
 
     # The loop over tiles
 
     def begin(self) -> None:
-        """Begin to read what the epilogue of the first chunks needs: all but one of those that
-        there are buffers for, since a chunk reads on when it is written itself."""
+        """Begin to read the operands of the first chunks: for all buffers but one, since each chunk
+        starts the next read when it is written."""
         first = self.frame.grid.block()
         for chunk in range(self.epilogue.buffers - 1 if self.epilogue.loads else 0):
             self._read(first, self.frame.i32(0), self.frame.i32(chunk))
 
     def prefetch(self, tile: Tile) -> None:
-        """Have the second cache read what the later chunks of a tile need while it is multiplied,
-        if it holds that for all multiprocessors."""
+        """Prefetch the operands of a tile's later chunks to the L2 cache while it is multiplied, if
+        those of all multiprocessors fit."""
         frame, epilogue, target = self.frame, self.epilogue, self.frame.target
         needed = epilogue.read_bytes * epilogue.warps * epilogue.chunks * target.multiprocessors
         if needed > _CACHED_SHARE * target.l2:
@@ -120,8 +120,8 @@ class StagedOutput:
     def store(self, tile: Tile, sums: Sequence[Value]) -> None:
         """Store the sums of a tile: of every 8 columns, two of a row and two of the row 8 below.
 
-        A long epilogue is code for one chunk and a few pairs of sums, which all others go through:
-        they are put into shared memory, where a loop finds them.
+        A long epilogue is emitted once, for one chunk and a few pairs of sums, in a loop over pairs
+        that are stored in shared memory.
         """
         frame, b, count = self.frame, self.frame.b, self.epilogue.chunks
         pairs = [frame.b.vector(sums[at : at + PAIR]) for at in range(0, len(sums), PAIR)]
@@ -139,14 +139,14 @@ class StagedOutput:
             self._chunk(tile, loop.index, None)
 
     def end(self) -> None:
-        """Wait until nothing is read from shared memory any more."""
+        """Wait until all stores have read shared memory."""
         with self.frame.b.when(self._is_first):
             self.engine.wait_stores(0)
 
     # Chunks
 
     def _chunk(self, tile: Tile, chunk: Value, pairs: Sequence[Value] | None) -> None:
-        """Store a chunk, of these pairs of sums or those in shared memory."""
+        """Store a chunk of the given pairs of sums, or of those in shared memory."""
         frame, epilogue, engine = self.frame, self.epilogue, self.engine
         number = self._number(tile.sequence, chunk)
         buffer = self._buffer(number)
@@ -163,13 +163,13 @@ class StagedOutput:
         with frame.b.when(self._is_first):
             self._move(epilogue.stores, (tile.batch, tile.row, tile.column), chunk, buffer, None)
             engine.commit_stores()
-        if epilogue.loads:  # the buffer of the chunk before: this one's is still being read
+        if epilogue.loads:  # to the buffer of the previous chunk: this one's is still being read
             following = frame.plus32(chunk, epilogue.buffers - 1)
             self._read(tile.number, tile.sequence, following, pending=1)
 
     def _read(self, tile: Value, sequence: Value, chunk: Value, pending: int | None = None) -> None:
-        """Begin to read a chunk, counted from a tile on, if there is one; before, wait for all but
-        the last `pending` chunks that are written."""
+        """Begin to read a chunk, counted from a tile on, if it exists, after waiting for all but
+        the last `pending` writes of chunks."""
         frame, epilogue, engine = self.frame, self.epilogue, self.engine
         later, chunk = (f(chunk, epilogue.chunks) for f in (frame.over32, frame.modulo32))
         tile = frame.plus32(tile, frame.b.binary("mul", self._stride, later))
@@ -184,7 +184,7 @@ class StagedOutput:
             self._move(epilogue.loads, place, chunk, self._buffer(number), barrier)
 
     def _number(self, sequence: Value, chunk: Value) -> Value:
-        """The number of a chunk among all of the block."""
+        """The index of a chunk among all of the block."""
         frame = self.frame
         return frame.plus32(frame.times32(sequence, self.epilogue.chunks), chunk)
 
@@ -207,8 +207,8 @@ class StagedOutput:
         buffer: Value,
         barrier: Value | None,
     ) -> None:
-        """Begin to copy a chunk of this warp: to shared memory, where there is a barrier to tell
-        of its arrival, else from there."""
+        """Begin to copy a chunk of this warp: to shared memory if there is a barrier for its
+        arrival, else from shared memory."""
         for box, panel, at in self._places(boxes, place, chunk):
             tensor_map = self._maps[box.matrix]
             memory = self.frame.at_byte(buffer, box.offset + panel * box.panel_bytes)
@@ -249,15 +249,15 @@ class StagedOutput:
                 self._store_pair(tile, column, buffer, at, pair)
 
     def _spilled_pair(self, number: Value) -> Value:
-        """Where this lane keeps a pair of sums."""
+        """The address of a pair of sums of this lane."""
         frame = self.frame
         return frame.at_byte(self._memory, frame.times32(number, 32 * _PARKED_BYTES))
 
     def _store_pair(
         self, tile: Tile, column: Value, buffer: Value, number: Value, pair: Value
     ) -> None:
-        """Store a pair: of every block of columns there is one of this lane's row and one of the
-        row below."""
+        """Store a pair: each block of columns has one in this lane's row and one in the row 8
+        below."""
         frame, problem = self.frame, self.work.problem
         block, half = frame.over32(number, 2), frame.modulo32(number, 2)
         row = frame.plus32(frame.times32(self._warp, ROWS), self._row)
@@ -279,7 +279,7 @@ class StagedOutput:
     def _addresses(
         self, boxes: Sequence[Box], buffer: Value, block: Value, half: Value
     ) -> dict[Matrix, Value]:
-        """Where this lane's pair of columns of a block lies in each box."""
+        """The address of this lane's pair of columns of a block in each box."""
         frame, b = self.frame, self.frame.b
         result: dict[Matrix, Value] = {}
         for box in boxes:
@@ -287,7 +287,7 @@ class StagedOutput:
             byte = frame.times32(block, _BLOCK * box.itemsize)
             panel, byte = frame.over32(byte, line), frame.modulo32(byte, line)
             byte = frame.plus32(byte, frame.times32(self._pair, PAIR * box.itemsize))
-            place = frame.times32(self._row, line)  # rows that are 8 apart have one permutation
+            place = frame.times32(self._row, line)  # rows that are 8 apart have the same swizzle
             bits = b.binary("lshr", place, frame.i32(7))
             bits = b.binary("and", bits, frame.i32(line // PIECE - 1))
             place = frame.plus32(place, b.binary("xor", byte, frame.times32(bits, PIECE)))
@@ -299,8 +299,8 @@ class StagedOutput:
 
 
 def _existing(frame: GridFrame, space: Space, index: Value) -> At:
-    """The variables at an index, or at 0 where that is beyond the end: the engine writes no result
-    there, but what is read for it must exist."""
+    """The variables at an index, or at 0 if it is beyond the end: the engine writes no result
+    there, but loads must be in bounds."""
     inside = frame.b.compare("slt", index, space.size(frame))
     at, _ = space.at(frame, frame.b.select(inside, index, frame.i32(0)))
     return at

@@ -1,4 +1,4 @@
-"""The stages of a pipeline in shared memory: where they are, and the barriers that tell of them."""
+"""The stages of a pipeline in shared memory, and their barriers."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from thalweg.codegen.llvm.builder import Value
 
 @dataclass(frozen=True)
 class Stages:
-    """Stages of `size` bytes from the start of shared memory on, and from `barriers` on those that
-    say of each that its operands are there, that they were multiplied, and that they were written
-    again (see `rewriting`). Blocks of terms are counted through all tiles (i32)."""
+    """Stages of `size` bytes from the start of shared memory on; from `barriers` on, the barriers
+    for loaded, multiplied and rewritten operands (see `rewriting`) of each stage. Blocks of terms
+    are numbered through all tiles (i32)."""
 
     count: int
     size: int
@@ -21,30 +21,30 @@ class Stages:
 
     @property
     def empty(self) -> int:
-        """Where the second barriers are."""
+        """The offset of the second barriers."""
         return self.barriers + BARRIER_BYTES * self.count
 
     @property
     def rewritten(self) -> int:
-        """Where the third ones are."""
+        """The offset of the third barriers."""
         return self.empty + BARRIER_BYTES * self.count
 
     def end(self, is_rewritten: bool) -> int:
-        """What follows the barriers, with or without the third ones."""
+        """The end of the barriers, with or without the third ones."""
         return self.rewritten + (BARRIER_BYTES * self.count if is_rewritten else 0)
 
     def place(self, frame: GridFrame, number: Value, offset: int) -> Value:
-        """The address of a tile that is some bytes behind the start of its stage."""
+        """The address of a tile at a byte offset in its stage."""
         start = frame.times32(self._stage(frame, number), self.size)
         return frame.at_byte(frame.at_byte(frame.memory, offset), start)
 
     def barrier(self, frame: GridFrame, number: Value, first: int) -> Value:
-        """The barrier of a block of terms, of those that begin at a place."""
+        """The barrier of a block of terms, among those that begin at `first`."""
         start = frame.times32(self._stage(frame, number), BARRIER_BYTES)
         return frame.at_byte(frame.at_byte(frame.memory, first), start)
 
     def parity(self, frame: GridFrame, number: Value) -> Value:
-        """The parity of the phase that ends when a block of terms is there."""
+        """The parity of the phase that ends when a block of terms is loaded."""
         return frame.b.binary("and", frame.over32(number, self.count), frame.i32(1))
 
     def _stage(self, frame: GridFrame, number: Value) -> Value:

@@ -1,7 +1,7 @@
-"""Operand tiles on their way to shared memory by the threads of a block.
+"""Loads operand tiles to shared memory by the threads of a block.
 
-What is plain and aligned is copied there without registers (cp.async); the rest is read, or
-computed, one block of terms ahead, and put there when the block before was multiplied.
+Plain and aligned elements are copied without registers (cp.async); others are read or computed to
+registers one block of terms ahead, and stored once the previous block has been multiplied.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _COPIED = (4, 8, 16)  # bytes that cp.async copies
 
 
 def shared_tile(operand: Operand, mn: int, k: int, sizes: tuple[int, ...] = (2,)) -> SharedTile:
-    """The tile of an operand in shared memory: as it lies in memory, where elements have one of
-    some sizes. Others lie along the terms: wgmma and ldmatrix find them only there."""
+    """The tile of an operand in shared memory: in the order of memory if elements have one of
+    `sizes`, else along the terms, as wgmma and ldmatrix require."""
     size = operand.dtype.itemsize
     is_whole = mn % (operand.line_bytes // size) == 0
     axis = operand.axis if size in sizes and is_whole else "k"
@@ -37,7 +37,7 @@ def is_copied(operand: Operand, tile: SharedTile) -> bool:
 
 
 class Staging:
-    """Brings the tiles of one operand to shared memory."""
+    """Loads the tiles of one operand to shared memory."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Staging:
         threads: tuple[int, int] | None = None,
         is_rounded: bool = False,
     ) -> None:
-        """`is_rounded` is whether tensor cores read the tile as it is then (see `tf32`)."""
+        """`is_rounded`: elements are rounded for tensor cores, which read the tile (see `tf32`)."""
         self.frame, self.tile = frame, tile
         self._is_rounded = is_rounded
         self._instructions = instructions
@@ -68,7 +68,7 @@ class Staging:
                 self._instructions.copy(destination, source, size, inside)
 
     def complete(self, base: Value) -> None:
-        """Round what this thread copied to a tile at `base`, which is there."""
+        """Round the elements that this thread has copied to a tile at `base`."""
         frame = self.frame
         if not (self._is_rounded and self.is_copied):
             return
@@ -85,7 +85,7 @@ class Staging:
         return [rounded(self.frame.b, raw) for raw in found] if self._is_rounded else found
 
     def put(self, values: Sequence[Value], base: Value) -> None:
-        """Put chunks into a tile at `base`."""
+        """Store chunks to a tile at `base`."""
         for chunk, value in zip(self._reader.chunks, values, strict=True):
             with self.frame.b.when(chunk.exists):
                 self._put(chunk.mn, chunk.k, value, base)

@@ -1,8 +1,8 @@
-"""float32 numbers on their way to tensor cores, which see all but the lowest 13 bits (TF32).
+"""Rounding of float32 numbers for tensor cores, which ignore the lowest 13 bits (TF32).
 
-What they do not see is cut off: each factor would be smaller by 3.5e-4 of it on average, and what a
-network of many layers computes by as many times that. So numbers are rounded to the nearest ones
-that tensor cores see: by the copy engine where a tensor map says so, else by threads in registers.
+Tensor cores truncate: each factor would be smaller by 3.5e-4 of itself on average, and the results
+of a deep network by a multiple of that. So numbers are rounded to the nearest TF32 number: by the
+copy engine if the tensor map requires it, else by threads in registers.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ UNSEEN_BITS = 13
 
 
 def rounded(b: Builder, value: Value) -> Value:
-    """float32 numbers, or their bits (i32), of which tensor cores see the nearest ones.
+    """float32 numbers, or their bits (i32), whose truncation is the nearest TF32 number.
 
-    Half of the last bit that is seen is added: what is behind it is cut off later.
+    Half of the last TF32 bit is added; tensor cores truncate the rest.
     """
     bits = _bits(b, value)
     half = constant(bits.type, 1 << (UNSEEN_BITS - 1))
@@ -24,7 +24,7 @@ def rounded(b: Builder, value: Value) -> Value:
 
 
 def rounded_to_even(b: Builder, bits: Value) -> Value:
-    """The bits of the nearest number that tensor cores see, as the copy engine gives them."""
+    """The bits of the nearest TF32 number, rounded as by the copy engine."""
     last = b.binary("lshr", bits, UNSEEN_BITS)
     odd = b.binary("and", last, 1)
     half = b.binary("add", odd, (1 << (UNSEEN_BITS - 1)) - 1)
@@ -32,7 +32,7 @@ def rounded_to_even(b: Builder, bits: Value) -> Value:
 
 
 def seen(b: Builder, bits: Value) -> Value:
-    """The bits of numbers that tensor cores look at."""
+    """The TF32 bits of numbers."""
     return b.binary("and", bits, -(1 << UNSEEN_BITS))
 
 

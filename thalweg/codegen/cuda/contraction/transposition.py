@@ -1,9 +1,9 @@
-"""Operands that are transposed before they are multiplied, into scratch memory.
+"""Transposed copies of operands in scratch memory, made by an earlier launch.
 
-Tensor cores take elements of other sizes than two bytes from shared memory only where those lie
-along the terms. An operand that lies across them is transposed by a launch of its own: a copy of
-it is a matrix of rows or columns, each with all terms side by side and zeros behind its last one.
-Where rows go through registers, the terms of that matrix are in another order (see `ORDER`).
+Tensor cores read elements of other sizes than two bytes from shared memory only along the terms. An
+operand that is stored across them is transposed by a separate launch: its copy is a matrix of rows
+or columns, each with contiguous terms and padded with zeros. If the other operand's rows are read
+to registers, the terms of the copy are permuted (see `ORDER`).
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from thalweg.ir.index import Affine
 from thalweg.ir.kernel import Access, Argument
 from thalweg.ir.loop import Variable
 
-#: The terms of eight in the order of a copy whose other operand goes through registers. Lanes then
-#: read terms two apart: those are in different banks, as the copy engine permutes pieces of lines.
+#: The order of eight terms in a copy whose other operand is read to registers. Lanes then read
+#: terms two apart, which are in different banks, as the copy engine swizzles lines.
 ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 
-_SIDE = 64  # of the square that a block transposes at once
+_SIDE = 64  # of the square that a block transposes
 _PITCH = _SIDE + 1  # elements from one term to the next in shared memory, in different banks
 _THREADS = 256
-_BLOCKS = 32  # for each multiprocessor, one after the other: the last ones end at about one time
+_BLOCKS = 32  # per multiprocessor, for an even distribution of work
 _MULTIPLE = 32  # of the terms of a copy: whole lines
-_ALIGNMENT = 256  # bytes, of where copies begin
+_ALIGNMENT = 256  # bytes, of copies
 
 
 def with_copies(problem: Problem, schedule: Schedule) -> Problem:
@@ -47,7 +47,7 @@ def with_copies(problem: Problem, schedule: Schedule) -> Problem:
 
 
 def _copy(problem: Problem, operand: Operand, start: int) -> Operand:
-    """An operand as a matrix in scratch memory, from some byte on."""
+    """An operand's copy as a matrix in scratch memory, at a byte offset."""
     across = Variable(operand.across.count(Words(0)), "across")
     along = Variable(round_up(operand.along.count(Words(0)), _MULTIPLE), "along")
     size = operand.dtype.itemsize
@@ -64,7 +64,7 @@ def _copy(problem: Problem, operand: Operand, start: int) -> Operand:
 
 
 def is_transposable(problem: Problem, operand: Operand) -> bool:
-    """Whether a copy of an operand along the terms would be another one than it is."""
+    """Whether a launch can transpose an operand: it is float32, across the terms, and static."""
     is_static = operand.across.is_static and operand.along.is_static
     is_across = operand.axis == "mn" and operand.dtype == FLOAT32
     return is_across and is_static and problem.is_aligned and not problem.batch.variables
@@ -86,7 +86,7 @@ def _bytes(operand: Operand) -> int:
 
 
 def moved_bytes(problem: Problem) -> list[int]:
-    """What each launch that transposes reads and writes."""
+    """The bytes that each transposing launch reads and writes."""
     return [2 * _bytes(operand) for operand in (problem.a, problem.b) if operand.source]
 
 
@@ -94,7 +94,7 @@ def moved_bytes(problem: Problem) -> list[int]:
 
 
 def transposition_shape(operand: Operand, target: CudaTarget) -> LaunchShape:
-    """The grid that makes a copy."""
+    """The launch of a copy."""
     words = Words(0)
     tiles = -(-operand.across.count(words) // _SIDE) * -(-operand.along.count(words) // _SIDE)
     blocks = min(tiles, _BLOCKS * target.multiprocessors)
@@ -103,12 +103,12 @@ def transposition_shape(operand: Operand, target: CudaTarget) -> LaunchShape:
 
 
 class Transposition:
-    """The entry that makes the copy of an operand: blocks take one square after the other."""
+    """Emits the entry that makes the copy of an operand; blocks loop over squares."""
 
     threads = _THREADS
 
     def __init__(self, frame: GridFrame, operand: Operand, is_ordered: bool) -> None:
-        """`is_ordered` is whether the terms of eight come in `ORDER`."""
+        """`is_ordered`: each eight terms are permuted by `ORDER`."""
         assert operand.source is not None
         self.frame, self.copy, self.source = frame, operand, operand.source
         self._is_ordered = is_ordered
@@ -130,7 +130,7 @@ class Transposition:
             frame.grid.barrier()
 
     def _read(self, mn: Value, k: Value) -> None:
-        """Put a square into shared memory, term after term."""
+        """Copy a square to shared memory, term by term."""
         frame = self.frame
         reader = TileReader(frame, self.source, (_SIDE, _SIDE), {}, mn, threads=(0, _THREADS))
         for chunk, value in zip(reader.chunks, reader.raw(k), strict=True):
@@ -141,7 +141,7 @@ class Transposition:
                 frame.store_aligned(part, self._cell(row, term), self._size)
 
     def _write(self, mn: Value, k: Value) -> None:
-        """Store it row after row."""
+        """Store the square row by row."""
         frame, b, words = self.frame, self.frame.b, Words(0)
         width = self.copy.vector
         per_row = _SIDE // width
@@ -166,7 +166,7 @@ class Transposition:
                 frame.store_aligned(frame.b.vector(found), address, ACCESS_BYTES)
 
     def _term(self, first: Value, number: int) -> Value:
-        """The term at a place of the copy, some places behind a multiple of an access."""
+        """The term at a position of the copy, `number` after a multiple of an access."""
         frame = self.frame
         if not self._is_ordered:
             return frame.plus32(first, number)

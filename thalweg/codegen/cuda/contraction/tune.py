@@ -1,4 +1,4 @@
-"""Schedules of GPU contractions that were found best by measurement, kept beside those of CPUs."""
+"""Tuned schedules of GPU contractions, stored beside those of CPUs."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _SAMPLE = Schedule("cores", 1, 1, 1, 1, 1)
 
 
 def tuned_schedule(kernel: Contraction, target: CudaTarget) -> Schedule | None:
-    """The schedule that was found best for a contraction, if it was ever measured."""
+    """The tuned schedule of a contraction, or None."""
     return winners().find_like(key_of(kernel), target, _SAMPLE)
 
 
 def keep_schedule(kernel: Contraction, target: CudaTarget, schedule: Schedule) -> None:
-    """From now on, and in later processes, make a contraction by this schedule."""
+    """Store the tuned schedule of a contraction, for this and later processes."""
     winners().keep(key_of(kernel), target, schedule)

@@ -1,8 +1,8 @@
 """Instructions of a warp: matrices from shared memory (ldmatrix), products of them (mma.sync), and
-copies to shared memory that are waited for later (cp.async).
+asynchronous copies to shared memory (cp.async).
 
-On an emulated grid each is a function with the same meaning: lanes put what others need of them
-into exchange memory, the warp meets, and each lane computes what the instruction gives it.
+On an emulated grid each is a function with the same meaning: lanes store their operands in exchange
+memory, the warp synchronizes, and each lane computes its result.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from thalweg.codegen.llvm.builder import (
 )
 from thalweg.codegen.math.conversion import from_memory
 
-#: How PTX names the types that tensor cores multiply, and the terms of one product by a warp.
+#: PTX's names of the dtypes of tensor cores, and the terms of a product of a warp.
 MMA_NAMES = {
     BFLOAT16: "bf16",
     FLOAT16: "f16",
@@ -47,17 +47,17 @@ MMA_NAMES = {
     FLOAT8[0]: "e4m3",
     FLOAT8[1]: "e5m2",
 }
-STEP_BYTES = 32  # of the terms of a product, whatever their type
+STEP_BYTES = 32  # of the terms of a product, for all dtypes
 EXCHANGE = 32  # bytes of a lane's exchange memory
 
 
 def exchange_bytes(is_emulated: bool, threads: int) -> int:
-    """The shared memory that the instructions of emulated warps need."""
+    """The shared memory for the instructions of emulated warps."""
     return threads * EXCHANGE if is_emulated else 0
 
 
 class WarpInstructions:
-    """Instructions of the warps of an entry; `exchange` is their memory when emulated."""
+    """The warp instructions of an entry; `exchange` is the exchange memory of the emulation."""
 
     def __init__(self, frame: GridFrame, exchange: Value) -> None:
         self.frame, self._exchange = frame, exchange
@@ -67,7 +67,7 @@ class WarpInstructions:
     # Matrices
 
     def load_matrices(self, address: Value, is_transposed: bool) -> list[Value]:
-        """Four matrices of 8 lines of 16 bytes; lane n gives the address of line n of them all.
+        """Load four matrices of 8 lines of 16 bytes; lane n provides the address of line n of all.
 
         Of each, lane n gets 4 bytes at 4 · (n % 4) of line n / 4; of transposed ones, two elements
         of 2 bytes: number n / 4 of the lines 2 · (n % 4) and the next.
@@ -128,12 +128,12 @@ class WarpInstructions:
         inline(b, VOID, text, "r,l,r,~{memory}", given)
 
     def commit(self) -> None:
-        """The copies begun since the last time are a group."""
+        """Commit the copies since the last commit as a group."""
         if not self._emulated:
             inline(self.frame.b, VOID, "cp.async.commit_group;", "~{memory}")
 
     def wait(self, groups: int) -> None:
-        """Wait until all groups of this thread's copies but the last few are there."""
+        """Wait for all groups of this thread's copies but the last `groups`."""
         if not self._emulated:
             inline(self.frame.b, VOID, f"cp.async.wait_group {groups};", "~{memory}")
 
@@ -142,7 +142,7 @@ class WarpInstructions:
 
 
 def _lane_memory(b: Builder, exchange: Value, thread: Value) -> tuple[Value, Value]:
-    """The exchange memory of a warp's first lane, and this thread's number in the warp."""
+    """The exchange memory of a warp's first lane, and this thread's lane."""
     warp = b.binary("and", thread, -32)
     base = b.element(exchange, "i8", b.binary("mul", warp, EXCHANGE))
     return base, b.binary("and", thread, 31)
@@ -154,7 +154,7 @@ def _of_lane(b: Builder, base: Value, lane: Value, offset: int = 0) -> Value:
 
 
 def _exchange(b: Builder, values: Sequence[Value]) -> tuple[Value, Value, Grid]:
-    """Put values into a lane's memory; the warp's memory, the lane, and the grid to meet again."""
+    """Store values in a lane's memory; returns the warp's memory, the lane, and the grid."""
     grid = Grid(b, b.parameters[0])
     base, lane = _lane_memory(b, b.parameters[1], grid.thread())
     offset = 0
@@ -166,7 +166,7 @@ def _exchange(b: Builder, values: Sequence[Value]) -> tuple[Value, Value, Grid]:
 
 
 def _line_address(b: Builder, base: Value, matrix: int, line: Value) -> Value:
-    """What the lane for a line of a matrix gave as its address."""
+    """The address that the lane of a matrix line provided."""
     return b.load(POINTER, _of_lane(b, base, b.binary("add", line, 8 * matrix)))
 
 
@@ -203,7 +203,7 @@ def _write_multiply(b: Builder, dtype: np.dtype[Any]) -> None:
     base, lane, grid = _exchange(b, given[:6])
     row, pair = (b.binary(o, lane, 4) for o in ("udiv", "urem"))
     sums = list(given[6:])
-    for quarter in range(4):  # the lanes of a row or column, 4 bytes of terms each
+    for quarter in range(4):  # the lanes of a row or column, with 4 bytes of terms each
         for half in range(2):
             lanes = [_lane_of(b, row, quarter)] * 2
             rows = [
@@ -235,7 +235,7 @@ def _register(
 
 
 def elements(b: Builder, address: Value, dtype: np.dtype[Any], count: int) -> list[Value]:
-    """Elements that lie side by side, as tensor cores see them."""
+    """Load contiguous elements, truncated as by tensor cores."""
     if dtype == FLOAT32:
         bits = [b.load(I32, b.element(address, "i32", n)) for n in range(count)]
         return [b.convert("bitcast", seen(b, one), "float") for one in bits]

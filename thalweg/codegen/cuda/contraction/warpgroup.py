@@ -1,10 +1,10 @@
 """Products by groups of four warps on tensor cores (wgmma), from tiles in shared memory.
 
-The loop over blocks of terms is one piece of PTX: nothing may touch the sums while products are
-under way. It waits for the barrier of a stage, begins its products, and frees the stage before when
-its own are the only ones left. Rows that lie across the terms, which tensor cores take of 2-byte
-elements only, are read to registers first. On an emulated grid the same loop is a function, with an
-emulated instruction that finds elements by the same descriptors.
+The loop over blocks of terms is one piece of PTX, since nothing may access the sums while products
+are in flight. It waits for the barrier of a stage, begins its products, and frees the previous
+stage once only these are in flight. Rows that are stored across the terms, which tensor cores
+support only for 2-byte elements, are read to registers first. On an emulated grid the same loop is
+a function, with an emulated instruction that reads elements by the same descriptors.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ from thalweg.codegen.llvm.builder import (
 )
 
 GROUP = 128  # threads
-ROWS = 64  # that a group of warps multiplies at once
-_SWIZZLES = {128: 1 << 62, 64: 2 << 62, 32: 3 << 62}  # of a descriptor, by the bytes of a line
+ROWS = 64  # of a product of a group of warps
+_SWIZZLES = {128: 1 << 62, 64: 2 << 62, 32: 3 << 62}  # descriptor bits by the bytes of a line
 _LEADING, _STRIDE, _ADDRESS_BITS = 16, 32, 14
 _FIELD = (1 << _ADDRESS_BITS) - 1
 
 
 @dataclass(frozen=True)
 class Descriptor:
-    """How wgmma finds a tile: constant bits, and what a step of terms adds to the address / 16.
+    """The wgmma descriptor of a tile: constant bits, and the increment of address / 16 per step.
 
     Along the terms, 8 lines are `stride` bytes and the leading distance is not used. Across them,
     panels are `leading` and 8 terms `stride` bytes apart.
@@ -59,19 +59,19 @@ class Descriptor:
 
     @property
     def is_across(self) -> bool:
-        """Whether lines lie across the terms."""
+        """Whether lines are across the terms."""
         return self.tile.axis == "mn"
 
     @property
     def bits(self) -> int:
-        """All but the address."""
+        """All bits but the address."""
         tile = self.tile
         leading = tile.k * tile.line_bytes if self.is_across else 16
         stride = 8 * tile.line_bytes
         return _SWIZZLES[tile.line_bytes] | (stride >> 4) << _STRIDE | (leading >> 4) << _LEADING
 
     def step(self, number: int) -> int:
-        """How far the terms of a product are from the first, / 16."""
+        """The offset of a product's terms, / 16."""
         tile = self.tile
         if self.is_across:
             return number * STEP_BYTES // tile.itemsize * tile.line_bytes >> 4
@@ -80,32 +80,32 @@ class Descriptor:
 
     @property
     def rows(self) -> int:
-        """From the rows of one group of warps to those of the next, / 16: lines, or panels."""
+        """The distance of the rows of consecutive groups of warps, / 16: lines, or panels."""
         tile = self.tile
         return ROWS * (tile.k * tile.itemsize if self.is_across else tile.line_bytes) >> 4
 
 
 @dataclass(frozen=True)
 class Pipeline:
-    """The stages that the loop walks through, in bytes from the start of shared memory."""
+    """The stages of the loop, in bytes from the start of shared memory."""
 
     a: SharedTile
     b: SharedTile
     b_offset: int  # of the second tile in a stage
     stages: Stages
     dtype: np.dtype[Any]
-    fragments: bool = False  # of the first tile are read to registers
+    fragments: bool = False  # of the first tile, which are read to registers
     is_ordered: bool = False  # terms are those of `transposition.ORDER`
-    rewritten: bool = False  # the second tile, after it is there
+    rewritten: bool = False  # the second tile, after it is loaded
 
     @property
     def columns(self) -> int:
-        """Those of a product."""
+        """The columns of a product."""
         return self.b.mn
 
     @property
     def sums(self) -> int:
-        """How many sums a thread has."""
+        """The number of sums of a thread."""
         return ROWS * self.columns // GROUP
 
     @property
@@ -117,8 +117,8 @@ class Pipeline:
 def multiply_blocks(
     frame: GridFrame, pipeline: Pipeline, first: Value, count: Value, warp: Value, lane: Value
 ) -> list[Value]:
-    """The sums of `count` blocks of terms, the first of which is number `first` of all that went
-    through the pipeline (i32). With g = lane / 4, t = lane % 4: of every 8 columns, sums 0 and 1
+    """The sums of `count` blocks of terms, the first of which is number `first` of all in the
+    pipeline (i32). With g = lane / 4, t = lane % 4: of every 8 columns, sums 0 and 1
     are columns 2t and 2t + 1 of row 16 · warp + g, sums 2 and 3 those of row g + 8."""
     b, kind = frame.b, struct(FLOAT, pipeline.sums)
     elected = b.convert("zext", b.compare("eq", lane, frame.i32(0)), "i32")
@@ -138,8 +138,8 @@ def multiply_blocks(
 
 
 def _rows_of(frame: GridFrame, pipeline: Pipeline, warp: Value, lane: Value) -> list[Value]:
-    """Where the rows of a warp are: what its group adds to a descriptor, or of a thread's four
-    registers of rows (`FRAGMENT`) how far each is from the start of a stage."""
+    """The positions of a warp's rows: the increment of a descriptor for its group, or the offsets
+    of a thread's four registers of rows (`FRAGMENT`) in a stage."""
     if not pipeline.fragments:
         return [frame.times32(frame.over32(warp, 4), Descriptor(pipeline.a).rows)]
     row, term = frame.over32(lane, 4), frame.modulo32(lane, 4)
@@ -170,7 +170,7 @@ def _product(pipeline: Pipeline, step: int, sums: str) -> str:
 
 
 def _wait(pipeline: Pipeline, base: str, label: str) -> str:
-    """Wait for a stage; `fa` is where it begins then."""
+    """Wait for a stage; sets `fa` to its begin."""
     stages = pipeline.stages
     firsts = [stages.barriers, *([stages.rewritten] if pipeline.rewritten else [])]
     waits = [
@@ -185,14 +185,14 @@ def _wait(pipeline: Pipeline, base: str, label: str) -> str:
 
 
 def _free(pipeline: Pipeline) -> str:
-    """Free the stage before."""
+    """Free the previous stage."""
     return f"""setp.gt.u32 q, it, 0; and.pred q, q, e;
 @q mbarrier.arrive.shared::cta.b64 _, [last+{pipeline.stages.empty}];
 mov.u32 last, at;"""
 
 
 def _next(pipeline: Pipeline, blocks: str) -> str:
-    """Go on to the next stage; `p` is whether there is one."""
+    """Advance to the next stage; sets `p` if there is one."""
     return f"""add.u32 st, st, 1; setp.eq.u32 p, st, {pipeline.stages.count};
 @p mov.u32 st, 0; @p xor.b32 ph, ph, 1;
 add.u32 it, it, 1; setp.lt.u32 p, it, {blocks};"""
@@ -226,7 +226,7 @@ wgmma.wait_group.sync.aligned 0;
 
 
 def _inline(b: Builder, pipeline: Pipeline, text: str, given: list[Value]) -> Value:
-    """The loop as an instruction whose results, in place, are sums that begin at zero."""
+    """The loop as inline PTX, whose in-place results are sums that begin at zero."""
     count = pipeline.sums
     tied = [str(n) for n in range(count)]
     constraints = ",".join(["=f"] * count + tied + ["r"] * len(given) + ["~{memory}"])
@@ -235,16 +235,16 @@ def _inline(b: Builder, pipeline: Pipeline, text: str, given: list[Value]) -> Va
     return inline(b, struct(FLOAT, count), lines, constraints, [*zeros, *given])
 
 
-# Rows by registers
+# Rows in registers
 
-#: A thread's registers of rows in a product: whether each is 8 rows lower, and whether of the
-#: second four terms. Lane t has terms t and t + 4 of eight, or 2t and 2t + 1 in another order.
+#: A thread's registers of rows in a product: (8 rows lower, second four terms). Lane t has terms t
+#: and t + 4 of eight, or 2t and 2t + 1 in the permuted order.
 FRAGMENT = ((0, 0), (1, 0), (0, 1), (1, 1))
 
 
 def _inline_fragments(b: Builder, pipeline: Pipeline, given: list[Value]) -> Value:
-    """The same loop where rows go through registers, of which there are two sets: while products of
-    half a block of terms are under way, the other half, or the next block's, is read."""
+    """The loop with rows in registers, in two sets: while products of half a block of terms are in
+    flight, the other half, or the next block's, is read."""
     count, half = pipeline.sums, pipeline.steps // 2
     base, first, parity, blocks, elected, *rows = (f"${2 * count + n}" for n in range(9))
     sets = [[f"{letter}{n}" for n in range(len(FRAGMENT) * half)] for letter in "xy"]
@@ -286,12 +286,12 @@ def _loads(pipeline: Pipeline, registers: list[str], rows: list[str], first: int
 
 
 def _step_bytes(pipeline: Pipeline) -> int:
-    """How far the terms of a product are from those of the one before, across them."""
+    """The distance of the terms of consecutive products, across them."""
     return STEP_BYTES // pipeline.a.itemsize * pipeline.a.line_bytes
 
 
 def _products(pipeline: Pipeline, registers: list[str], first: int) -> str:
-    """Begin some products, and wait for those begun before."""
+    """Begin some products, and wait for the previous ones."""
     sums, four = ", ".join(f"${n}" for n in range(pipeline.sums)), len(FRAGMENT)
     lines = ["wgmma.fence.sync.aligned;"]
     for at in range(0, len(registers), four):
@@ -355,8 +355,8 @@ def _written_fragments(
     rows: list[Value],
     step: int,
 ) -> Value:
-    """The terms of a thread's two rows in a product, as the registers of four lanes have them: an
-    array of 8 of its upper row and 8 of the one that is 8 lower."""
+    """The terms of a thread's two rows in a product, gathered from the registers of four lanes: an
+    array of 8 terms of its upper row and 8 of the row 8 lower."""
     lanes, count = Grid(b, grid), 2 * STEP_BYTES // pipeline.a.itemsize
     memory = b.stack(FLOAT, count)
     lane = b.binary("and", lanes.thread(), 28)
@@ -378,8 +378,8 @@ def _call(b: Builder, name: str, arguments: list[Value], write: Callable[[Builde
 
 
 def _write_product(b: Builder, pipeline: Pipeline) -> None:
-    """`(grid, base, a, b, sums)`: add this thread's products of two tiles to its sums. The first
-    one's descriptor is the address of its fragments where those are in registers."""
+    """`(grid, base, a, b, sums)`: add this thread's products of two tiles to its sums. `a` is the
+    address of the fragments if those are in registers, else a descriptor, as `b`."""
     grid, base, left, right, sums = b.parameters
     thread = b.binary("and", Grid(b, grid).thread(), 127)
     warp, lane = (b.binary(o, thread, 32) for o in ("udiv", "urem"))
@@ -420,7 +420,7 @@ def _find(
     mn: Value,
     k: Value,
 ) -> Value:
-    """An element of a tile by its descriptor, as a float32 number."""
+    """Load an element of a tile by its descriptor, as a float32 number."""
 
     def field(shift: int) -> Value:
         moved = b.binary("lshr", descriptor, shift)

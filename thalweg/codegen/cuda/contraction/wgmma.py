@@ -1,8 +1,8 @@
 """Products by groups of warps on tensor cores (wgmma), for sm_90.
 
-Blocks stay and take one tile after the other. One warp lets the copy engine bring operands to
-shared memory, some stages ahead; where the engine cannot read an operand, four warps bring it there
-themselves. The other warps multiply: each group of four has 64 rows of the tile.
+Blocks are persistent and loop over tiles. One warp issues copies of operands to shared memory by
+the copy engine, some stages ahead; if the engine cannot read an operand, four warps load it. The
+other warps multiply: each group of four has 64 rows of the tile.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from thalweg.codegen.cuda.tensor_map import TensorMapSpec
 from thalweg.codegen.llvm.builder import I64, Value, constant
 from thalweg.ir.dynamic import is_static
 
-_MAX_PADDING = 1.4  # times more terms or rows, that are zeros, for the copy engine's sake
-_OUTSIDE = 1 << 28  # an index that is beyond the end of any axis
-_LINE_COSTS = {128: 1.0, 64: 1.18, 32: 1.9}  # of products whose operand has such lines
-_MULTIPLIER_REGISTERS, _LOADER_REGISTERS = 216, 72  # of a thread, where one leaves some to others
-_MAX_FRAGMENT_COLUMNS = 192  # for which there are registers besides the fragments of rows
+_MAX_PADDING = 1.4  # the maximum factor of padding terms or rows with zeros for the copy engine
+_OUTSIDE = 1 << 28  # an index beyond the end of every axis
+_LINE_COSTS = {128: 1.0, 64: 1.18, 32: 1.9}  # relative costs of products by lines of an operand
+_MULTIPLIER_REGISTERS, _LOADER_REGISTERS = 216, 72  # per thread, if loading warps release registers
+_MAX_FRAGMENT_COLUMNS = 192  # for which registers suffice besides the fragments of rows
 _GROUP_WARPS = GROUP // 32
-_LAG = 2  # blocks of terms that threads of their own have under way
+_LAG = 2  # blocks of terms that loading threads have in flight
 
 
 def padded(problem: Problem, schedule: Schedule) -> Problem:
-    """The problem with spaces, and lines of the operands, in which boxes of the copy engine are of
-    one image or matrix.
+    """The problem with spaces padded, and lines of operands chosen, so that each box of the copy
+    engine is within one image or matrix.
 
-    Of several ways the one by which the engine reads the most operands, with the least work.
+    Of several possibilities, the engine reads the most operands, with the least work.
     """
     if schedule.swapped:
         problem = problem.swapped
@@ -75,12 +75,12 @@ def _shared_tiles(problem: Problem, schedule: Schedule) -> list[SharedTile]:
 
 
 def _sizes_across(schedule: Schedule) -> list[tuple[int, ...]]:
-    """The sizes of elements of each operand that may lie across the terms in shared memory."""
+    """The element sizes of each operand that may be stored across the terms in shared memory."""
     return [(2, 4) if is_so else (2,) for is_so in (schedule.fragments, schedule.rewritten)]
 
 
 def _work_of(problem: Problem) -> float:
-    """What is multiplied, zeros included, and what short lines cost besides."""
+    """The products, including zeros, times the cost of short lines."""
     lines = prod(_LINE_COSTS[operand.line_bytes] for operand in (problem.a, problem.b))
     return lines * prod(map(float, problem.shape))
 
@@ -98,7 +98,7 @@ def _over(
 
 
 def _with_lines(operand: Operand, mn: int, k: int, sizes: tuple[int, ...]) -> Operand:
-    """An operand with the longest lines that the copy engine brings."""
+    """An operand with the longest lines that the copy engine supports."""
     for line in LINES:
         result = replace(operand, line_bytes=line)
         if box_copy(result, shared_tile(result, mn, k, sizes)) is not None:
@@ -107,7 +107,7 @@ def _with_lines(operand: Operand, mn: int, k: int, sizes: tuple[int, ...]) -> Op
 
 
 def _padded_spaces(space: Space, multiples: Iterable[int]) -> list[Space]:
-    """A space as it is, and padded to multiples where those are other ones."""
+    """A space unchanged, and padded to multiples if this changes it."""
     found = {space.multiple: space}
     for multiple in sorted(multiples):
         other = _padded(space, multiple)
@@ -129,7 +129,7 @@ def _padded(space: Space, multiple: int) -> Space:
 
 @dataclass(frozen=True, eq=False)
 class Side:
-    """An operand, its tile in shared memory, and how the copy engine reads it, if it does."""
+    """An operand, its tile in shared memory, and its copies by the copy engine, if supported."""
 
     operand: Operand
     tile: SharedTile
@@ -138,12 +138,12 @@ class Side:
 
 
 def needs_registers(fragments: bool, columns: int) -> bool:
-    """Whether threads that multiply need more registers than their share."""
+    """Whether multiplying threads need more registers than an even share."""
     return fragments and columns > _MAX_FRAGMENT_COLUMNS
 
 
 class Plan:
-    """The operands and the shared memory of a block."""
+    """The operands and the shared memory layout of a block."""
 
     def __init__(self, work: Work) -> None:
         problem, schedule = work.problem, work.schedule
@@ -179,41 +179,41 @@ class Plan:
 
     @property
     def copies(self) -> list[BoxCopy]:
-        """Those of the copy engine."""
+        """The operands' copies by the copy engine."""
         return [side.copy for side in self.sides if side.copy is not None]
 
     @property
     def tensor_maps(self) -> tuple[TensorMapSpec, ...]:
-        """The maps that the kernel takes: those of the operands, then those of the epilogue."""
+        """The kernel's tensor maps: those of the operands, then those of the epilogue."""
         staged = () if self.epilogue is None else self.epilogue.tensor_maps.values()
         return (*(copy.spec for copy in self.copies), *staged)
 
     @property
     def copied_bytes(self) -> int:
-        """What the copy engine brings to a stage."""
+        """The bytes that the copy engine loads to a stage."""
         return sum(side.tile.bytes for side in self.sides if side.copy is not None)
 
     def most_stages(self, room: int) -> int:
-        """How many stages there may be in some bytes of shared memory."""
-        other = self.size - self.stages * self.stage + 128  # of which a few are for barriers
+        """The maximum number of stages in some bytes of shared memory."""
+        other = self.size - self.stages * self.stage + 128  # including barriers
         return (room - other) // self.stage
 
     @property
     def read_barriers(self) -> int:
-        """Where the barriers of what the epilogue reads are."""
+        """The offset of the barriers of the epilogue's reads."""
         return self.pipe.end(self.rewriters > 0)
 
     @property
     def shares_registers(self) -> bool:
-        """Whether warps that load leave registers to those that multiply, which have more than
-        their share of: those of fragments besides the sums."""
+        """Whether loading warps release registers to multiplying ones, which need them for
+        fragments besides the sums."""
         is_group = (self.warps, self.loaders) == (2 * _GROUP_WARPS, _GROUP_WARPS)
         return is_group and needs_registers(self.pipeline.fragments, self.pipeline.columns)
 
     @property
     def is_usable(self) -> bool:
-        """Whether the copy engine brings what warps read fragments of, or write again, and that in
-        lines that they can."""
+        """Whether the copy engine loads operands of fragments and rewritten ones, in supported
+        lines."""
         lines = self.sides[1].operand.line_bytes
         return self.is_all_copied and (not self.rewriters or lines == LINE)
 
@@ -229,7 +229,7 @@ def emit_wgmma(work: Work, frame: GridFrame) -> None:
     engine = AsyncInstructions(frame)
     _make_barriers(plan, frame, engine)
     frame.grid.barrier()
-    # All lanes take the warp's number from one: the branch is then known to be the same for all.
+    # All lanes take the warp's index from one lane: the branch is then known to be uniform.
     warp = frame.grid.from_lane(frame.over32(frame.number, 32), frame.i32(0))
     with frame.b.when(frame.b.compare("slt", warp, frame.i32(plan.warps))):
         if plan.shares_registers:
@@ -259,7 +259,7 @@ def _rewriter(plan: Plan, frame: GridFrame, engine: AsyncInstructions, number: V
 
 
 def _make_barriers(plan: Plan, frame: GridFrame, engine: AsyncInstructions) -> None:
-    """Those of each stage, and of the epilogue."""
+    """Initialize the barriers of each stage, and of the epilogue."""
     threads = 0 if plan.is_all_copied else 32 * plan.loaders
     pipe, arrivals = plan.pipe, threads + bool(plan.copies)
     kinds = {pipe.barriers: arrivals, pipe.empty: plan.warps}
@@ -275,7 +275,7 @@ def _make_barriers(plan: Plan, frame: GridFrame, engine: AsyncInstructions) -> N
 
 
 def _multiply(work: Work, plan: Plan, frame: GridFrame, warp: Value) -> None:
-    """What the warps that multiply do."""
+    """Emit the multiplying warps."""
     lane = frame.modulo32(frame.number, 32)
 
     def sums_of(tile: Tile) -> list[Value]:
@@ -300,11 +300,11 @@ def _multiply(work: Work, plan: Plan, frame: GridFrame, warp: Value) -> None:
         work.finish(frame, tile, lambda sink: slabs.store(sink, row, frame.i32(0), fours))
 
 
-_Staged = list[tuple[Staging, int]]  # operands that threads bring, and where in a stage
+_Staged = list[tuple[Staging, int]]  # operands that threads load, and their offsets in a stage
 
 
 class _Producer:
-    """What the warps that load do: one thread for the copy engine, or all of them."""
+    """Emits the loading warps: one thread for the copy engine, or all threads."""
 
     def __init__(
         self, work: Work, plan: Plan, frame: GridFrame, engine: AsyncInstructions, first: Value
@@ -314,7 +314,7 @@ class _Producer:
         self.threads = WarpInstructions(frame, frame.memory)
 
     def emit(self) -> None:
-        """Bring the operands of all tiles of the block to shared memory."""
+        """Load the operands of all tiles of the block to shared memory."""
         with self.frame.b.when(self.first):
             for tensor_map in self.frame.maps:
                 self.engine.prefetch(tensor_map)
@@ -336,7 +336,7 @@ class _Producer:
         with b.loop(frame.wide(tile.first), frame.wide(tile.end), one) as loop:
             block = b.convert("trunc", loop.index, "i32")
             number = frame.plus32(tile.done, b.binary("sub", block, tile.first))
-            free = b.binary("xor", self.pipe.parity(frame, number), frame.i32(1))  # at first, now
+            free = b.binary("xor", self.pipe.parity(frame, number), frame.i32(1))  # initially true
             self.engine.wait(self.pipe.barrier(frame, number, self.pipe.empty), free)
             start = frame.times32(block, self.work.schedule.k)
             if self.plan.copies:
@@ -376,8 +376,8 @@ class _Producer:
                     self._copy_box(side.copy, tensor_map, place, full, {**at, **terms})
 
     def _terms(self, space: Space, start: Value) -> At:
-        """The reduced variables at an index; from the end on, places outside of any tensor: a map
-        has an element even where there are no terms, and a window has one behind its last."""
+        """The reduced variables at an index; beyond the end, coordinates outside of every tensor: a
+        map has an element even without terms, and a window has one after its last."""
         frame = self.frame
         terms, _ = space.at(frame, start)
         begun = frame.b.compare("slt", start, space.size(frame))
@@ -398,7 +398,7 @@ class _Producer:
         else:
             self.engine.copy_box(tensor_map, place, full, coordinates)
 
-    # Threads of their own
+    # Loads by threads
 
     def _staging(self, side: Side, tile: Tile, start: Value) -> Staging:
         first = 32 * self.plan.warps
@@ -441,7 +441,7 @@ class _Producer:
         self.engine.arrive(self.pipe.barrier(self.frame, number, self.pipe.barriers))
 
     def _finish(self, tile: Tile, sides: _Staged) -> None:
-        """Wait for the last blocks of a tile."""
+        """Wait for a tile's last blocks of terms."""
         frame, b = self.frame, self.frame.b
         self.threads.wait(0)
         end = frame.plus32(tile.done, b.binary("sub", tile.end, tile.first))

@@ -1,7 +1,7 @@
-"""Who computes what: the tiles of a contraction, their order, and shares of them for blocks.
+"""The distribution of work: the tiles of a contraction, their order, and their blocks.
 
-What comes in is a problem and a schedule; what goes out are the loops of a block over its tiles,
-with the terms that it adds up for each, the number of blocks, and the launch that adds up parts.
+Given a problem and a schedule, it emits the loop of a block over its tiles with the range of terms
+of each, and the launch that adds up partial sums; it computes the number of blocks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from thalweg.codegen.cuda.contraction.transposition import copied_bytes
 from thalweg.codegen.llvm.builder import I64, Value, constant
 
 FIXUP_THREADS = 256
-_FIXUP_LANES = 4  # columns that a thread adds up at once
+_FIXUP_LANES = 4  # columns that a thread adds up together
 _FIXUP_BLOCKS = 8  # of a multiprocessor
 
 Sink = Output | Partial
@@ -27,18 +27,18 @@ Sink = Output | Partial
 
 @dataclass(frozen=True)
 class Tile:
-    """A tile of a block: its batch, first row and column, and the blocks of terms to add up."""
+    """A tile of a block: its batch, first row and column, and blocks of terms."""
 
     batch: At
     row: Value
     column: Value
     first: Value  # of the blocks of terms (i32)
     end: Value
-    whole: Value | None  # whether those are all; None: they are
-    part: Value | None  # the number of the part in scratch memory that they go to otherwise
-    done: Value  # the blocks of terms of the block's tiles before (i32)
+    whole: Value | None  # whether those are all terms; None: always
+    part: Value | None  # the index of the part in scratch memory for partial sums
+    done: Value  # the blocks of terms of the block's earlier tiles (i32)
     number: Value  # of the tile (i32)
-    sequence: Value  # how many tiles, or parts of tiles, the block had before (i32)
+    sequence: Value  # the number of earlier tiles, or parts of tiles, of the block (i32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +51,7 @@ class Work:
     # On the host
 
     def counts(self, words: Words) -> tuple[int, int, int, int]:
-        """Batches, rows and columns of tiles, and blocks of terms of each."""
+        """The numbers of batches, rows and columns of tiles, and blocks of terms of each."""
         problem, schedule = self.problem, self.schedule
         batch = problem.batch.count(words)
         m, n = problem.rows.count(words), problem.columns.count(words)
@@ -63,7 +63,7 @@ class Work:
         )
 
     def tiles(self, words: Words) -> int:
-        """How many tiles there are."""
+        """The number of tiles."""
         batch, m, n, _ = self.counts(words)
         return batch * m * n
 
@@ -74,7 +74,7 @@ class Work:
 
     @property
     def parts_bytes(self) -> int:
-        """The bytes of all parts: a worker has one at the start of its share and one at its end."""
+        """The bytes of all parts: a worker has one at the start and one at the end of its share."""
         schedule = self.schedule
         parts = 2 * schedule.workers
         if schedule.splits > 1:
@@ -83,11 +83,11 @@ class Work:
 
     @property
     def scratch(self) -> int:
-        """The bytes of copies of operands, and of parts behind them."""
+        """The bytes of copies of operands, followed by parts."""
         return copied_bytes(self.problem) + self.parts_bytes
 
     def fixup_blocks(self, tiles: int, multiprocessors: int) -> int:
-        """The blocks that add up the parts of all tiles."""
+        """The number of blocks that add up the parts of all tiles."""
         chunks = tiles * self.schedule.m * self.schedule.n // _FIXUP_LANES
         return min(-(-chunks // FIXUP_THREADS), _FIXUP_BLOCKS * multiprocessors)
 
@@ -136,8 +136,8 @@ class Work:
 
     @contextmanager
     def _splits_of_block(self, frame: GridFrame, device: _Device) -> Generator[Tile]:
-        """A loop over parts of tiles: all tiles' first ones, which read the same terms, then all
-        second ones. Every part has as many blocks of terms, but the last."""
+        """A loop over parts of tiles: the first ones of all tiles, which read the same terms, then
+        the second ones. All parts but the last have the same number of blocks of terms."""
         b, splits = frame.b, self.schedule.splits
         block, blocks = (frame.wide(v) for v in (frame.grid.block(), frame.grid.blocks()))
         each = frame.chunks32(device.blocks, splits)
@@ -159,11 +159,11 @@ class Work:
         return _Device(frame, self).place(number)
 
     def tile_count(self, frame: GridFrame) -> Value:
-        """How many tiles there are (i32)."""
+        """The number of tiles (i32)."""
         return _Device(frame, self).count
 
     def finish(self, frame: GridFrame, tile: Tile, store: Callable[[Sink], None]) -> None:
-        """Store the sums of a tile: as results, or as a part of them."""
+        """Store the sums of a tile, as results or as partial sums."""
         results = Output(frame, self.problem, tile.batch, tile.row, tile.column)
         if tile.part is None:
             store(results)
@@ -180,13 +180,13 @@ class Work:
             store(parts)
 
     def _part(self, frame: GridFrame, offset: Value) -> Value:
-        """An address some bytes behind the first part."""
+        """The address at a byte offset from the first part."""
         return frame.b.element(
             frame.at_byte(frame.scratch, copied_bytes(self.problem)), "i8", offset
         )
 
     def emit_fixup(self, frame: GridFrame) -> None:
-        """The launch that adds up the parts of each tile which several blocks computed."""
+        """Emit the launch that adds up the parts of tiles that several blocks computed."""
         if self.schedule.splits > 1:
             self._add_splits(frame)
             return
@@ -205,7 +205,7 @@ class Work:
                     self._add_parts(frame, device, chunk.index, (begin, first, last), output)
 
     def _add_splits(self, frame: GridFrame) -> None:
-        """Each thread adds up the parts of a few columns: all of them are under way at once."""
+        """Each thread adds up the parts of a few columns, with all loads in flight."""
         b, device, schedule, kind = (
             frame.b,
             _Device(frame, self),
@@ -266,7 +266,7 @@ class Work:
 
 
 class _Device:
-    """The numbers of the work as values of an entry."""
+    """The sizes of the work as values of an entry."""
 
     def __init__(self, frame: GridFrame, work: Work) -> None:
         self._frame, self._work = frame, work
@@ -280,16 +280,16 @@ class _Device:
         self.blocks = frame.b.intrinsic("smax", blocks, frame.i32(1))
         self.depth = frame.wide(self.blocks)
         self._total = frame.b.binary("mul", self.depth, frame.wide(self.count))
-        self.workers = frame.minimum(schedule.workers, self._total)  # that have a share
+        self.workers = frame.minimum(schedule.workers, self._total)  # those with a share
 
     def start(self, worker: Value) -> Value:
-        """The first of all blocks of terms that is a worker's."""
+        """The first block of terms of a worker."""
         b = self._frame.b
         divisor = self._frame.maximum(self.workers, constant(I64, 1))
         return b.binary("udiv", b.binary("mul", worker, self._total), divisor)
 
     def worker(self, position: Value) -> Value:
-        """The worker that has a block of terms."""
+        """The worker of a block of terms."""
         b, one = self._frame.b, constant(I64, 1)
         after = b.binary("mul", self._frame.add(position, one), self.workers)
         divisor = self._frame.maximum(self._total, one)
@@ -298,7 +298,7 @@ class _Device:
     def place(self, number: Value) -> tuple[At, Value, Value]:
         """The batch, the first row and the first column of a tile.
 
-        Tiles are counted down the rows of a group, then along the columns, group after group.
+        Tiles are numbered down the rows of a group, then along the columns, group by group.
         """
         frame, work = self._frame, self._work
         b, schedule = frame.b, work.schedule

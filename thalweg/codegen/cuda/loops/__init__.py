@@ -1,1 +1,1 @@
-"""Loop kernels on a grid: how loops are laid on threads, and the kernels that come of it."""
+"""Loop kernels on a grid: the mapping of loops to threads, and emitters for each mapping."""

@@ -1,7 +1,7 @@
-"""Stores at which threads meet: a value is combined with an element in one indivisible step.
+"""Atomic stores: a value is combined with an element that several threads may write.
 
-Sums and whole extremes are an instruction; all other combinations read the element, combine, and
-write unless another thread was there meanwhile, until it was not.
+Sums, and minima and maxima of integers, are an instruction; all other combinations are loops of
+compare-and-swap.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from thalweg.ir.kernel import Store
 from thalweg.platform.dtype_traits import is_narrow_float
 
 _SCOPE = 'syncscope("device") monotonic'
-_HOPPER, _WORDS = 90, 4  # the capability that adds vectors, of four words
+_HOPPER, _WORDS = 90, 4  # the capability with atomic additions of vectors, of four words
 _VECTORS = {"float32": "v4.f32", "bfloat16": "noftz.v4.bf16x2", "float16": "noftz.v4.f16x2"}
-#: Narrow floats that LLVM knows: GPUs add to them in memory.
+#: Narrow floats of LLVM, which GPUs add to atomically.
 _ADDED = {"float16": "half", "bfloat16": "bfloat"}
 
 
@@ -34,14 +34,14 @@ def combine_atomically(
     value: Value,
     mask: Value | None,
 ) -> None:
-    """Combine the lanes of a value with their elements, where a mask allows it."""
+    """Combine the lanes of a value with their elements, where a mask is set."""
     row, dtype = REDUCTIONS[store.combine], np.dtype(store.buffer.dtype)
     pointer, scalar = copy.pointer(store.buffer, place), storage_type(dtype).scalar
     is_uniform = mask is None or b.uniform_value(mask) is not None
     if is_uniform and _adds_vectors(b, row, dtype, copy.lanes, place):
         with b.lane(mask, 0):
             b.claim_alignment(storage_type(dtype).of(copy.lanes), pointer, place.aligned)
-            if not b.module.checks_alignment:  # for which there is no such instruction
+            if not b.module.checks_alignment:  # the instruction requires alignment
                 _add_vector(b, dtype, pointer, b.splat(value, copy.lanes))
         if not b.module.checks_alignment:
             return
@@ -59,7 +59,7 @@ def combine_atomically(
 def _adds_vectors(
     b: GridBuilder, row: Reduction, dtype: np.dtype, lanes: int, place: Address
 ) -> bool:
-    """Whether the GPU adds all lanes to memory in one step, four words at a time."""
+    """Whether the GPU has an atomic addition of the whole vector, four words at a time."""
     target = b.module.target if isinstance(b.module, GridModule) else None
     if target is None or target.capability < _HOPPER:
         return False
@@ -68,7 +68,7 @@ def _adds_vectors(
 
 
 def _add_vector(b: GridBuilder, dtype: np.dtype, pointer: Value, value: Value) -> None:
-    """Add lanes to elements side by side, each in an indivisible step of its own."""
+    """Add lanes to contiguous elements; each addition is atomic."""
     raw = to_memory(b, value, dtype)
     words = b.emit(I32.of(_WORDS), f"bitcast {raw} to <{_WORDS} x i32>")
     given = [b.extract(words, n) for n in range(_WORDS)]
@@ -96,7 +96,7 @@ def _combine(b: GridBuilder, row: Reduction, dtype: np.dtype, pointer: Value, va
 
 
 def _instruction(row: Reduction, dtype: np.dtype) -> str | None:
-    """The instruction of LLVM that combines with memory, if there is one."""
+    """LLVM's atomic instruction for a reduction, if there is one."""
     if row.name == "sum" and dtype.kind != "b":
         return "add" if dtype.kind in "iu" else "fadd"
     if row.name in ("max", "min") and dtype.kind in "iu":

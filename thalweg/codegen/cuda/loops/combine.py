@@ -1,6 +1,6 @@
-"""How the threads of a team bring the states of their reductions together.
+"""Combines the reduction states of the threads of a team.
 
-The lanes of a warp exchange theirs; warps, and teams whose threads are not neighbours, do so in the
+The lanes of a warp exchange states; warps, and teams whose threads are not adjacent, use the
 block's shared memory. All threads of a team get the same state.
 """
 
@@ -21,7 +21,7 @@ _CELL = 8  # bytes of a value in shared memory
 
 
 def shared_bytes(mapping: Mapping, groups: Sequence[Reduce]) -> int:
-    """The shared memory that a block needs to combine reductions, one after the other."""
+    """The shared memory of a block for combining reductions sequentially."""
     values = max((accumulator_of(expr).size for expr in groups), default=0)
     if mapping.kind == "column":
         return values * mapping.width * mapping.threads * _CELL
@@ -30,8 +30,8 @@ def shared_bytes(mapping: Mapping, groups: Sequence[Reduce]) -> int:
 
 @dataclass(frozen=True)
 class Combination:
-    """The meetings of a team: `thread` is one of a block, `member` of a team, and `beside` says
-    which team of the block it is."""
+    """Combines the states of a team: `thread` is the index in the block, `member` in the team, and
+    `beside` the index of the team in the block."""
 
     mapping: Mapping
     b: GridBuilder
@@ -41,14 +41,14 @@ class Combination:
     beside: Value
 
     def row(self, group: Sequence[Reduce], slot: Sequence[Value]) -> list[Value]:
-        """The states of neighbouring threads."""
+        """Combine the states of adjacent threads."""
         return map_states(group, slot, self._neighbours)
 
     def columns(self, group: Sequence[Reduce], slot: Sequence[Value]) -> list[Value]:
-        """The states of threads that are apart by the number of teams."""
+        """Combine the states of threads whose distance is the number of teams."""
         return map_states(group, slot, self._apart)
 
-    # Neighbours
+    # Adjacent threads
 
     def _neighbours(self, accumulator: Accumulator, state: State) -> State:
         b, warp = self.b, self.mapping.target.warp
@@ -68,7 +68,7 @@ class Combination:
         return self._butterfly(accumulator, result, lane, warps)
 
     def _butterfly(self, accumulator: Accumulator, state: State, lane: Value, count: int) -> State:
-        """The states of `count` lanes, which all have the same in the end."""
+        """Combine the states of `count` lanes; all get the result."""
         mask = count // 2
         while mask:
             other = self.b.binary("xor", lane, mask)
@@ -77,7 +77,7 @@ class Combination:
             mask //= 2
         return state
 
-    # Threads that are apart
+    # Strided threads
 
     def _apart(self, accumulator: Accumulator, state: State) -> State:
         b, side = self.b, self.mapping.side
@@ -96,14 +96,14 @@ class Combination:
         return self._state_of([v.type for v in state], self.beside)
 
     def _put(self, state: Sequence[Value]) -> None:
-        """Put a state where this thread's is, a lane beside the other."""
+        """Store this thread's state in shared memory, lane by lane."""
         for n, value in enumerate(state):
             for lane in range(value.type.lanes):
                 one = value if value.type.lanes == 1 else self.b.extract(value, lane)
                 self.b.store(one, self._cell(self._row(value.type, n, lane), self.thread))
 
     def _state_of(self, kinds: Sequence[Type], thread: Value) -> State:
-        """The state that a thread put down."""
+        """Load the state of a thread from shared memory."""
         result = list[Value]()
         for n, kind in enumerate(kinds):
             vector = Value(kind, "poison")

@@ -1,6 +1,7 @@
-"""A loop kernel on a grid, written over its mapping: items, serial loops, stores that meet.
+"""Emits a loop kernel by its mapping: items, serial loops, atomic stores.
 
-Here is what all mappings have in common, and kernels in which every thread has items of its own.
+This module has the base of the emitters of all mappings, and kernels in which every thread has its
+own items.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _MAX_UNROLLED_INSTRUCTIONS = 4000  # about
 
 
 def _is_short(counts: Sequence[int | None], nest: ReductionNest, scope: Scope) -> bool:
-    """Whether loops have few iterations, and little to do in each."""
+    """Whether loops have few and short iterations."""
     known = [count for count in counts if count is not None]
     if not counts or len(known) < len(counts) or math.prod(known) > _MAX_UNROLLED:
         return False
@@ -46,7 +47,7 @@ def _is_short(counts: Sequence[int | None], nest: ReductionNest, scope: Scope) -
 
 
 class GridEmitter(StatementEmitter):
-    """A kernel being written for a grid."""
+    """The base of emitters for a grid."""
 
     def __init__(
         self,
@@ -65,7 +66,7 @@ class GridEmitter(StatementEmitter):
         self._builder = builder
 
     def write(self) -> None:
-        """The whole kernel."""
+        """Emit the kernel."""
         raise NotImplementedError
 
     @property
@@ -79,7 +80,7 @@ class GridEmitter(StatementEmitter):
             self.b.emit(I64, f"atomicrmw umax {self._fault_word}, {code} {kind}")
 
     def _stored_value(self, copy: LaneScope, store: Store, mask: Value | None) -> Value:
-        """A float32 number that is stored as a narrow float is rounded on its way to memory."""
+        """The value to store: a float32 number is rounded if it is stored as a narrow float."""
         match store.value:
             case Cast(value=inner, dtype=dtype) if dtype == store.buffer.dtype:
                 is_rounded = is_narrow_float(dtype) and inner.dtype == np.dtype(np.float32)
@@ -102,7 +103,7 @@ class GridEmitter(StatementEmitter):
     def _loop_nest(
         self, scope: Scope, nest: ReductionNest, slots: Slots, span: Span | None = None
     ) -> Slots:
-        """Short loops are straight code, so that their loads are under way together."""
+        """Short loops are unrolled, so that their loads are in flight together."""
         counts = [static_extent(variable) for variable in nest.variables]
         if span is not None or nest.lanes is not None or not _is_short(counts, nest, scope):
             return super()._loop_nest(scope, nest, slots, span)
@@ -114,7 +115,7 @@ class GridEmitter(StatementEmitter):
         return slots
 
     def _allocate_spills(self, scope: Scope, group: Sequence[Reduce]) -> list[dict[Expr, Spill]]:
-        """A thread has no memory of its own to spill to."""
+        """None: a thread has no memory to spill to."""
         return [{} for _ in scope.vectors]
 
     # Numbers
@@ -129,7 +130,7 @@ class GridEmitter(StatementEmitter):
         return self.b.binary("add", one, other)
 
     def count(self, variables: Sequence[Variable], width: int = 1) -> Value:
-        """How many values some variables have together, `width` of the last at a time."""
+        """The number of values of some variables together, `width` of the last at a time."""
         total = constant(I64, 1)
         for variable in variables:
             extent = self.extent(variable)
@@ -139,7 +140,7 @@ class GridEmitter(StatementEmitter):
     def digits(
         self, number: Value, variables: Sequence[Variable], width: int = 1
     ) -> dict[Variable, Value]:
-        """The values of variables, of which the last goes fastest, by `width`, at a place."""
+        """The values of variables at an index; the last is the fastest, in steps of `width`."""
         if not variables:
             return {}
         b, narrow = self.b, _is_narrow(variables)
@@ -164,10 +165,10 @@ class GridEmitter(StatementEmitter):
         whole = self._wide(value) if value.type.bits < 64 else value
         return whole if step == 1 else self._times(whole, constant(I64, step))
 
-    # Works that have fewer variables than the place they are done at
+    # Works with fewer variables than their scope
 
     def _at_zero(self, values: dict[Variable, Value], work: Check | Store) -> Value | None:
-        """Whether the variables that a work does not have are 0; None: it has all of them."""
+        """Whether the variables that a work lacks are 0; None if it has all of them."""
         found: Value | None = None
         for variable, value in values.items():
             if variable not in work.variables:
@@ -182,18 +183,18 @@ class GridEmitter(StatementEmitter):
         values: dict[Variable, Value],
         works: Iterable[Check | Store],
     ) -> None:
-        """Do works that lack some variables once; in a scope without lanes if they lack those."""
+        """Emit works that lack some variables, once; without lanes if they lack that one."""
         for work in works:
             guard = self._at_zero(values, work)
             around = scope if self.mapping.vector in work.variables else plain
             with self.b.when(guard) if guard is not None else nullcontext():
-                inner = around.bind({})  # what is computed here is not known to what follows
+                inner = around.bind({})  # values computed here are not visible afterwards
                 self._hoist_statements(inner, [work])
                 self._execute(inner, [work])
 
 
 class EachEmitter(GridEmitter):
-    """A kernel in which every thread has items of its own."""
+    """The emitter of kernels in which every thread has its own items."""
 
     def write(self) -> None:
         b, m, grid = self.b, self.mapping, self._grid
@@ -206,7 +207,7 @@ class EachEmitter(GridEmitter):
             self._left_over(m.vector, first, step)
 
     def _left_over(self, variable: Variable, first: Value, step: Value) -> None:
-        """The elements of the only variable after those that are taken by several."""
+        """Emit the remainder of the only variable, which vectors do not cover."""
         width = constant(I64, self.mapping.width)
         end = self.extent(variable)
         whole = self._times(self.b.binary("udiv", end, width), width)
@@ -225,7 +226,7 @@ class EachEmitter(GridEmitter):
         self._level(scope, plain, values, 0)
 
     def _level(self, scope: Scope, plain: Scope, values: dict[Variable, Value], depth: int) -> None:
-        """All that is done where the first `depth` serial variables are bound."""
+        """Emit the works inside of the first `depth` serial loops."""
         m = self.mapping
         inside = [work for work in self._statements if self._depth(work) >= depth]
         here = [work for work in inside if self._depth(work) == depth]
@@ -257,7 +258,7 @@ class EachEmitter(GridEmitter):
 
 
 def _is_narrow(variables: Sequence[Variable]) -> bool:
-    """Whether places among the values of variables are known to be 32-bit numbers."""
+    """Whether indices of the values of variables are known to fit in 32 bits."""
     total = 1
     for variable in variables:
         known = static_extent(variable)
@@ -268,7 +269,7 @@ def _is_narrow(variables: Sequence[Variable]) -> bool:
 
 
 def _plan(mapping: Mapping) -> Plan:
-    """What the shared parts of code generation ask of a mapping."""
+    """The plan of a mapping for the shared parts of code generation."""
     form = mapping.form
     return Plan(
         form=form,

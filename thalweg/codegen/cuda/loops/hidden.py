@@ -1,8 +1,8 @@
-"""Calls whose last bits are rounded away: float32 numbers of which but a narrow float stays.
+"""Calls whose last bits are rounded away: float32 results that are only used as narrow floats.
 
-A softmax in float32 that is stored as bfloat16 needs no exact exponentials. Such calls are written
-as those of narrow floats are: products and sums become one instruction, quotients, roots and powers
-take the instructions of the GPU, whose errors are units in the last place of float32.
+A softmax in float32 that is stored as bfloat16 needs no exact exponentials. Such calls are emitted
+like those of narrow floats: products and sums are contracted to one instruction; quotients, roots
+and exponentials use the GPU's approximate instructions, whose errors are a few ulps of float32.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from thalweg.ir.kernel import Loops
 from thalweg.platform.dtype_traits import is_float, is_narrow_float
 
 _FLOAT32 = np.dtype(np.float32)
-#: Not tanh, whose instruction has 11 bits: a sum of its result and one may cancel.
+#: Not tanh, whose instruction has 11 bits: the sum of its result and one may cancel.
 _FUNCTIONS = frozenset({"add", "sub", "mul", "div", "exp", "sqrt"})
 
 
 def hidden_calls(form: Loops, apart: Collection[Expr]) -> dict[Expr, Dtype]:
-    """The calls of a kernel that rounding hides, each with the narrow float that it is rounded to
-    in the end, wherever it goes; `apart` are reductions that are found in another way."""
+    """The calls of a kernel whose results are always rounded to a narrow float, with that float;
+    `apart` are reductions that are computed separately."""
     found: dict[Expr, set[Dtype | None]] = {}
     pending = list[tuple[Expr, Dtype | None]]()
     for store in form.stores:
@@ -45,7 +45,7 @@ def hidden_calls(form: Loops, apart: Collection[Expr]) -> dict[Expr, Dtype]:
 
 
 def _parts(expr: Expr, rounded: Dtype | None) -> Iterable[tuple[Expr, Dtype | None]]:
-    """The parts of an expression, and what each is rounded to after it."""
+    """The operands of an expression, and the narrow float that each is rounded to afterwards."""
     match expr:
         case Cast():
             return [(expr.value, _narrow(expr.dtype) or (rounded if _is_wide(expr) else None))]
@@ -54,12 +54,12 @@ def _parts(expr: Expr, rounded: Dtype | None) -> Iterable[tuple[Expr, Dtype | No
             return [(condition, None), *((side, rounded) for side in sides)]
         case Call() if expr.dtype == _FLOAT32:
             return [(part, rounded) for part in expr.parts]
-        case _:  # sums, whose terms add up
+        case _:  # sums, whose errors accumulate
             return [(part, None) for part in expr.parts]
 
 
 def _is_wide(expr: Cast) -> bool:
-    """Whether a cast keeps all that matters of a number."""
+    """Whether a cast is from a float to float32."""
     return expr.dtype == _FLOAT32 and is_float(expr.value.dtype)
 
 

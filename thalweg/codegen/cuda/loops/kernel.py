@@ -1,7 +1,7 @@
 """CUDA kernels for loop kernels.
 
-What comes in is a `Loops` kernel and a target; what goes out is LLVM text with an entry for each
-launch, and the grids of the launches.
+Given a `Loops` kernel and a target, it returns LLVM text with an entry for each launch, and the
+grids of the launches.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from thalweg.ir.expr import Load, Reduce
 from thalweg.ir.kernel import Loops
 from thalweg.ir.rewrite import postorder
 
-#: Words of rows that a thread keeps, from which registers are limited to what leaves a
-#: multiprocessor as many blocks: fewer threads do not hide the latency of memory.
+#: The words of kept rows per thread from which registers are limited so that this many blocks are
+#: resident: fewer threads do not hide the latency of memory.
 _MANY_WORDS, _ROW_BLOCKS = 48, 4
 
 
@@ -91,7 +91,7 @@ def _shape(mapping: Mapping, words: Sequence[int], first: int) -> LaunchShape:
 
 
 def _kept_words(mapping: Mapping) -> float:
-    """What a thread has of all rows of a team that is no more than a warp, in registers."""
+    """The words of rows that a thread of a team within a warp keeps in registers."""
     if mapping.kind != "row" or mapping.reduced is None or mapping.team > mapping.target.warp:
         return 0
     along = {mapping.reduced, *mapping.rest}
@@ -122,7 +122,7 @@ _EMITTERS: dict[Kind, type[GridEmitter]] = {
 
 @dataclass(frozen=True)
 class _Writing:
-    """The entries of a kernel: functions of its argument words."""
+    """Emits the entries of a kernel, functions of its argument words."""
 
     module: GridModule
     kernel: Loops
@@ -132,7 +132,7 @@ class _Writing:
     def entry(
         self, name: str, mapping: Mapping, split: Split | None = None, is_first: bool = False
     ) -> None:
-        """Write an entry."""
+        """Emit an entry."""
         form, count = mapping.form, len(self.kernel.arguments)
         last = max(self.kernel.words, default=count + 1)
         kinds: list[Type] = [POINTER] * (count + 2) + [I64] * (last - count - 1)
@@ -150,7 +150,7 @@ class _Writing:
         b.ret()
 
     def _marks(self, form: Loops) -> dict[int, str]:
-        """What is known of the buffers; those of the grid and of the fault word come before."""
+        """Alignment and aliasing attributes of the buffers, after the grid and the fault word."""
         written = {store.buffer.position for store in form.stores}
         aligned = f" align {WIDEST}" if self.aligned else ""
         return {
@@ -170,6 +170,6 @@ def _stop_at_fault(b: GridBuilder, fault: Value) -> None:
 
 
 def _is_guarded(form: Loops) -> bool:
-    """Whether places are computed from data, which an earlier kernel may have found at fault."""
+    """Whether indices are computed from data, which the check of an earlier kernel may reject."""
     computed = [part for offset in form.offsets for part in offset.parts]
     return any(isinstance(part, Load) for part in postorder(computed))

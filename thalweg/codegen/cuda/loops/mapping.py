@@ -1,9 +1,9 @@
-"""How the loops of a kernel are laid on the threads of a grid.
+"""The mapping of a kernel's loops to the threads of a grid.
 
-What comes in is a kernel in its simplest form; what goes out is a `Mapping`. A thread takes some
-neighbouring elements of the variable along which most places are contiguous (`vector`), so that a
-warp reads and writes whole lines. Long reductions are shared by a team of threads for each item
-(a row, or a few columns side by side). Iterations that must run in order are loops of one thread.
+Given a kernel in its simplest form, it returns a `Mapping`. A thread takes a vector of neighbouring
+elements of the variable along which most accesses are contiguous (`vector`), so that a warp reads
+and writes whole lines. Long reductions are shared by a team of threads per item (a row, or a few
+adjacent columns). Iterations that must run in order are loops of one thread.
 """
 
 from __future__ import annotations
@@ -28,51 +28,51 @@ from thalweg.ir.rewrite import Fold, free_variables, postorder, walk
 from thalweg.platform.dtype_traits import is_float
 
 MIN_SHARED_TERMS = 33  # of a reduction that a team of threads shares
-STRAIGHT = 8  # vectors of a row that a thread may have at once
-UNROLLED = 4  # vectors of a long reduction that a thread has at once
-MIN_UNROLLED = 8  # that it has in all
-SQUARE, SQUARE_ROWS = 32, 8  # elements of a transposed square's side; threads in one column of it
-_MAX_TRANSPOSED = 4  # loads whose squares have room in shared memory
+STRAIGHT = 8  # the maximum vectors of a row in a thread's straight-line code
+UNROLLED = 4  # vectors of an unrolled iteration of a long reduction
+MIN_UNROLLED = 8  # vectors of a thread from which it is unrolled
+SQUARE, SQUARE_ROWS = 32, 8  # the side of a transposed square; the threads along a column of it
+_MAX_TRANSPOSED = 4  # loads whose squares fit in shared memory
 _NARROW_ELEMENT, _MAX_WIDE_SQUARES = 2, 8  # bytes of an element; of all loads of wide squares
 SCAN_THREADS = 256  # of a block that scans
-_MIN_BLOCK_SCAN = 64  # elements of a scan that a block takes together
+_MIN_BLOCK_SCAN = 64  # elements of a scan from which a block shares it
 _MAX_WIDTH = 8
-_MAX_INSTRUCTIONS = 320  # about, that the lanes of one thread take for each element they store
-_MAX_REPEATED = 60  # expressions of a kernel that is written again for what wide accesses leave
+_MAX_INSTRUCTIONS = 320  # an estimate of those of one thread's lanes per stored element
+_MAX_REPEATED = 60  # expressions of a kernel that is emitted twice, for the remainder of vectors
 _BLOCK = 256  # threads
-_ANY_EXTENT = 512  # what stands for an extent that is known at run time only
+_ANY_EXTENT = 512  # assumed for an extent that is known only at run time
 _SMALL_BLOCK = 128
 _MAX_BLOCKS = 1 << 21
 _COLUMN_THREADS = 512
-_MIN_COLUMN_SIDE = 8  # columns side by side, which together are a line of memory
+_MIN_COLUMN_SIDE = 8  # adjacent columns, which together are a line of memory
 
 Kind = Literal["each", "row", "column", "transpose", "scan"]
 
 
 @dataclass(frozen=True, eq=False)
 class Mapping:
-    """The decisions about a kernel.
+    """The mapping of a kernel.
 
-    An item is one value of all `items`: of "each", `width` elements of a thread's own; of "row", a
-    team's, whose threads take turns at `width` neighbours of what is reduced; of "column", `width`
-    neighbouring columns of a team, which share a block with other teams; of "transpose", a square
-    of the last two variables, of which `transposed` loads are contiguous along the first and whose
-    threads take `width` neighbours at once; of
-    "scan", all that a block scans, `width` neighbours of it a thread at a time.
+    An item is one value of all `items`. For "each" it is `width` elements of one thread; for "row",
+    a row of a team, whose threads reduce `width` neighbours at a time; for "column", `width`
+    adjacent columns of a team, which shares a block with other teams; for "transpose", a square of
+    the last two variables, of which `transposed` loads are contiguous along the first and whose
+    threads take `width` neighbours at a time; for "scan", the scans of a block, `width` neighbours
+    per thread at a time.
     """
 
     form: Loops
     target: CudaTarget
     kind: Kind
-    items: tuple[Variable, ...]  # spread over the grid; the last goes fastest
+    items: tuple[Variable, ...]  # distributed over the grid; the last is the fastest
     serial: tuple[Variable, ...]  # loops of one thread, outermost first
-    rest: tuple[Variable, ...]  # that a team shares after its reductions; the last goes fastest
+    rest: tuple[Variable, ...]  # shared by a team after its reductions; the last is the fastest
     backward: frozenset[Variable]
-    vector: Variable | None  # that goes into lanes, of items or of rest
+    vector: Variable | None  # the vectorized one of items or rest
     width: int
     team: int  # threads of an item
     side: int  # items of a block
-    reduced: Variable | None = None  # that goes into lanes in the reductions of a row
+    reduced: Variable | None = None  # the vectorized one of the reductions of a row
     transposed: tuple[Load, ...] = ()
 
     @property
@@ -82,16 +82,16 @@ class Mapping:
 
     @property
     def item_width(self) -> int:
-        """How many values of the last of `items` an item has."""
+        """The number of values of the last of `items` in an item."""
         return self.width if self.kind != "row" and self.vector in self.items else 1
 
     def atomic(self, store: Store) -> bool:
-        """Whether several threads may combine their values at one element at the same time."""
+        """Whether several threads may combine values at one element concurrently."""
         return not (colliding_variables(store) - set(self.serial)).isdisjoint(self.items)
 
 
 def mapping_of(form: Loops, target: CudaTarget, aligned: bool) -> Mapping:
-    """Decide how a kernel is laid on a grid."""
+    """Choose the mapping of a kernel."""
     ordered = _ordered(form, target)
     scanned = _scanned(form)
     alone = tuple(v for v in form.variables if v in ordered or v in scanned)
@@ -124,7 +124,7 @@ def _ordered(form: Loops, target: CudaTarget) -> frozenset[Variable]:
 
 
 def _scanned(form: Loops) -> frozenset[Variable]:
-    """The variables of scans, and those inside of them that a work with a scan is outside of."""
+    """The variables of scans, and those that a work with a scan does not have."""
     found = set[Variable]()
     for work in (*form.checks, *form.stores):
         scans = [part for part in postorder(work.roots) if isinstance(part, Scan)]
@@ -135,7 +135,7 @@ def _scanned(form: Loops) -> frozenset[Variable]:
 
 
 def _in_any_order(store: Store, target: CudaTarget) -> bool:
-    """Whether it does not matter which of two values that meet at an element comes first."""
+    """Whether values may be stored at an element in any order."""
     row = REDUCTIONS.get(store.combine)
     if row is None:
         return False
@@ -146,7 +146,7 @@ def _in_any_order(store: Store, target: CudaTarget) -> bool:
 
 
 def contiguous(variables: Iterable[Variable], form: Loops) -> Variable | None:
-    """The variable along which most places go by one; the last one where none does."""
+    """The variable along which most accesses are contiguous; the last one if none are."""
     places = [load.offset for load in form.every(Load)]
     places += [s.offset for s in form.stores for _ in range(2)]
     return _best(list(variables), places)
@@ -171,19 +171,19 @@ def _is_computed(offset: Affine, variable: Variable) -> bool:
 
 
 def typical(extent: int) -> int:
-    """An extent, for choices; one that is known at run time only is not taken for its hint: code
-    that was made for one hint runs for all, and its launches must be those it was made for."""
+    """An extent for decisions; a constant if it is known only at run time. Its hint is not used:
+    code runs for all values, and its launches must match the mapping it was emitted for."""
     factors = factors_of(extent)
     return math.prod(factor if is_static(factor) else _ANY_EXTENT for factor in factors)
 
 
 def divisor(extent: int) -> int:
-    """An integer that divides an extent, whatever its run-time factors are."""
+    """An integer that divides an extent for all values of its run-time factors."""
     return math.prod(factor for factor in factors_of(extent) if is_static(factor))
 
 
 def _widest(form: Loops, aligned: bool) -> int:
-    """How many elements of the smallest dtype one access has, unless code is long."""
+    """The elements of the smallest dtype in one access; fewer if code is long."""
     if not aligned or not form.arguments:
         return 1
     smallest = min(np.dtype(argument.dtype).itemsize for argument in form.arguments)
@@ -195,25 +195,25 @@ def _widest(form: Loops, aligned: bool) -> int:
 
 
 def _widest_store(form: Loops) -> int:
-    """How many elements one store has: two of a thread would each write half of a sector at a time,
-    which took twice as long. What is read twice is at hand the second time."""
+    """The elements of one store: two stores of a thread would each write half sectors, which took
+    twice as long; repeated loads are cached."""
     largest = max((np.dtype(s.buffer.dtype).itemsize for s in form.stores), default=1)
     return max(WIDEST // largest, 1)
 
 
 def _power_below(value: float) -> int:
-    """The largest power of two that is not above a number."""
+    """The largest power of two that is at most a number."""
     return 1 << (int(value).bit_length() - 1)
 
 
 def _instructions(form: Loops) -> int:
-    """About how many instructions a lane takes."""
+    """The estimated number of instructions of a lane."""
     reads = Fold(_reads)
     return sum(8 if is_long(part) else 1 for part in form.parts if reads.of(part))
 
 
 def _reads(expr: Expr, known: Fold[bool]) -> bool:
-    """Whether an expression is more than index arithmetic."""
+    """Whether an expression contains a load: it is more than index arithmetic."""
     return isinstance(expr, Load) or any(known.parts(expr))
 
 
@@ -228,7 +228,7 @@ def _width(form: Loops, vector: Variable | None, target: CudaTarget, aligned: bo
     while width > 1 and total < width * target.multiprocessors * _BLOCK:
         width //= 2
     if form.variables == (vector,) and not form.serial and len(form.parts) <= _MAX_REPEATED:
-        return width  # what is left over goes one by one
+        return width  # the remainder is processed one by one
     while divisor(vector.extent) % width:
         width //= 2
     return width
@@ -238,20 +238,20 @@ def _width(form: Loops, vector: Variable | None, target: CudaTarget, aligned: bo
 
 
 def is_shared(expr: Reduce, form: Loops) -> bool:
-    """Whether a reduction is so long that threads share it, once for all that is inside."""
+    """Whether a reduction is long enough to be shared by threads, and is not nested."""
     inside = free_variables(expr) <= frozenset(form.variables)
     return inside and terms_of(expr) >= MIN_SHARED_TERMS
 
 
 def terms_of(expr: Reduce) -> int:
-    """About how many elements a reduction has."""
+    """The estimated number of terms of a reduction."""
     return math.prod(typical(v.extent) for v in expr.variables)
 
 
 def _team_mapping(
     form: Loops, target: CudaTarget, shared: Sequence[Reduce], aligned: bool
 ) -> Mapping | None:
-    """Teams for the long reductions of a kernel, if none of its stores meet."""
+    """A mapping with teams for the long reductions of a kernel, if no stores conflict."""
     if any(store.combine != "set" and colliding_variables(store) for store in form.stores):
         return None
     free = frozenset[Variable]().union(*map(free_variables, shared))
@@ -322,8 +322,8 @@ def _part_of_warp(
     shared: Sequence[Reduce],
     aligned: bool,
 ) -> tuple[int, int] | None:
-    """Threads and width of a team that is a part of a warp: rows are so short that its threads have
-    one vector each. No warp may have a team without a row: its threads meet."""
+    """Threads and width of a team that is a part of a warp, for rows so short that each thread has
+    one vector. No team of a warp may lack a row, since the warp synchronizes."""
     lengths = {v.extent for expr in shared for v in expr.variables}
     if any(len(expr.variables) > 1 for expr in shared) or len(lengths) > 1:
         return None
@@ -370,8 +370,8 @@ def _column_mapping(
 
 
 def _column_side(items: Sequence[Variable], width: int, threads: int, target: CudaTarget) -> int:
-    """How many teams a block has: all, or such a part of them that none of its threads is idle,
-    and that they are whole warps."""
+    """The number of teams of a block: all, or a divisor of them such that blocks are whole warps
+    without idle threads."""
     count = math.prod(divisor(v.extent) for v in items) // width
     known = all(is_static(factor) for v in items for factor in factors_of(v.extent))
     for side in range(target.warp, target.warp // 2, -1):
@@ -393,9 +393,9 @@ def _scans_by_blocks(
     items: Sequence[Variable],
     alone: Sequence[Variable],
 ) -> bool:
-    """Whether a block takes the scans of an item: they are long, and threads would be few.
+    """Whether a block shares the scans of an item: they are long, and threads would be few.
 
-    Nothing else may need the order of its elements: no stores meet, and none is read again.
+    No other operation may depend on the order of elements: no stores conflict or are read again.
     """
     works = (*form.stores, *form.checks)
     if len(alone) != 1 or not all(scan.variable is alone[0] for scan in form.every(Scan)):
@@ -437,8 +437,8 @@ def _scan_mapping(
 def _transpose_mapping(
     form: Loops, target: CudaTarget, items: tuple[Variable, ...], aligned: bool
 ) -> Mapping | None:
-    """Squares for the loads of a kernel that are contiguous along another variable than its
-    stores, if it has such and does nothing but store elements."""
+    """A mapping with squares for loads that are contiguous along another variable than the stores,
+    if there are any and the kernel only stores elements."""
     *others, along = items
     works = (*form.stores, *form.checks)
     if form.every(Reduce) or any(set(work.variables) != set(items) for work in works):
@@ -475,8 +475,8 @@ def _transpose_mapping(
 def _square_width(
     form: Loops, loads: Sequence[Load], pair: tuple[Variable, Variable], aligned: bool
 ) -> int:
-    """How many neighbours a thread reads and writes at once: two of narrow elements, so that a warp
-    has whole lines of them."""
+    """The number of neighbours that a thread reads and writes at once: two narrow elements, so that
+    a warp accesses whole lines."""
     buffers = [load.buffer for load in loads]
     sizes = [np.dtype(b.dtype).itemsize for b in (*buffers, *(s.buffer for s in form.stores))]
     fits = sum(sizes[: len(loads)]) <= _MAX_WIDE_SQUARES
@@ -491,7 +491,7 @@ def _is_transposed(load: Load, across: Variable, along: Variable) -> bool:
 
 
 def _unconditional_loads(form: Loops) -> list[Load]:
-    """The loads of a kernel that are done in any case, and not only where a guard allows them."""
+    """The loads of a kernel that are not guarded."""
 
     def parts(expr: Expr) -> tuple[Expr, ...]:
         return (expr.condition,) if isinstance(expr, Select) else expr.parts
@@ -504,7 +504,7 @@ def _unconditional_loads(form: Loops) -> list[Load]:
 
 
 def item_count(mapping: Mapping, extents: dict[Variable, int]) -> int:
-    """How many items there are, given what the variables' extents are."""
+    """The number of items for given extents of the variables."""
     if mapping.kind == "transpose":
         *others, across, along = (extents[v] for v in mapping.items)
         side = SQUARE * mapping.width
@@ -513,5 +513,5 @@ def item_count(mapping: Mapping, extents: dict[Variable, int]) -> int:
 
 
 def block_count(mapping: Mapping, items: int) -> int:
-    """How many blocks a grid has for some items: one for each few, up to a limit."""
+    """The number of blocks of a grid for some items, which is limited."""
     return min(max(-(-items // mapping.side), 1), _MAX_BLOCKS)

@@ -1,7 +1,7 @@
-"""The largest element of a row and the sum of powers of all elements less it, in one pass.
+"""Online softmax: the maximum of a row and the sum of exponentials relative to it, in one pass.
 
-Σ exp(x - max x) needs the largest element first. Where a row is too long to be kept, a thread sums
-powers of what is less than the largest so far, and scales the sum when a larger one comes.
+Σ exp(x - max x) needs the maximum first. If a row is too long to be kept, a thread sums
+exponentials relative to the maximum so far, and rescales the sum when the maximum grows.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from thalweg.ir.functions.reductions import REDUCTIONS
 from thalweg.ir.kernel import RenameVariables
 
 _FLOAT32 = np.dtype(np.float32)
-BLOCKS = 2  # that a multiprocessor has at once: while some wait for memory, others compute
+BLOCKS = 2  # resident on a multiprocessor: while one waits for memory, another computes
 _MAX, _SUM = (Accumulator(REDUCTIONS[name], _FLOAT32) for name in ("max", "sum"))
 
 
 def sums_of_powers(mapping: Mapping) -> dict[Reduce, Reduce]:
-    """The maxima of rows that threads cannot keep and of which there is a sum of powers, each with
+    """The maxima of rows that threads cannot keep, each with the sum of exponentials relative to
     it."""
     if mapping.kind != "row":
         return {}
@@ -44,7 +44,7 @@ def sums_of_powers(mapping: Mapping) -> dict[Reduce, Reduce]:
 
 
 def _is_maximum(most: Reduce, along: Variable, x: Expr) -> bool:
-    """Whether a reduction is the largest of some float32 numbers."""
+    """Whether a reduction is the maximum of float32 numbers."""
     if most.combine != "max" or len(most.variables) != 1:
         return False
     if not most.dtype == x.dtype == _FLOAT32:
@@ -60,30 +60,30 @@ def _is_long(most: Reduce, mapping: Mapping) -> bool:
 
 
 def start() -> list[Value]:
-    """The state before any element: the largest one, and the sum of powers."""
+    """The initial state: the maximum, and the sum of exponentials."""
     return [*_MAX.initial(1), *_SUM.initial(1)]
 
 
 def taken(b: Builder, state: Sequence[Value], elements: Sequence[Value]) -> list[Value]:
-    """The state after more elements, which are in lanes of vectors."""
+    """The state after more elements, in lanes of vectors."""
     largest, total = (LlvmRegister(b, value) for value in state)
     (inside,) = _MAX.reduce_lanes(b, [reduce(partial(_larger, b), elements)])
     after = LlvmRegister(b, _larger(b, largest.value, inside))
-    less = after.equals(-np.inf).choose(after.like(0.0), after)  # no infinities are subtracted
+    less = after.equals(-np.inf).choose(after.like(0.0), after)  # avoids inf - inf
     powers = reduce(add, [_power(b, LlvmRegister(b, x), less) for x in elements])
     (added,) = _SUM.reduce_lanes(b, [powers.value])
     return [after.value, (total * _power(b, largest, less) + LlvmRegister(b, added)).value]
 
 
 def finished(b: Builder, state: Sequence[Value], largest: Value) -> Value:
-    """The sum of powers of this thread's elements, less the largest of all threads."""
+    """This thread's sum of exponentials, relative to the maximum of all threads."""
     mine, total = (LlvmRegister(b, value) for value in state)
     return (total * _power(b, mine, LlvmRegister(b, largest))).value
 
 
 def _power(b: Builder, x: LlvmRegister, less: LlvmRegister) -> LlvmRegister:
-    """exp(x - less) with an error of |x - less| · 2⁻²⁴ of it, which is little beside the power of
-    the largest element: 1."""
+    """exp(x - less) with a relative error of |x - less| · 2⁻²⁴, which is small compared with the
+    exponential of the maximum, 1."""
     apart = x - LlvmRegister(b, b.splat(less.value, x.type.lanes))
     return (apart * LOG2_E).approximated("normal_exp2")
 

@@ -1,8 +1,8 @@
-"""Rows that a block keeps in shared memory between the pass that reduces them and what follows.
+"""Rows that a block keeps in shared memory between their reduction and their next use.
 
-A softmax finds the largest element of a row and a sum of powers in one pass, and then needs the
-row again. Registers do not hold tens of thousands of elements, shared memory does. A thread reads
-back what it put there itself, so that nobody waits for others.
+A softmax computes the maximum of a row and a sum of exponentials in one pass, and then reads the
+row again. Tens of thousands of elements do not fit in registers, but in shared memory. A thread
+reads only what it wrote itself, so no synchronization is needed.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from thalweg.ir.expr import Load, Reduce
 from thalweg.ir.rewrite import postorder
 
 _ALIGNMENT = 16  # bytes
-_RESERVED = 1 << 10  # bytes of shared memory that the driver takes for each block
+_RESERVED = 1 << 10  # bytes of shared memory that the driver reserves per block
 
 
 def kept_rows(mapping: Mapping) -> list[Load]:
-    """The loads of a row that is read again after its maximum and its sum of powers are known, as
-    far as all blocks of a multiprocessor have room for them."""
+    """The loads of rows that are read again after their maximum and sum of exponentials are known,
+    as far as the shared memory of all resident blocks allows."""
     along = mapping.reduced
     count = None if along is None else static_extent(along)
     if along is None or count is None or mapping.vector is not along:
@@ -44,14 +44,14 @@ def kept_rows(mapping: Mapping) -> list[Load]:
 
 
 def rows_bytes(mapping: Mapping) -> int:
-    """The shared memory of a block that keeps rows."""
+    """The shared memory of a block with kept rows."""
     count = 0 if mapping.reduced is None else static_extent(mapping.reduced) or 0
     rows = sum(_row_bytes(load, count) for load in kept_rows(mapping))
     return _own_bytes(mapping) + rows if rows else 0
 
 
 def _own_bytes(mapping: Mapping) -> int:
-    """What threads need to combine their states, before the rows."""
+    """The shared memory for combining states, which precedes the rows."""
     return _padded(shared_bytes(mapping, mapping.form.every(Reduce)))
 
 
@@ -65,14 +65,14 @@ def _padded(size: int) -> int:
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of a block."""
+    """The kept rows of a block."""
 
     mapping: Mapping
     b: GridBuilder
     grid: Grid
 
     def keep(self, scope: Scope) -> None:
-        """Have vectors of rows at hand here, and put them into shared memory."""
+        """Load vectors of rows, and store them in shared memory."""
         raws: list[tuple[LaneScope, Load, Value]] = []
         for copy in scope.vectors:
             for load in kept_rows(self.mapping):
@@ -85,7 +85,7 @@ class Rows:
             self.b.store(raw, self._cell(copy, load), None, copy.lanes)
 
     def recall(self, scope: Scope) -> None:
-        """Have vectors of rows at hand that were kept."""
+        """Load kept vectors of rows from shared memory."""
         for copy in scope.vectors:
             for load in kept_rows(self.mapping):
                 kind = storage_type(load.buffer.dtype, copy.lanes)

@@ -1,8 +1,7 @@
-"""Scans by whole blocks: a block takes neighbouring elements at a time, and what came before.
+"""Scans by blocks: a block scans chunks of neighbouring elements, and carries the total.
 
-A thread scans a few neighbours; lanes of a warp add up what lies before each of them in five
-exchanges, warps what lies before each of them in shared memory; the total is carried to the next
-elements.
+A thread scans a few neighbours; the lanes of a warp compute their prefixes in five exchanges, the
+warps theirs in shared memory; the total is carried to the next chunk.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ _CELL = 8  # bytes of a value in shared memory
 
 
 def scan_bytes(mapping: Mapping) -> int:
-    """The shared memory that a block needs for the totals of its warps: of each scan twice, for
-    elements that follow each other."""
+    """The shared memory for the totals of a block's warps, double-buffered for consecutive
+    chunks."""
     return 2 * len(mapping.form.every(Scan)) * mapping.threads // mapping.target.warp * _CELL
 
 
 class ScanEmitter(GridEmitter):
-    """A kernel in which each block has the scans of one item."""
+    """The emitter of kernels in which each block has the scans of one item."""
 
     def write(self) -> None:
         b, m, grid = self.b, self.mapping, self._grid
@@ -36,7 +35,7 @@ class ScanEmitter(GridEmitter):
         self._warp = b.binary("udiv", self._thread, warp)
         first, step = self._wide(grid.block()), self._wide(grid.blocks())
         with b.loop(first, self.count(m.items), step) as loop:
-            grid.barrier()  # the totals of the item before have been read
+            grid.barrier()  # the totals of the previous item have been read
             scope = self._root.bind(self.digits(loop.index, m.items))
             self._hoist_statements(scope, self._statements)
             self._item(scope)
@@ -73,7 +72,7 @@ class ScanEmitter(GridEmitter):
         return scope.vectorize(variable, self.mapping.width, [index])
 
     def _scan(self, scope: Scope, scan: Scan, inside: Value, carry: Value, row: Value) -> Value:
-        """Scan the elements of a block; what is carried on. `row` is that of the warps' totals."""
+        """Scan a chunk; returns the carry. `row` is the row of the warps' totals."""
         b, accumulator = self.b, accumulator_of(scan)
         self.hoist(scope, [scan.body])
         (copy,) = scope.vectors
@@ -96,7 +95,7 @@ class ScanEmitter(GridEmitter):
         return lanes[::-1] if self.mapping.serial[0] in self.mapping.backward else lanes
 
     def _in_thread(self, accumulator: Accumulator, value: Value) -> list[Value]:
-        """The scan of a thread's elements, each with its own included, in order."""
+        """The inclusive scan of a thread's elements, in order."""
         if value.type.lanes == 1:
             return [value]
         first, *others = (self.b.extract(value, lane) for lane in self._order)
@@ -106,7 +105,7 @@ class ScanEmitter(GridEmitter):
         return result
 
     def _vector(self, values: Sequence[Value]) -> Value:
-        """Values in the order of the scan as one, in the order of memory."""
+        """Values in the order of the scan as a vector in the order of memory."""
         if len(values) == 1:
             return values[0]
         kind = values[0].type.of(len(values))
@@ -119,7 +118,7 @@ class ScanEmitter(GridEmitter):
         return self.b.compare("eq", self._lane, lane)
 
     def _in_warp(self, accumulator: Accumulator, value: Value, count: int) -> Value:
-        """The scan of the first `count` lanes, each lane's own element included."""
+        """The inclusive scan of the first `count` lanes."""
         b, distance = self.b, 1
         while distance < count:
             by = constant(I32, distance)
@@ -130,8 +129,8 @@ class ScanEmitter(GridEmitter):
         return value
 
     def _of_warps(self, accumulator: Accumulator, value: Value, row: Value) -> tuple[Value, Value]:
-        """What the warps before this one have, and all of them. Rows take turns: when one is
-        written again, all threads have come to the barrier in between, and have read it."""
+        """The prefix of this warp, and the total of all. Rows alternate: when one is overwritten,
+        all threads have passed the barrier in between, and so have read it."""
         b, grid, warps = self.b, self._grid, SCAN_THREADS // self.mapping.target.warp
         (nothing,) = accumulator.initial(1)
         start = self._times(row, constant(I64, warps))

@@ -1,8 +1,8 @@
-"""Long reductions to few results in two launches: parts of them first, then the parts.
+"""Split reductions: long reductions to few results in two launches.
 
-Where teams are fewer than the GPU has room for, several teams share a reduction. The first launch
-leaves the state of each team in scratch memory; the second combines them, in one order, and does
-all the rest of the kernel.
+If there are fewer teams than the GPU can run, several teams share a reduction. The first launch
+stores the state of each team in scratch memory; the second combines them in a fixed order, and runs
+the rest of the kernel.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from thalweg.ir.expr import Reduce
 from thalweg.ir.rewrite import postorder
 
 _CELL = 8  # bytes of a value in scratch memory
-_MAX_ELEMENTS = 1 << 15  # that a block reduces in less time than a second launch takes
+_MAX_ELEMENTS = 1 << 15  # a block reduces them faster than a second launch starts
 _MIN_TERMS = 64  # of a part
 _MAX_PARTS = 512
-COLUMN_BLOCKS = 2  # of sums of columns that a multiprocessor has at once
-_COMBINING_TEAM, _COMBINING_THREADS = 64, 512  # of the second launch: all its loads at once
+COLUMN_BLOCKS = 2  # resident blocks of column sums per multiprocessor
+_COMBINING_TEAM, _COMBINING_THREADS = 64, 512  # of the second launch, with all loads in flight
 
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """A reduction in parts: how many, and where their states are in scratch memory.
+    """A split reduction: the number of parts, and the layout of their states in scratch memory.
 
-    A state's values have a row of cells each, by part, then by the element of the items.
+    Each value of a state has a row of cells, indexed by part, then by the element of the items.
     """
 
     parts: int
@@ -64,7 +64,7 @@ class Phase:
 
 
 def split_of(mapping: Mapping) -> Split | None:
-    """How the reductions of a kernel are split, if that pays."""
+    """The split of the reductions of a kernel, if it pays."""
     if mapping.kind not in ("row", "column"):
         return None
     shared = [expr for expr in mapping.form.every(Reduce) if is_shared(expr, mapping.form)]
@@ -90,8 +90,8 @@ def split_of(mapping: Mapping) -> Split | None:
 
 
 def _even_parts(mapping: Mapping, terms: int, most: int) -> int:
-    """A number of parts, near the most there may be, with which the threads of columns have as few
-    rounds of terms that they take together as can be."""
+    """A number of parts, near the maximum, for which the threads of columns have the fewest rounds
+    of terms."""
     if mapping.kind == "row":
         return most
 

@@ -1,8 +1,8 @@
-"""Kernels whose long reductions are shared by teams of threads: one for each row, or column.
+"""Kernels whose long reductions are shared by teams of threads: a team per row, or column.
 
-A thread takes every so many elements of a reduction, then the states of a team are combined, after
-which all of its threads know the result. What follows (the rest of the kernel's loops: a row that
-is normalised) is shared in the same way.
+The threads of a team reduce strided elements, then their states are combined, after which all of
+them have the result. The rest of the kernel's loops (the normalisation of a row, for example) is
+shared in the same way.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from thalweg.codegen.math.elements import accumulator_of
 from thalweg.ir.expr import Load, Reduce, Variable
 from thalweg.ir.kernel import Check, Store
 
-_MIN_CHAINS = 8  # of additions that wait for each other, side by side
-_MIN_COMPENSATED = 256  # terms of a sum that it adds up: more would lose digits
+_MIN_CHAINS = 8  # independent chains of additions
+_MIN_COMPENSATED = 256  # terms of a thread's sum from which it is compensated
 
 
 class TeamEmitter(GridEmitter):
-    """A kernel in which teams of threads have an item each."""
+    """The emitter of kernels in which each team of threads has an item."""
 
-    item: Scope | None = None  # what is done here, all threads of a team do together
-    phase: Phase | None = None  # of reductions that are split
+    item: Scope | None = None  # the scope that all threads of a team share
+    phase: Phase | None = None  # of split reductions
 
     def write(self) -> None:
         b, m, grid = self.b, self.mapping, self._grid
@@ -63,7 +63,7 @@ class TeamEmitter(GridEmitter):
         step = self._times(self._wide(grid.blocks()), constant(I64, m.side))
         count = self.count(m.items, m.item_width)
         if m.kind == "row":
-            # The threads of a warp have the same item, and those of a block if a team is a block.
+            # The item is uniform over a warp, and over a block if a team is a block.
             first = self._plus(first, self._wide(beside))
             with b.loop(first, count, step) as loop:
                 self._item(loop.index, None)
@@ -75,7 +75,7 @@ class TeamEmitter(GridEmitter):
                 self._item(b.select(inside, number, last), inside)
 
     def _item(self, number: Value, inside: Value | None) -> None:
-        """An item; where it is not `inside`, threads only take part in what a block does."""
+        """Emit an item; if it is not `inside`, threads only take part in synchronization."""
         m, b = self.mapping, self.b
         self.number, self.inside = number, inside
         values = self.digits(number, m.items, m.item_width)
@@ -101,14 +101,14 @@ class TeamEmitter(GridEmitter):
                 self._rest(plain, values, shared)
 
     def _team_barrier(self) -> None:
-        """Wait until all threads of the team are here: of a block, or some of a warp."""
+        """Synchronize the threads of the team: a block, or a part of a warp."""
         self._grid.barrier() if self.mapping.side == 1 else self._grid.warp_barrier()
 
     def part(self) -> Value:
-        """Which part of split reductions a block has."""
+        """The part of split reductions that the block computes."""
         return self._wide(self._grid.block("y"))
 
-    # What a team shares after its reductions
+    # The rest of the loops, shared by a team
 
     def _rest(
         self, plain: Scope, values: dict[Variable, Value], works: Sequence[Check | Store]
@@ -168,7 +168,7 @@ class TeamEmitter(GridEmitter):
             m.vector, m.width, [places[m.vector]]
         )
 
-    # Reductions: a team's threads reduce together what they know as one item
+    # Reductions, shared by a team
 
     def _reduce(self, scope: Scope, group: Sequence[Reduce]) -> None:
         if scope is not self.item or not is_shared(group[0], self.mapping.form):
@@ -194,7 +194,7 @@ class TeamEmitter(GridEmitter):
             for expr, state in split_states(group, slot):
                 copy.define(expr, accumulator_of(expr).result(self.b, state))
 
-    # Maxima with sums of powers
+    # Maxima with sums of exponentials
 
     def _reduce_online(self, scope: Scope, most: Reduce, total: Reduce) -> None:
         b, width, (lane,) = self.b, self.mapping.width, most.variables
@@ -230,13 +230,13 @@ class TeamEmitter(GridEmitter):
     # Shares of a reduction
 
     def _thread_states(self, scope: Scope, group: Sequence[Reduce]) -> Slots:
-        """The states of this thread, in each copy."""
+        """The states of this thread, for each copy."""
         if self.mapping.kind == "row":
             return [self._merge_lanes(group, self._row(scope, group))]
         return self._columns(scope, group)
 
     def _first(self) -> Value:
-        """The number of this thread among those that share a reduction."""
+        """The index of this thread among those that share a reduction."""
         if self.phase is None:
             return self.member
         team = constant(I64, self.mapping.team)
@@ -244,7 +244,7 @@ class TeamEmitter(GridEmitter):
 
     @property
     def _sharing(self) -> int:
-        """How many threads share a reduction."""
+        """The number of threads that share a reduction."""
         phase = self.phase
         return self.mapping.team * (1 if phase is None else phase.split.parts)
 
@@ -298,9 +298,9 @@ class TeamEmitter(GridEmitter):
         take: Callable[[Value, Slots], Slots],
         width: int = 1,
     ) -> Slots:
-        """The states after every so many elements of a span (first, end, step): several at once
-        where there are many, so that their loads are under way together, and those that are left
-        with loads of the last ones, `width` of them, in place of what is beyond."""
+        """The states after the strided elements of a span (first, end, step). Long loops are
+        unrolled, so that several loads are in flight; the remainder loads the last `width` elements
+        in place of those beyond the end."""
         b, (first, end, step) = self.b, span
         if not _is_long(group[0], MIN_UNROLLED * step):
             with b.loop(first, end, step, flatten(start)) as loop:
@@ -329,9 +329,9 @@ class TeamEmitter(GridEmitter):
         start: Slots,
         take: Callable[[Value, Slots], Slots],
     ) -> tuple[Value, Slots]:
-        """Where whole runs of several elements end, and the states there. Of long sums, each run
-        starts from zero and is added with what rounding takes from the total kept beside it. The
-        elements of a run have states of their own, unless there are enough of those in lanes."""
+        """The unrolled loop: its end, and the states there. Of long sums, each run starts from zero
+        and is added to the total with compensation for rounding. The elements of a run have
+        separate states, unless the lanes are enough independent chains."""
         b, (first, end, step) = self.b, span
         totals = BlockTotals(b, group)
         kept = totals.is_compensated and _is_long(group[0], _MIN_COMPENSATED * step)
@@ -360,13 +360,13 @@ class TeamEmitter(GridEmitter):
         return loop.results[0], self._side_by_side(group, done, len(start))
 
     def _side_by_side(self, group: Sequence[Reduce], slots: Slots, copies: int) -> Slots:
-        """The states of several elements in one, for each copy."""
+        """Combine the states of several elements, for each copy."""
         return [self._merge_slots(group, slots[copy::copies]) for copy in range(copies)]
 
     # Reductions in parts
 
     def _keep(self, phase: Phase, group: Sequence[Reduce], slots: Slots) -> None:
-        """Leave the states of a team in scratch memory."""
+        """Store the states of a team in scratch memory."""
         b = self.b
         first = b.compare("eq", self.member, 0)
         if self.inside is not None:
@@ -381,7 +381,7 @@ class TeamEmitter(GridEmitter):
                             b.store(one, self._cell(phase, expr, number, part, lane))
 
     def _parts(self, phase: Phase, group: Sequence[Reduce], lanes: int) -> list[Value]:
-        """This thread's share of the states that the first launch left."""
+        """This thread's share of the states that the first launch stored."""
         b, m, count = self.b, self.mapping, phase.split.parts
         start = initial_states(group, lanes)
         if count > STRAIGHT * m.team:
@@ -402,7 +402,7 @@ class TeamEmitter(GridEmitter):
         start: list[Value],
         is_certain: bool,
     ) -> list[Value]:
-        """The state of a part, or what no elements give if there is no such part."""
+        """The state of a part, or the identity if there is no such part."""
         if is_certain:
             return self._with_part(phase, group, start, part)
         b, last = self.b, constant(I64, phase.split.parts - 1)
@@ -451,7 +451,7 @@ class TeamEmitter(GridEmitter):
 
 
 def _overwrites(later: Sequence[Check | Store], works: Sequence[Check | Store]) -> bool:
-    """Whether works that come later store where others load."""
+    """Whether later works store to buffers that others load from."""
     stored = {work.buffer for work in later if isinstance(work, Store)}
     roots = [root for work in works for root in work.roots]
     loads = [part for part in outside_reductions(roots) if isinstance(part, Load)]
@@ -464,18 +464,18 @@ def _where(b: Builder, condition: Value, chosen: Value, otherwise: Value) -> Val
 
 
 def _is_long(expr: Reduce, terms: int) -> bool:
-    """Whether a reduction has so many terms, or may have."""
+    """Whether a reduction has at least `terms` terms, or may have."""
     return terms_of(expr) >= terms or any(static_extent(v) is None for v in expr.variables)
 
 
 def _iterations(variables: Sequence[Variable], step: int) -> int | None:
-    """How many iterations a loop over one variable has for every thread, if that is one number."""
+    """The iterations of each thread in a loop over one variable, if the number is uniform."""
     count = static_extent(variables[0]) if len(variables) == 1 else None
     return None if count is None or not count or count % step else count // step
 
 
 def _copies(iterations: int | None) -> int:
-    """How many vectors a thread reduces side by side."""
+    """The number of vectors that a thread reduces in an unrolled iteration."""
     if iterations is None:
         return 1
     if iterations <= STRAIGHT:

@@ -1,8 +1,8 @@
-"""Transposes: a block reads a square of elements as rows and writes it as columns.
+"""Transposes: a block reads a square tile of elements by rows and writes it by columns.
 
-Some loads of a kernel go by one along another variable than its stores. A block puts the elements
-of a square of both variables into shared memory as they lie in the source, then computes and stores
-in the order of the result. Whatever else the kernel computes of them is computed on the way.
+Some loads of a kernel are contiguous along another variable than its stores. A block copies the
+elements of a square of both variables to shared memory in the order of the source, then computes
+and stores in the order of the result. All other computations of the kernel are fused.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from thalweg.ir.expr import Load, Variable
 
 
 def side_of(mapping: Mapping) -> int:
-    """The elements of a square's side: lanes of a warp read and write its rows."""
+    """The side of a square in elements: the lanes of a warp read and write its rows."""
     return SQUARE * mapping.width
 
 
@@ -30,13 +30,13 @@ def transpose_bytes(mapping: Mapping) -> int:
 
 
 def _square_bytes(load: Load, width: int) -> int:
-    """A column more than a square has: elements of a column are in different banks."""
+    """The bytes of a square with a padding column, which avoids bank conflicts of columns."""
     side = SQUARE * width
     return -(-side * (side + 1) * np.dtype(load.buffer.dtype).itemsize // 16) * 16
 
 
 class TransposeEmitter(GridEmitter):
-    """A kernel in which blocks have squares of two variables."""
+    """The emitter of kernels in which blocks have squares of two variables."""
 
     def write(self) -> None:
         b, m, grid = self.b, self.mapping, self._grid
@@ -57,19 +57,19 @@ class TransposeEmitter(GridEmitter):
                 rest = b.binary("udiv", rest, number)
             corner = {along: starts[0], across: starts[1]}
             scope = self._root.bind(self.digits(rest, others))
-            grid.barrier()  # the square before is done
+            grid.barrier()  # the previous square is done
             self._read(scope, corner, (across, along), row, column)
             grid.barrier()
             self._write_square(scope, corner, (across, along), row, column)
 
     def _squares(self, variable: Variable) -> Value:
-        """How many squares there are along a variable."""
+        """The number of squares along a variable."""
         side = side_of(self.mapping)
         above = self._plus(self.extent(variable), constant(I64, side - 1))
         return self.b.binary("udiv", above, side)
 
     def _inside(self, places: dict[Variable, Value]) -> AbstractContextManager[None]:
-        """Code for places that may be outside, where not all squares are whole."""
+        """Guard code for places that may be out of bounds in partial squares."""
         found: Value | None = None
         for variable, place in places.items():
             if divisor(variable.extent) % side_of(self.mapping):
@@ -78,7 +78,7 @@ class TransposeEmitter(GridEmitter):
         return nullcontext() if found is None else self.b.when(found)
 
     def _in_lanes(self, scope: Scope, variable: Variable, places: dict[Variable, Value]) -> Scope:
-        """Some places, with neighbours along a variable in lanes."""
+        """The scope at some places, with neighbours along a variable in lanes."""
         if self.mapping.width == 1:
             return scope.bind(places)
         others = {v: place for v, place in places.items() if v is not variable}
@@ -92,7 +92,7 @@ class TransposeEmitter(GridEmitter):
         row: Value,
         column: Value,
     ) -> None:
-        """Threads side by side read what is side by side in the source."""
+        """Read a square: adjacent threads read adjacent elements of the source."""
         across, along = pair
         for turn in range(0, side_of(self.mapping), SQUARE_ROWS):
             there = self._plus(row, constant(I64, turn))
@@ -106,7 +106,7 @@ class TransposeEmitter(GridEmitter):
                     self._stage(copy, number, load, there, column)
 
     def _stage(self, copy: LaneScope, number: int, load: Load, row: Value, column: Value) -> None:
-        """Put neighbours of a row into shared memory."""
+        """Copy neighbours of a row to shared memory."""
         b = self.b
         at = copy.locate(load.buffer, load.offset, None)
         kind = storage_type(load.buffer.dtype, copy.lanes)
@@ -123,7 +123,7 @@ class TransposeEmitter(GridEmitter):
         row: Value,
         column: Value,
     ) -> None:
-        """Threads side by side write what is side by side in the result."""
+        """Write a square: adjacent threads write adjacent elements of the result."""
         across, along = pair
         for turn in range(0, side_of(self.mapping), SQUARE_ROWS):
             there = self._plus(row, constant(I64, turn))
@@ -141,7 +141,7 @@ class TransposeEmitter(GridEmitter):
     def _define_neighbours(
         self, scope: Scope, number: int, load: Load, row: Value, column: Value
     ) -> None:
-        """Have neighbours of a column at hand as a load's value."""
+        """Define neighbours of a column as the value of a load."""
         b, (copy,) = self.b, scope.vectors
         kind = storage_type(load.buffer.dtype, copy.lanes)
         vector = Value(kind, "poison")
