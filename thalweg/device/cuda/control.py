@@ -55,9 +55,9 @@ class CudaControlStep(ControlStep["_Invocation"]):
         self._shared = shared
         self.memory: Memory = self._shared.memory
         self.items = program.items
-        self.parts = placed_parts(program, kernels, cache)
-        self._sort_results()
-        self._arrange()
+        self.parts = place_parts(program, kernels, cache)
+        self._classify_views()
+        self._plan_memory()
         self.constants = {
             view: self._uploaded(view.source)
             for view in self.views
@@ -65,8 +65,8 @@ class CudaControlStep(ControlStep["_Invocation"]):
         }
         self.checks = any(part.lowered.checked for part in self.parts)
 
-    def _sort_results(self) -> None:
-        """Which results come with the counters."""
+    def _classify_views(self) -> None:
+        """Separate small results, transferred with the counters."""
         results, counters = self.results, self.counters()
         self.small = [view for view in results if view.bytes <= _MAX_SMALL or view in counters]
         self.large = [view for view in results if view not in set(self.small)]
@@ -110,7 +110,7 @@ class CudaControlStep(ControlStep["_Invocation"]):
         if not self._bind_inputs(invocation, values):
             invocation.keep_alive.clear()
             return None
-        large = self._large_results(invocation, values, context)
+        large = self._allocate_results(invocation, values, context)
         before = self._saved(invocation)
         invocation.run(context)
         invocation.keep_alive.clear()
