@@ -47,12 +47,9 @@ def as_list(value: Any) -> list[Any]:
     return list(cast("Sequence[Any]", value)) if isinstance(value, list | tuple) else [value]
 
 
-def _items(structure: Any) -> list[tuple[Any, Any]]:
-    """The (key, part) pairs of a sequence, in flattening order."""
-    if is_mapping(structure):
-        return [(key, structure[key]) for key in sorted_keys(structure)]
-    parts: list[Any] = list(structure)
-    return list(enumerate(parts))
+def _keys(structure: Any) -> list[Any]:
+    """The keys or indices of the parts of a sequence, in flattening order."""
+    return sorted_keys(structure) if is_mapping(structure) else [*range(len(structure))]
 
 
 def sorted_keys(mapping: Mapping[Any, Any]) -> list[Any]:
@@ -64,7 +61,7 @@ def sorted_keys(mapping: Mapping[Any, Any]) -> list[Any]:
 
 
 def _parts(structure: Any) -> list[Any]:
-    return [part for _, part in _items(structure)]
+    return [structure[key] for key in _keys(structure)]
 
 
 def _rebuild(structure: Any, parts: Sequence[Any]) -> Any:
@@ -167,7 +164,7 @@ def _same_named_tuple(nest1: Any, nest2: Any) -> bool:
 
 
 def _assert_same_keys(nest1: Any, nest2: Any) -> None:
-    keys = [[key for key, _ in _items(nest)] for nest in (nest1, nest2)]
+    keys = [_keys(nest1), _keys(nest2)]
     if keys[0] == keys[1]:
         return
     if is_mapping(nest1):
