@@ -22,8 +22,7 @@ from typing import Any
 
 from thalweg.graph.node import Node
 from thalweg.ir.expr import Expr, Index, Load
-from thalweg.ir.index import Affine, FloorMod, number, row_major, unraveled
-from thalweg.ir.index import variable as index_of
+from thalweg.ir.index import Affine, FloorMod, row_major, unraveled
 from thalweg.ir.kernel import Store
 from thalweg.ir.loop import Variable, iterations
 from thalweg.ir.rewrite import free_variables, walk
@@ -189,40 +188,18 @@ def _fused(first: LoopNest, second: LoopNest, target: Target) -> LoopNest | None
 
 
 def _matched_loops(second: LoopNest, first: LoopNest) -> Substitution | None:
-    """The variables of the second nest in terms of those of the first: of equal loops, or of loops
-    that collapse to equal ones, if every offset stays affine. None where there is no such match."""
+    """The variables of the second nest in terms of those of the first: of equal loops, or of the
+    same number of iterations, if every offset stays affine. None where there is no such match."""
     if first.domain == second.domain:
         return renaming(second.variables, first.variables)
     if not first.written & second.reads:
         return None
     if any(w.variables != second.variables or w.inside is not None for w in second.writes):
         return None
-    indices = _collapsed(second.variables, first.variables)
-    return indices if indices is not None and _keeps_affine(second, Renaming(indices)) else None
-
-
-def _collapsed(
-    variables: Sequence[Variable], others: Sequence[Variable]
-) -> dict[Variable, Affine] | None:
-    """Loops in terms of other loops, where each loop of one side is one or several of the other
-    side, collapsed; None where they do not match."""
-    loops = [v for v in variables if v.extent != 1]
-    other_loops = [v for v in others if v.extent != 1]
-    indices = {v: number(0) for v in variables if v.extent == 1}
-    while loops and other_loops:
-        group, other_group = [loops.pop()], [other_loops.pop()]
-        while (count := iterations(group)) != (other_count := iterations(other_group)):
-            side, remaining = (group, loops) if count < other_count else (other_group, other_loops)
-            if not remaining or not count or not other_count:
-                return None
-            side.insert(0, remaining.pop())
-        if len(group) == 1:
-            indices[group[0]] = row_major(other_group)
-        elif len(other_group) == 1:
-            indices |= unraveled(index_of(other_group[0]), group)
-        else:
-            return None
-    return None if loops or other_loops else indices
+    if iterations(second.variables) != iterations(first.variables):
+        return None
+    indices = unraveled(row_major(first.variables), second.variables)
+    return indices if _keeps_affine(second, Renaming(indices)) else None
 
 
 def _keeps_affine(nest: LoopNest, renamed: Renaming) -> bool:
