@@ -7,15 +7,16 @@ whatever moves nests leaves updates behind it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import groupby
 
 from thalweg.graph.node import Node
 from thalweg.ir.expr import Expr
 from thalweg.ir.kernel import Check
 from thalweg.ir.rewrite import free_variables
-from thalweg.lower.memory.buffers import Buffer, BufferKind
-from thalweg.lower.nests.loop_nest import LoopNest, NestTemplate
+from thalweg.lower.memory.buffers import BufferKind
+from thalweg.lower.nests.loop_nest import LoopNest, NestTemplate, hoisted
 from thalweg.lower.specialise import NotCompiled
 
 
@@ -29,28 +30,27 @@ def check_nest(condition: Expr, node: Node) -> LoopNest:
 
 def hoist_checks(nests: Sequence[LoopNest]) -> list[LoopNest]:
     """The nests, each check right after the last nest that writes what it reads."""
-    checks_before: list[list[LoopNest]] = [[] for _ in nests]  # by the nest they run before
-    written_at: dict[Buffer, int] = {}
-    updated: dict[Buffer, int] = {}  # the variables, and the first update of each
-    for position, nest in enumerate(nests):
-        if nest.template.checks:
-            earliest = max([written_at.get(buffer, -1) for buffer in nest.reads], default=-1) + 1
-            if any(first < earliest for first in updated.values()):
-                raise NotCompiled(nest.nodes[0], "it may fail when a variable has changed already")
-            checks_before[earliest].append(nest)
-        for buffer in nest.written:
-            written_at[buffer] = position
-            if buffer.kind is BufferKind.VARIABLE:
-                updated.setdefault(buffer, position)
+    updated = frozenset([b for n in nests for b in n.written if b.kind is BufferKind.VARIABLE])
     result: list[LoopNest] = []
-    for checks, nest in zip(checks_before, nests, strict=True):
-        result += [replace(check, aliases=frozenset(updated)) for check in _joined(checks)]
-        if not nest.template.checks:
-            result.append(nest)
+    is_updated = False
+    for are_checks, group in groupby(hoisted(nests, _is_check), _is_check):
+        members = list(group)
+        if not are_checks:
+            result += members
+            is_updated = is_updated or any(updated & nest.written for nest in members)
+        elif is_updated:
+            reason = "it may fail when a variable has changed already"
+            raise NotCompiled(members[0].nodes[0], reason)
+        else:
+            result += [replace(check, aliases=updated) for check in _joined(members)]
     return result
 
 
-def _joined(nests: Iterable[LoopNest]) -> list[LoopNest]:
+def _is_check(nest: LoopNest) -> bool:
+    return bool(nest.template.checks)
+
+
+def _joined(nests: Sequence[LoopNest]) -> list[LoopNest]:
     """Nests of checks, with all scalar ones in one nest."""
     scalar = [nest for nest in nests if not nest.variables]
     others = [nest for nest in nests if nest.variables]

@@ -333,6 +333,16 @@ class LastAccesses(Generic[Time]):
         return max(times, default=self._never)
 
 
+def hoisted(nests: Sequence[LoopNest], may_move: Callable[[LoopNest], bool]) -> list[LoopNest]:
+    """The nests; those that may move come right after the last one that must precede them."""
+    last, keys = LastAccesses((-1, 0)), list[tuple[int, int]]()
+    for position, nest in enumerate(nests):
+        key = (last.before(nest)[0], position + 1) if may_move(nest) else (position, 0)
+        last.note(nest, key)
+        keys.append(key)
+    return [nests[n] for n in sorted(range(len(nests)), key=keys.__getitem__)]
+
+
 def contiguous_variable(nest: LoopNest) -> Variable | None:
     """The loop along which a nest writes contiguous elements."""
     for variable in reversed(nest.variables):
