@@ -8,7 +8,7 @@ of identical subgraphs are instances of one template.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -25,7 +25,7 @@ from thalweg.ir.loop import IndexTuple, Scatter, Variable
 from thalweg.ir.rewrite import Replace, free_variables, loads_in
 from thalweg.ir.target import Target
 from thalweg.lower.fingerprint import NodeClasses
-from thalweg.lower.memory.buffers import STREAM_WORDS, Buffer, BufferKind
+from thalweg.lower.memory.buffers import STREAM_WORDS, Buffer, BufferKind, View
 from thalweg.lower.nests.checks import check_nest, hoist_checks
 from thalweg.lower.nests.inline_producers import (
     Operands,
@@ -50,7 +50,7 @@ from thalweg.lower.nests.match_contraction import (
 )
 from thalweg.lower.nests.reductions import HoistReductions, as_scan, outermost
 from thalweg.lower.nests.stored import StoredTensors, output_offset
-from thalweg.lower.passes.outline import Subgraphs, Templates
+from thalweg.lower.passes.outline import Subgraphs
 from thalweg.lower.specialise import NotCompiled, Specialised
 
 
@@ -73,7 +73,8 @@ class NestBuilder:
         self._stored = StoredTensors(spec, classes, operands, target)
         self._outputs = frozenset(spec.region.outputs)
         self._reductions: dict[Any, Buffer] = {}  # those that have nests of their own
-        self._templates = Templates()
+        #: by the keys of subgraphs: the nest that computes one, and the views that it accesses
+        self._outlined: dict[Hashable, tuple[LoopNest, Sequence[View]]] = {}
         self.nests: list[LoopNest] = []
         self.buffers: dict[Tensor, Buffer] = self._resolver.buffers
         self.streams: dict[Node, Buffer] = self._resolver.stream_buffers
@@ -201,15 +202,16 @@ class NestBuilder:
             self._build_best(tensor)
             return
         target = self._buffer(BufferKind.TEMPORARY, tensor)
-        instance = self._templates.instantiate(subgraph, target, tensor.op)
-        if instance is not None:
-            self.nests.append(instance)
+        if subgraph.key in self._outlined:
+            nest, views = self._outlined[subgraph.key]
+            self.nests.append(nest.rebound(views, (*subgraph.views, (target, 0)), (tensor.op,)))
             self.buffers[tensor] = target
             return
         before = len(self.nests)
         self._build_best(tensor)
-        if len(self.nests) == before + 1:
-            self._templates.note(subgraph, self.buffers[tensor], self.nests[before])
+        views = *subgraph.views, (self.buffers[tensor], 0)
+        if len(self.nests) == before + 1 and self.nests[before].can_rebind(views):
+            self._outlined[subgraph.key] = self.nests[before], views
 
     def _build_best(self, tensor: Tensor) -> None:
         """Build the nests of a tensor. Where inlined operands keep a sum of products from being a

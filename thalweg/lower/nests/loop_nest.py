@@ -147,6 +147,25 @@ class LoopNest:
         bindings = None if is_identity else bound
         return LoopNest(template, self.nodes, self.aliases, bindings)
 
+    def can_rebind(self, views: Sequence[View]) -> bool:
+        """Whether it may be instantiated on other views than these, all that it accesses."""
+        buffers = {buffer for buffer, _ in views}
+        return self.template.can_rebind and buffers.issuperset(self.template.buffers)
+
+    def rebound(
+        self, old: Sequence[View], new: Sequence[View], nodes: tuple[Node, ...]
+    ) -> LoopNest:
+        """This nest, whose buffers are all among some views, on other views that overlap in the
+        same way."""
+        moved: dict[Buffer, View] = {}
+        for (buffer, start), (new_buffer, new_start) in zip(old, new, strict=True):
+            moved.setdefault(buffer, (new_buffer, new_start - start))
+        bindings: list[View] = []
+        for buffer, shift in self.views:
+            new_buffer, distance = moved[buffer]
+            bindings.append((new_buffer, shift + distance))
+        return LoopNest(self.template, nodes, bindings=tuple(bindings))
+
     @cached_property
     def views(self) -> tuple[View, ...]:
         """The view that each buffer of the template is bound to."""
@@ -268,31 +287,6 @@ class LoopNest:
     def written(self) -> frozenset[Buffer]:
         """The buffers it writes."""
         return frozenset(self.targets)
-
-
-@dataclass(frozen=True, eq=False)
-class BoundTemplate:
-    """A template over some of a list of views: the position and start of the view of each of its
-    buffers. Instantiated on other views that overlap in the same way."""
-
-    template: NestTemplate
-    positions: tuple[int, ...]
-    starts: tuple[int, ...]
-
-    @classmethod
-    def of(cls, template: NestTemplate, views: Sequence[View]) -> BoundTemplate:
-        """The binding of a template whose buffers are all among these views."""
-        first = {buffer: position for position, (buffer, _) in reversed([*enumerate(views)])}
-        positions = tuple([first[buffer] for buffer in template.buffers])
-        return cls(template, positions, tuple([views[position][1] for position in positions]))
-
-    def instantiate(self, views: Sequence[View], nodes: tuple[Node, ...]) -> LoopNest:
-        """The nest on other views."""
-        bindings: list[View] = []
-        for position, start in zip(self.positions, self.starts, strict=True):
-            buffer, shift = views[position]
-            bindings.append((buffer, shift - start))
-        return LoopNest(self.template, nodes, bindings=tuple(bindings))
 
 
 def users_of(nests: Sequence[LoopNest]) -> tuple[Positions, Positions]:

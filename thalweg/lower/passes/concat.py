@@ -12,10 +12,10 @@ contiguous ones; on other targets there must be none.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from math import prod
-from typing import Any
 
 from thalweg.ir.expr import Expr, Load, Select
 from thalweg.ir.index import Affine, FloorMod, floor_mod, number, row_major, total
@@ -155,7 +155,7 @@ def concat_in_place(nests: Sequence[LoopNest], pieces: Pieces, target: Target) -
     writers, readers = users_of(nests)
     result: list[LoopNest | None] = list(nests)
     known: dict[NestTemplate, Layouts] = {}
-    templates: dict[Any, tuple[NestTemplate, Buffer] | None] = {}
+    writing = cache(partial(_template_writing, target=target))
     for position, copy in enumerate(nests):
         parts = _layouts(copy, known)
         if not parts or not fixed.isdisjoint(parts):
@@ -170,8 +170,7 @@ def concat_in_place(nests: Sequence[LoopNest], pieces: Pieces, target: Target) -
             continue
         producers = dict.fromkeys(writers[part][0] for part in parts)
         changed = {
-            writer: _writing_to_whole(result[writer], parts, whole, templates, target)
-            for writer in producers
+            writer: _writing_to_whole(result[writer], parts, whole, writing) for writer in producers
         }
         for reader in others:
             is_copy = bool(_layouts(nests[reader], known))
@@ -188,30 +187,27 @@ def _writing_to_whole(
     producer: LoopNest | None,
     parts: Mapping[Buffer, Layout],
     whole: Buffer,
-    templates: dict[Any, tuple[NestTemplate, Buffer] | None],
-    target: Target,
+    writing: Callable[..., tuple[NestTemplate, Buffer] | None],
 ) -> LoopNest | None:
-    """A producer that writes to the whole; instances of one template stay instances of one
-    template. None where it cannot."""
+    """A producer that writes to the whole; None where it cannot."""
     if producer is None:
         return None
     layouts = tuple(parts.get(buffer) for buffer in producer.targets)
     shifts = [producer.bound[write.buffer][1] for write in producer.template.writes]
     if any(layout and shift for layout, shift in zip(layouts, shifts, strict=True)):
         return None
-    key = producer.template, layouts
-    if key not in templates:
-        template = _template_writing_to_whole(producer.template, layouts, whole, target)
-        templates[key] = None if template is None else (template, whole)
-    found = templates[key]
-    return None if found is None else producer.with_template(found[0], {found[1]: (whole, 0)})
+    found = writing(producer.template, layouts)
+    return found and producer.with_template(found[0], {found[1]: (whole, 0)})
 
 
-def _template_writing_to_whole(
-    template: NestTemplate, layouts: Sequence[Layout | None], whole: Buffer, target: Target
-) -> NestTemplate | None:
+def _template_writing(
+    template: NestTemplate, layouts: Sequence[Layout | None], target: Target
+) -> tuple[NestTemplate, Buffer] | None:
+    """A template that writes some of its results to a whole, and the whole."""
     writes: list[Store] = []
-    for write, layout in zip(template.writes, layouts, strict=True):
+    pairs = list(zip(template.writes, layouts, strict=True))
+    whole = next(replace(write.buffer) for write, layout in pairs if layout)
+    for write, layout in pairs:
         if layout is None:
             writes.append(write)
             continue
@@ -221,7 +217,7 @@ def _template_writing_to_whole(
         if offset is None or not _is_written_once([write]) or (template.product and is_short):
             return None
         writes.append(replace(write, buffer=whole, offset=offset))
-    return replace(template, writes=tuple(writes))
+    return replace(template, writes=tuple(writes)), whole
 
 
 def _reading_from_whole(

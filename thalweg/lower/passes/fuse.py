@@ -29,7 +29,6 @@ from thalweg.ir.rewrite import free_variables, walk
 from thalweg.ir.target import Target
 from thalweg.lower.memory.buffers import Buffer, BufferKind, View
 from thalweg.lower.nests.loop_nest import (
-    BoundTemplate,
     LastAccesses,
     LoopNest,
     NestTemplate,
@@ -59,18 +58,19 @@ class _Fusion:
     def __init__(self, target: Target) -> None:
         self.nests: list[LoopNest | None] = []
         self._last = LastAccesses(-1)
-        self._fused = _FusedTemplates(target)
-        self._pairs = target.pairs_sums
+        self._target = target
+        #: by templates and the overlaps of their buffers: what fusing gave, and the views of both
+        self._known: dict[Any, tuple[LoopNest | None, Sequence[View]]] = {}
         self._single: dict[Any, int] = {}  # positions of column sums without a partner, by shape
 
     def add(self, nest: LoopNest) -> None:
-        form = _column_sum_shape(nest) if self._pairs else None
+        form = _column_sum_shape(nest) if self._target.pairs_sums else None
         partner = self._single.pop(form, None)
         for position in [*self._candidates(nest), *([] if partner is None else [partner])]:
             target = self.nests[position]
             if target is None:
                 continue
-            fused = self._fused.of(target, nest)
+            fused = self._fused(target, nest)
             if fused is None:
                 continue
             if self._last.before(nest) <= position:
@@ -84,6 +84,18 @@ class _Fusion:
         if form is not None:
             self._single[form] = len(self.nests)
         self._append(nest)
+
+    def _fused(self, first: LoopNest, second: LoopNest) -> LoopNest | None:
+        """Both nests fused, or None where that is illegal or unprofitable."""
+        if not all(_is_instance(nest) for nest in (first, second)):
+            return _fused(first, second, self._target)
+        views = first.views + second.views
+        key = (first.template, second.template, *_overlaps(views))
+        if key not in self._known:
+            self._known[key] = _fused(first, second, self._target), views
+            return self._known[key][0]
+        fused, known_views = self._known[key]
+        return fused and fused.rebound(known_views, views, _joined_nodes(first, second))
 
     def _append(self, nest: LoopNest) -> None:
         self._last.note(nest, len(self.nests))
@@ -112,27 +124,6 @@ def _column_sum_shape(nest: LoopNest) -> Any:
     (reduced,) = extents
     is_long = prod(reduced) >= _MIN_ROWS and prod(nest.domain) <= _MAX_COLUMNS
     return (nest.domain, reduced) if is_long else None
-
-
-class _FusedTemplates:
-    """Fuses pairs of nests; cached by their templates and the overlaps of their buffers."""
-
-    def __init__(self, target: Target) -> None:
-        self._target = target
-        self._known: dict[Any, BoundTemplate | None] = {}
-
-    def of(self, first: LoopNest, second: LoopNest) -> LoopNest | None:
-        """Both nests fused, or None where that is illegal or unprofitable."""
-        if not all(_is_instance(nest) for nest in (first, second)):
-            return _fused(first, second, self._target)
-        views = first.views + second.views
-        key = (first.template, second.template, *_overlaps(views))
-        if key not in self._known:
-            fused = _fused(first, second, self._target)
-            self._known[key] = fused and BoundTemplate.of(fused.template, views)
-            return fused
-        known = self._known[key]
-        return known and known.instantiate(views, _joined_nodes(first, second))
 
 
 def _is_instance(nest: LoopNest) -> bool:

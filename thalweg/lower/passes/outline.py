@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from itertools import dropwhile
 from math import lcm, prod
 
-from thalweg.graph.node import Node, Tensor
+from thalweg.graph.node import Tensor
 from thalweg.lower.fingerprint import NodeClasses
 from thalweg.lower.memory.buffers import Buffer, View
-from thalweg.lower.nests.loop_nest import BoundTemplate, LoopNest
 from thalweg.lower.specialise import Specialised
 
 #: For each tensor that is a view of another one: which, and the element it starts at.
@@ -127,19 +126,3 @@ class Subgraphs:
             return self._grain(tensor)
         trailing = tuple(dropwhile(lambda size: size == 1, input_shape))
         return prod(trailing) if shape[len(shape) - len(trailing) :] == trailing else 0
-
-
-class Templates(dict[Hashable, BoundTemplate]):
-    """Templates by the keys of the subgraphs that they compute."""
-
-    def instantiate(self, subgraph: Subgraph, target: Buffer, node: Node) -> LoopNest | None:
-        """The nest that computes a subgraph into a buffer, if there is a template for it."""
-        known = self.get(subgraph.key)
-        return known and known.instantiate((*subgraph.views, (target, 0)), (node,))
-
-    def note(self, subgraph: Subgraph, target: Buffer, nest: LoopNest) -> None:
-        """Keep the template of a nest, if it accesses only the views of its subgraph."""
-        template, views = nest.template, (*subgraph.views, (target, 0))
-        is_complete = {buffer for buffer, _ in views}.issuperset(template.buffers)
-        if template.can_rebind and is_complete:
-            self[subgraph.key] = BoundTemplate.of(template, views)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 
@@ -42,7 +43,7 @@ def pretranspose(nests: Sequence[LoopNest], target: Target) -> list[LoopNest]:
         if _transposed(nest.template.product, rows) and (factor := _transposed(nest.product, rows)):
             users[factor].append(position)
     result = list(nests)
-    templates: dict[NestTemplate, tuple[NestTemplate, Buffer]] = {}
+    reading = cache(_template_reading)  # instances of one template stay instances of one
     copies: dict[int, list[LoopNest]] = defaultdict(list)
     for matrix, positions in users.items():
         is_rare = len(positions) < target.min_pretransposed_uses
@@ -52,7 +53,8 @@ def pretranspose(nests: Sequence[LoopNest], target: Target) -> list[LoopNest]:
         copy = Buffer.temporary(buffer.dtype, size, buffer.source)
         copies[positions[0]].append(_copy(nests[positions[0]], matrix, copy))
         for position in positions:
-            result[position] = _reading_copy(nests[position], copy, templates)
+            template, first = reading(nests[position].template)
+            result[position] = nests[position].with_template(template, {first: (copy, 0)})
     return [output for number, nest in enumerate(result) for output in (*copies[number], nest)]
 
 
@@ -91,20 +93,11 @@ def _copy(user: LoopNest, matrix: _Matrix, copy: Buffer) -> LoopNest:
     return LoopNest(NestTemplate(loops, (write,)), user.nodes[:1])
 
 
-def _reading_copy(
-    nest: LoopNest, copy: Buffer, templates: dict[NestTemplate, tuple[NestTemplate, Buffer]]
-) -> LoopNest:
-    """A nest whose product reads the copy; instances of one template stay instances of one."""
-    if nest.template not in templates:
-        templates[nest.template] = _template_reading(nest.template, copy), copy
-    template, first = templates[nest.template]
-    return nest.with_template(template, {first: (copy, 0)})
-
-
-def _template_reading(template: NestTemplate, copy: Buffer) -> NestTemplate:
+def _template_reading(template: NestTemplate) -> tuple[NestTemplate, Buffer]:
+    """A template whose product reads a transposed copy, and the copy."""
     product = template.product
     assert product is not None
     (column,), (inner,) = product.columns, product.reduced
-    offset = Affine(0, {inner: column.extent, column: 1})
-    factor = Access(Load(copy, offset), ())
-    return replace(template, product=replace(product, b=factor))
+    copy = replace(product.b.load.buffer)
+    factor = Access(Load(copy, Affine(0, {inner: column.extent, column: 1})))
+    return replace(template, product=replace(product, b=factor)), copy
