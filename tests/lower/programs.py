@@ -15,7 +15,7 @@ from thalweg.device.cpu.device import CpuDevice, cpu_device
 from thalweg.device.cpu.program import Program
 from thalweg.device.local import local_devices
 from thalweg.graph.node import Node, Tensor
-from thalweg.lower.dynamic_shapes import Varying
+from thalweg.lower.dynamic_shapes import Varying, adapted
 from thalweg.lower.lowered import Lowered
 from thalweg.lower.lowering import lower
 from thalweg.lower.specialise import Region
@@ -69,7 +69,8 @@ def shape(tensor: Tensor) -> tuple[int, ...]:
 def native(*fetches: Any, threads: int = 1) -> Program:
     """The one region of a step, compiled."""
     made = lowered(*fetches)
-    return cpu_device(threads=threads).load(made, Varying().adapt(made.launches))
+    kernels = adapted(made.launches, Varying().see(made.launches))
+    return cpu_device(threads=threads).load(made, kernels)
 
 
 def kernels(*fetches: Any) -> list[str]:

@@ -15,7 +15,7 @@ from thalweg.codegen.kernels import request
 from thalweg.codegen.machine import host
 from thalweg.ir.dynamic import Dynamic
 from thalweg.ir.fingerprint import fingerprint, integers, places_of_offsets, with_dynamic
-from thalweg.lower.dynamic_shapes import Varying
+from thalweg.lower.dynamic_shapes import Varying, adapted
 
 
 def classifier(x: Any) -> Any:
@@ -190,11 +190,11 @@ def test_a_batch_of_one_is_another_form() -> None:
 
 def test_only_what_differs_is_read_at_run_time() -> None:
     varying = Varying()
-    first = varying.adapt(kernels_for(32))
-    assert all(adapted.words == () for adapted in first)
-    second = varying.adapt(kernels_for(48))
-    assert all(adapted.words for adapted in second)
-    third = varying.adapt(kernels_for(7))
+    first, second, third = (
+        adapted(launches, varying.see(launches)) for launches in map(kernels_for, (32, 48, 7))
+    )
+    assert all(kernel.words == () for kernel in first)
+    assert all(kernel.words for kernel in second)
     for before, now in zip(second, third, strict=True):
         assert len(before.words) == len(now.words)
         assert before.words != now.words
@@ -220,10 +220,10 @@ def test_kernels_that_differ_only_in_where_they_read_are_one() -> None:
     shapes = [fingerprint(launch.kernel) for launch in launches]
     repeated = [shape for shape in shapes if shapes.count(shape) > 2]
     assert repeated
-    adapted = Varying().adapt(launches)
-    keys = {request(made.kernel, host()).key for made in adapted}
+    every = adapted(launches, Varying().see(launches))
+    keys = {request(made.kernel, host()).key for made in every}
     assert len(keys) == len(set(shapes))
-    for launch, made in zip(launches, adapted, strict=True):
+    for launch, made in zip(launches, every, strict=True):
         assert integers(made.kernel) == integers(launch.kernel)
         assert set(_dynamic(made.kernel)) <= places_of_offsets(launch.kernel)
 

@@ -53,10 +53,6 @@ class Varying:
     def __init__(self) -> None:
         self._families = Bounded[tuple[bytes, ...], Sequence[ObservedInts]]("forms of a region", 64)
 
-    def adapt(self, launches: Sequence[Launch]) -> list[SpecializedKernel]:
-        """The kernels of a new lowering, with the integers that vary as arguments."""
-        return adapted(launches, self.see(launches))
-
     def see(self, launches: Sequence[Launch]) -> Form:
         """Observe a new lowering."""
         family = tuple(fingerprint(launch.kernel) for launch in launches)

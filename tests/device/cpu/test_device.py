@@ -11,7 +11,7 @@ from thalweg.device.cpu import device as devices
 from thalweg.device.cpu.device import CpuDevice, cpu_device
 from thalweg.device.cpu.pool import Pool, default_pool
 from thalweg.device.local import local_devices
-from thalweg.lower.dynamic_shapes import Varying
+from thalweg.lower.dynamic_shapes import Varying, adapted
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.kernels import Context
 from thalweg.runtime.resources import Resources
@@ -58,7 +58,8 @@ def test_a_program_runs_on_its_devices_pool() -> None:
         x = tf.placeholder(tf.float32, [3, 4])
         made = lowered(tf.tanh(x) + 1)
     device = CpuDevice(1, pool=Pool(1))
-    program = device.load(made, Varying().adapt(made.launches))
+    kernels = adapted(made.launches, Varying().see(made.launches))
+    program = device.load(made, kernels)
     context = Context(made.spec.region.nodes[0], Resources(), Cancellation())
     value = np.ones((3, 4), np.float32)
     (result,) = program(context, [value], ()) or []

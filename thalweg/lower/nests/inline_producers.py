@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -149,13 +150,9 @@ class Resolver:
         if not isinstance(raw, Scatter):
             result = _typed(resolution.of(raw), node, at.output)
         else:
-            result = Scatter(
-                raw.combine,
-                raw.variables,
-                tuple(affine(resolution.of(index)) for index in raw.index),
-                resolution.of(raw.value),
-                resolution.of(raw.initial),
-            )
+            index = tuple(affine(resolution.of(index)) for index in raw.index)
+            value, initial = resolution.of(raw.value), resolution.of(raw.initial)
+            result = replace(raw, index=index, value=value, initial=initial)
         self._node = outer
         return result
 

@@ -22,7 +22,7 @@ from thalweg.ir.index import Affine, FloorMod, expressed, number, row_major
 from thalweg.ir.index import variable as index_of
 from thalweg.ir.kernel import Check, Contraction, KernelRewriter, Store
 from thalweg.ir.loop import Variable, iterations
-from thalweg.ir.rewrite import walk
+from thalweg.ir.rewrite import loads_in, walk
 from thalweg.lower.memory.buffers import Buffer, View
 
 Time = TypeVar("Time", int, tuple[int, int])
@@ -55,19 +55,18 @@ class NestTemplate:
     is_sealed: bool = False  # matched as it is by a code generator: nothing is fused into it
     checks: tuple[Check, ...] = ()  # for each node of a nest that does nothing else
 
-    @property
+    @cached_property
     def loads(self) -> dict[Buffer, list[Affine]]:
         """The offsets at which each buffer is loaded."""
-        return self._facts[0]
-
-    @property
-    def expr_size(self) -> int:
-        """The number of distinct expressions in it."""
-        return self._facts[1]
+        loads: dict[Buffer, list[Affine]] = {}
+        for load in loads_in(self.roots):
+            loads.setdefault(load.buffer, []).append(load.offset)
+        return loads
 
     @cached_property
-    def _facts(self) -> tuple[dict[Buffer, list[Affine]], int]:
-        return _loads_and_size(self.roots)
+    def expr_size(self) -> int:
+        """The number of distinct expressions in it."""
+        return sum(not isinstance(part, Const) for part in walk(self.roots))
 
     @property
     def roots(self) -> list[Expr | None]:
@@ -93,8 +92,10 @@ class NestTemplate:
     @cached_property
     def spans(self) -> tuple[Span, ...]:
         """The span of each of its buffers."""
-        written = [(write.buffer, write.offset) for write in self.writes]
-        return tuple(spans_of(written, self.loads).values())
+        offsets = {buffer: [*self.loads.get(buffer, ())] for buffer in self.buffers}
+        for write in self.writes:
+            offsets[write.buffer].append(write.offset)
+        return tuple(map(_span, offsets.values()))
 
     @property
     def is_plain(self) -> bool:
@@ -264,11 +265,6 @@ class LoopNest:
         return {buffer: (low + shift, high + shift) for (buffer, shift), (low, high) in pairs}
 
     @property
-    def expr_size(self) -> int:
-        """The number of distinct expressions in it."""
-        return self.template.expr_size
-
-    @property
     def loaded(self) -> list[Buffer]:
         """The buffers it loads from."""
         return [self.bound[buffer][0] for buffer in self.template.loads]
@@ -369,18 +365,6 @@ def digits_of(variable: Variable, extent: int, terms: Iterable[FloorMod]) -> tup
     return tuple([Variable.fresh(before // after) for before, after in pairwise(steps)])
 
 
-def spans_of(
-    writes: Sequence[tuple[Buffer, Affine]], loads: Mapping[Buffer, list[Affine]] = _NOTHING
-) -> dict[Buffer, Span]:
-    """The span of each buffer that is accessed at these offsets, in order of appearance."""
-    used: dict[Buffer, list[Affine]] = {}
-    for buffer, offset in writes:
-        used.setdefault(buffer, []).append(offset)
-    for buffer, offsets in loads.items():
-        used[buffer] = used.get(buffer, []) + offsets
-    return {buffer: _span(offsets) for buffer, offsets in used.items()}
-
-
 def _span(offsets: Sequence[Affine]) -> Span:
     return min(map(_least, offsets)), max(offset.bounds[1] for offset in offsets)
 
@@ -388,16 +372,6 @@ def _span(offsets: Sequence[Affine]) -> Span:
 def _least(offset: Affine) -> int:
     low = offset.bounds[0]
     return offset.constant if math.isinf(low) else int(low)
-
-
-def _loads_and_size(roots: Sequence[Expr | None]) -> tuple[dict[Buffer, list[Affine]], int]:
-    loads: dict[Buffer, list[Affine]] = {}
-    count = 0
-    for part in walk(roots):
-        count += not isinstance(part, Const)
-        if isinstance(part, Load):
-            loads.setdefault(part.buffer, []).append(part.offset)
-    return loads, count
 
 
 def _shifted(offsets: list[Affine], shift: int) -> list[Affine]:

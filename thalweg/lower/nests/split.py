@@ -129,11 +129,9 @@ def split_large_selects(nests: Sequence[LoopNest], target: Target) -> list[LoopN
     result: list[LoopNest] = []
     for nest in nests:
         template = nest.template
-        is_small = template.expr_size <= target.max_expressions
-        if is_small or len(template.writes) != 1 or not template.is_plain:
-            result.append(nest)
-            continue
-        pieces = _split_write(nest.writes[0], target.max_expressions)
+        is_large = template.expr_size > target.max_expressions
+        is_split = is_large and len(template.writes) == 1 and template.is_plain
+        pieces = _split_write(nest.writes[0], target.max_expressions) if is_split else []
         result += [
             LoopNest(NestTemplate(write.variables, (write,)), nest.nodes, aliases=nest.aliases)
             for write in pieces

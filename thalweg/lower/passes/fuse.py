@@ -162,7 +162,7 @@ def _fused(first: LoopNest, second: LoopNest, target: Target) -> LoopNest | None
     if first.written & second.aliases or second.written & first.aliases:
         return None  # one reads what the other writes through a sub-buffer, at other offsets
     writes = [*first.writes, *second.writes]
-    size = first.expr_size + second.expr_size
+    size = first.template.expr_size + second.template.expr_size
     if len(writes) > target.max_writes or size > target.max_expressions:
         return None
     if len(first.loads.keys() | second.loads.keys()) + len(writes) > target.max_streams:
@@ -325,7 +325,7 @@ def _can_fuse_rows(first: LoopNest, second: LoopNest, target: Target) -> bool:
     if first.reads & second.written or first.written & second.written:
         return False
     buffers = first.loads.keys() | second.loads.keys() | first.written | second.written
-    if first.expr_size + second.expr_size > target.max_expressions:
+    if first.template.expr_size + second.template.expr_size > target.max_expressions:
         return False
     if len(buffers) > target.max_streams:
         return False

@@ -183,7 +183,7 @@ class _Rematerialization:
 
     def _fitting(self, nest: LoopNest | None) -> LoopNest | None:
         """A nest, unless it is too large for one kernel."""
-        if nest is None or nest.expr_size > self._target.max_expressions:
+        if nest is None or nest.template.expr_size > self._target.max_expressions:
             return None
         streams, writes = len(nest.reads) + len(nest.writes), len(nest.writes)
         fits = writes <= self._target.max_writes and streams <= self._target.max_streams
