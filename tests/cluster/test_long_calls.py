@@ -120,3 +120,17 @@ def test_an_error_of_a_call_that_takes_long_ends_the_step(target: str) -> None:
         for _ in range(2):
             with pytest.raises(tf.errors.InvalidArgumentError, match="no good"):
                 session.run(never)
+
+
+def test_a_step_that_fails_takes_no_later_element(target: str) -> None:
+    with tf.device(PS):
+        queue = tf.FIFOQueue(3, [tf.float32], [[]])
+        taken, put = queue.dequeue(), [queue.enqueue(x) for x in (1.0, 2.0)]
+        bad = tf.gather([1.0], tf.placeholder_with_default([7], [1]))
+    with tf.Session(target) as session:
+        for _ in range(3):
+            with pytest.raises(tf.errors.InvalidArgumentError, match="7 is not in"):
+                session.run([taken, bad])
+        for each in put:
+            session.run(each)
+        assert session.run(taken) == 1.0

@@ -44,7 +44,7 @@ from thalweg.platform.described import described
 from thalweg.public import public
 from thalweg.runtime.config import SessionOptions, session_options
 from thalweg.runtime.dataflow.prologue import Prologue
-from thalweg.runtime.dataflow.straight import StraightGraph
+from thalweg.runtime.dataflow.run import Dataflow
 
 SCHEME = "thalweg://"
 _MAX_KEPT = 4096  # cached message fields: the same ones recur in every step
@@ -207,7 +207,7 @@ class TaskServer(Member):
         message: Message,
         feeds: Mapping[int, Any],
         received: Keyed = (),
-        rest: StraightGraph | None = None,
+        rest: Dataflow | None = None,
     ) -> None:
         step_id = message.fields["session"], message.fields["handle"], message.step
         done = partial(self._on_part_done, peer, message)

@@ -31,8 +31,8 @@ from thalweg.partition.rendezvous import Key, Rendezvous
 from thalweg.platform.caches import Bounded
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.dataflow.prologue import Prologue
+from thalweg.runtime.dataflow.run import Dataflow
 from thalweg.runtime.dataflow.scheduler import Submit
-from thalweg.runtime.dataflow.straight import StraightGraph
 from thalweg.runtime.engine import COMPILES
 from thalweg.runtime.executor import StartablePartitions
 from thalweg.runtime.plan import PartitionPlan, plan_partition
@@ -44,10 +44,6 @@ class Outgoing(Protocol):
 
     def push(self, step: int, key: Key, value: Any) -> None:
         """Send a value of a step to the task of the key's destination device."""
-        ...
-
-    def flush(self) -> None:
-        """Send the messages that this thread has buffered."""
         ...
 
     def run_batched(self, work: Callable[[], None]) -> None:
@@ -155,7 +151,7 @@ class Worker:
         submit_long: Callable[[Callable[[], None]], None] = WORKERS.start,
         received: Keyed = (),
         piggyback: PiggybackBuffer | None = None,
-        rest: StraightGraph | None = None,
+        rest: Dataflow | None = None,
     ) -> bool:
         """Start this task's partitions of a step; does not block. Returns whether calls passed to
         `submit_long` return where they would have to wait for values of other tasks.
@@ -374,10 +370,6 @@ class TaskStep(Rendezvous):
         """Take a value from another task; dropped if the step is aborted."""
         if self.cancellation.error is None:
             super().send(key, value)
-
-    def flush(self) -> None:
-        """Send the messages that this thread has buffered."""
-        self._outgoing.flush()
 
     def run_batched(self, work: Callable[[], None]) -> None:
         """Call a function and batch what it sends to each task into one packet."""

@@ -1,7 +1,7 @@
 """A cached thread pool: an idle thread runs the next task, else a new one is started.
 
-The number of threads is the maximum of tasks that ever ran at once. Threads are daemons and end
-with the process.
+The number of threads is the maximum of tasks that ever ran at once. Threads are daemons, end with
+the process and have NumPy's floating-point warnings ignored.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
+
+import numpy as np
 
 from thalweg.platform.forks import renewed_after_fork
 
@@ -37,6 +39,7 @@ class Workers:
         inbox.put(task)
 
     def _run_tasks(self, inbox: SimpleQueue[Task]) -> None:
+        np.seterr(all="ignore")  # of this thread
         while True:
             inbox.get()()
             self._idle.append(inbox)

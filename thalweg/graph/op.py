@@ -61,8 +61,6 @@ class Op:
     inexpensive: ClassVar[bool] = False
     #: may wait for another node or step: the executor runs all other nodes meanwhile
     blocking: ClassVar[bool] = False
-    #: its kernel takes a callback, which it calls with (value, error) when it is done
-    asynchronous: ClassVar[bool] = False
     #: its kernel takes device buffers as they are; other kernels get host arrays
     takes_buffers: ClassVar[bool] = False
     #: whether `start` may be called instead of `kernel`

@@ -59,11 +59,8 @@ class Rendezvous:
 
     def run_batched(self, work: Callable[[], None]) -> None:
         """Call a function that does not block. Subclasses may batch the values that it sends until
-        it returns or calls `flush`."""
+        it returns."""
         work()
-
-    def flush(self) -> None:
-        """Send batched values now, before a call that may take long."""
 
     def abort(self, error: BaseException) -> None:
         """Fail all receivers with an error; calls after the first have no effect."""

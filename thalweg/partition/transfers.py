@@ -89,7 +89,6 @@ class Receiving(Transfer, abstract=True):
     """The base of Recvs: they complete by a callback and block no thread."""
 
     blocking = True
-    asynchronous = True
 
     def kernel(self, context: Any, received: Received) -> None:
         self.rendezvous(context).receive(self.key, received)

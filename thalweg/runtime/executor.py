@@ -7,6 +7,7 @@ only the rendezvous is different.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
@@ -19,9 +20,8 @@ from thalweg.ops.core.context import VariableCell
 from thalweg.partition.rendezvous import Key, Rendezvous
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.dataflow.prologue import Prologue
-from thalweg.runtime.dataflow.run import run_all
-from thalweg.runtime.dataflow.scheduler import Submit
-from thalweg.runtime.dataflow.straight import StraightGraph, StraightRun
+from thalweg.runtime.dataflow.run import Dataflow, Run, run_all
+from thalweg.runtime.dataflow.scheduler import Graph, Submit
 from thalweg.runtime.kernels import Context, raise_at, run
 from thalweg.runtime.plan import PartitionPlan, Plan
 from thalweg.runtime.resources import Resources
@@ -85,8 +85,7 @@ def run_partitions(
     rendezvous: Rendezvous,
     fetch: Fetch = fresh,
 ) -> dict[int, Any]:
-    """Run the partitions of a step that are in this process; other processes may run others. The
-    keys of feeds and results are feed and fetch indices of the whole step."""
+    """Run the partitions of a step. The keys of feeds and results are feed and fetch indices."""
     undo = cancellation.on_cancel(lambda: _abort(rendezvous, cancellation))
     try:
         graphs = [
@@ -110,19 +109,18 @@ class StartablePartitions:
     def __init__(
         self, partitions: Sequence[PartitionPlan], resources: Resources, is_local: bool = True
     ) -> None:
-        self._partitions, self._resources = partitions, resources
-        self._has_fetches = any(part.partition.fetches for part in partitions)
-        may_be_straight = is_local and len(partitions) == 1
-        self._straight = StraightGraph.of(partitions[0].plan.dataflow) if may_be_straight else None
-        self._node = partitions[0].node
-        self._own = resources.on(partitions[0].device.name)
+        self._partitions, self._is_local = partitions, is_local
+        self._parts = [(part, part.node, resources.on(part.device.name)) for part in partitions]
+        calls = [vertex for part in partitions for vertex in part.plan.dataflow.calls()]
+        self._never_blocks = is_local and not any(vertex.blocks for vertex in calls)
 
     def prologue(self, keys: Sequence[Key]) -> Prologue | None:
         """The prologue of the partitions, given the values of these rendezvous keys; None if it has
         no advantage over a run."""
-        if self._straight is None:
+        if len(self._partitions) > 1 or not self._is_local:
             return None
-        prologue = Prologue(self._straight, keys, Context(self._node, self._own, Cancellation()))
+        ((part, node, resources),) = self._parts
+        prologue = Prologue(part.plan.dataflow, keys, Context(node, resources, Cancellation()))
         needs_no_run = prologue.rest is None or prologue.epilogue is not None
         return prologue if prologue.is_usable and (needs_no_run or keys) else None
 
@@ -134,44 +132,28 @@ class StartablePartitions:
         submit_short: Submit,
         submit_long: Submit,
         done: Done,
-        rest: StraightGraph | None = None,
+        rest: Dataflow | None = None,
     ) -> bool:
-        """Run like `run_partitions`, but never block. Returns whether calls passed to
-        `submit_long` do not block either.
+        """Run the partitions, but never block. The keys of feeds and results are feed and fetch
+        indices of the step. Returns whether calls passed to `submit_long` do not block either.
 
-        When a value arrives, `submit_short` continues the run. From the first long call on,
-        `submit_long` runs the rest on another thread; it runs everything if the graph is not
-        straight or has long calls that are independent. `done` is called exactly once. The caller
-        aborts the rendezvous if it cancels the step. `rest`: the part of the graph that a prologue
-        has not run.
+        When a value arrives, `submit_short` continues the run. `submit_long` makes a long call on
+        another thread, which continues the run; it does everything if control nodes have nodes in
+        other processes. `done` is called exactly once. The caller aborts the rendezvous if it
+        cancels the step. `rest`: the part of the graph that a prologue has not run.
         """
-        straight = rest or self._straight
-        if straight is None or (rest is None and not straight.is_sequential):
-            submit_long(partial(self._run, feeds, cancellation, rendezvous, done))
-            return False
-        fed = self._partitions[0].feeds(feeds) if feeds else ()
-        context = Context(self._node, self._own, cancellation, rendezvous)
-        StraightRun(
-            straight, fed, context, submit_short, submit_long, partial(self._end, done)
-        ).begin()
-        return True
-
-    def _run(
-        self,
-        feeds: Mapping[int, Any],
-        cancellation: Cancellation,
-        rendezvous: Rendezvous,
-        done: Done,
-    ) -> None:
-        """Run all partitions on a thread that may block."""
-        shared = self._resources, cancellation, rendezvous
-        try:
-            with np.errstate(all="ignore"):
-                results = run_partitions(self._partitions, feeds, *shared)
-        except BaseException as error:
-            done({}, error)
+        graphs: list[Graph] = []
+        for part, node, resources in self._parts:
+            context = Context(node, resources, cancellation, rendezvous)
+            graphs.append((rest or part.plan.dataflow, part.feeds(feeds) if feeds else (), context))
+        ended = partial(self._end, done)
+        if self._is_local:
+            threads = submit_short, submit_long, rendezvous.run_batched
+            Run(graphs, cancellation, threads, ended).begin()
         else:
-            done(results, None)
+            threads = submit_long, submit_long, operator.call
+            submit_long(Run(graphs, cancellation, threads, ended).begin)
+        return self._never_blocks
 
     def _end(
         self,
@@ -180,7 +162,7 @@ class StartablePartitions:
         error: BaseException | None,
     ) -> None:
         values: dict[int, Any] = {}
-        if error is None and self._has_fetches:
+        if any(results):
             try:
                 values = _by_fetch_index(self._partitions, results)
             except Exception as failure:

@@ -103,3 +103,19 @@ def test_what_touches_a_variable_keeps_its_order_beside_a_node_that_blocks(sessi
     assert session.run(v) == 30.0
     (plan,) = [plan for plan in session._plans.values() if plan.may_block]
     assert "ConditionalAccumulator" in str(plan.dataflow.graph)
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_a_step_that_fails_takes_no_later_element(devices):
+    with tf.Graph().as_default():
+        queue = tf.FIFOQueue(3, [tf.float32], [[]])
+        taken = queue.dequeue()
+        with tf.device(f"/cpu:{devices - 1}"):
+            bad = tf.gather([1.0], tf.placeholder_with_default([7], [1]))
+        config = tf.ConfigProto(device_count={"CPU": devices})
+        with tf.Session(config=config) as session:
+            with pytest.raises(tf.errors.InvalidArgumentError, match="7 is not in"):
+                session.run([taken, bad])
+            session.run(queue.enqueue(1.0))
+            session.run(queue.enqueue(2.0))
+            assert session.run(taken) == 1.0

@@ -1,4 +1,4 @@
-"""Prologues: the calls of a straight graph that can be made before its run starts.
+"""Prologues: the calls of a token graph that can be made before its run starts.
 
 A task's partition often begins with regions that read only variables and values that arrived with
 the request to run it, and with sends of variables. If their results are only sent, these calls need
@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
+from thalweg.graph.node import Node
 from thalweg.ops.core.buffer import Buffer
 from thalweg.partition.rendezvous import Key
 from thalweg.runtime.compiled import Executable
-from thalweg.runtime.dataflow.straight import StraightGraph, StraightVertex, is_lasting
+from thalweg.runtime.dataflow.run import Dataflow
+from thalweg.runtime.dataflow.wiring import WiredVertex
 from thalweg.runtime.kernels import Context, raise_at
 from thalweg.runtime.sending import SendingExecutable
 
@@ -22,7 +24,7 @@ from thalweg.runtime.sending import SendingExecutable
 class _Call(NamedTuple):
     """A vertex, the received values among its inputs, and the outputs that are sent."""
 
-    vertex: StraightVertex
+    vertex: WiredVertex
     received: Sequence[tuple[int, int]]  # (input, index of the value)
     sent: Sequence[tuple[int, Key]]  # (output, rendezvous key)
 
@@ -30,21 +32,25 @@ class _Call(NamedTuple):
 class Prologue:
     """The calls that a graph can make first, given the values of some rendezvous keys."""
 
-    def __init__(self, graph: StraightGraph, keys: Sequence[Key], context: Context) -> None:
+    def __init__(self, graph: Dataflow, keys: Sequence[Key], context: Context) -> None:
         self._graph, self.keys, self._context = graph, keys, context
         done: set[int] = set()
         self.calls: list[_Call] = []
-        is_eligible = not graph.fed and not graph.fetches
-        for index, vertex in enumerate(graph.vertices if is_eligible else ()):
-            if vertex is not None and self._is_ready(vertex, index):
-                done |= {index, *(i for i, _ in self._graph.producers(index) if self._key(i))}
+        is_eligible = not graph.feeds and not graph.fetches
+        for vertex in graph.calls() if is_eligible else ():
+            if self._is_ready(vertex):
+                received = [p.place for p, _ in self._producers(vertex) if p.key is not None]
+                done |= {vertex.place, *received}
                 if not vertex.is_empty:
-                    self.calls.append(self._call(vertex, index))
-        received = [key for i in done if (key := self._key(i)) is not None]
+                    self.calls.append(self._call(vertex))
+        received = [key for vertex in graph.calls() if vertex.place in done and (key := vertex.key)]
         #: Whether the prologue does anything and consumes every received value.
         self.is_usable = bool(done) and sorted(received) == sorted(keys)
         self.sends = tuple([key for call in self.calls for _, key in call.sent])
-        self.rest = graph.without(done) if self.is_usable else graph
+        rest = graph.without(done)
+        has_rest = any(not vertex.is_lasting for vertex in rest.calls())
+        #: The graph without the calls of the prologue; None if no calls remain.
+        self.rest = rest if has_rest else None
         executables = [call.vertex.executable for call in self.calls]
         self._executables = [executable for executable in executables if executable is not None]
 
@@ -56,35 +62,34 @@ class Prologue:
         epilogue = Prologue(self.rest, tuple(self.rest.expected), self._context)
         return epilogue if epilogue.is_usable and epilogue.rest is None else None
 
-    def _key(self, index: int) -> Key | None:
-        return self._graph.vertices[index].key
+    def _producers(self, vertex: WiredVertex) -> list[tuple[WiredVertex, int]]:
+        """The vertices that a vertex waits for, each with the slot of its value."""
+        vertices = self._graph.frames[0].vertices
+        return [(vertices[place], slot) for place, slot in vertex.producers]
 
-    def _is_ready(self, vertex: StraightVertex, index: int) -> bool:
+    def _is_ready(self, vertex: WiredVertex) -> bool:
         """Whether all inputs of a vertex are available and no vertex depends on it."""
-        if vertex.controls or any(vertex.outputs) or vertex.starter or vertex.key:
+        has_consumers = vertex.controls or any(edges.plain for edges in vertex.edges)
+        if has_consumers or vertex.starter or vertex.key:
             return False
         is_call = vertex.executable is not None or (
             vertex.sent is not None and vertex.last > vertex.first
         )
-        return is_call and all(
-            self._is_available(producer) for producer, _ in self._graph.producers(index)
-        )
+        return is_call and all(self._is_available(each) for each, _ in self._producers(vertex))
 
-    def _is_available(self, index: int) -> bool:
+    def _is_available(self, vertex: WiredVertex) -> bool:
         """Whether the result of a vertex is available before the run: a variable, or a received
         value with one consumer."""
-        vertex = self._graph.vertices[index]
-        if self._graph.producers(index) or vertex.controls:
+        if vertex.controls or any(vertex.producers):
             return False
-        is_received = vertex.key in self.keys and len(vertex.outputs[0]) == 1
-        return is_lasting(vertex) or is_received
+        return vertex.is_lasting or (vertex.key in self.keys and len(vertex.edges[0].plain) == 1)
 
-    def _call(self, vertex: StraightVertex, index: int) -> _Call:
+    def _call(self, vertex: WiredVertex) -> _Call:
         value_index = {key: number for number, key in enumerate(self.keys)}
         received = [
-            (slot - vertex.first, value_index[key])
-            for producer, slot in self._graph.producers(index)
-            if (key := self._key(producer)) is not None
+            (slot - vertex.first, value_index[producer.key])
+            for producer, slot in self._producers(vertex)
+            if producer.key is not None
         ]
         if isinstance(vertex.executable, SendingExecutable):
             keys = vertex.executable.keys
@@ -117,12 +122,12 @@ class Prologue:
                 # Not SendingExecutable.run: the caller sends the results.
                 results = Executable.run(vertex.executable, context, inputs[:count], inputs[count:])
             except Exception as error:
-                raise_at(error, vertex.call.node)
+                raise_at(error, cast("Node", vertex.spec.node))
             sent += [results[index] for index, _ in outputs]
         return sent
 
 
-def _sent_value(vertex: StraightVertex, value: Any) -> Any:
+def _sent_value(vertex: WiredVertex, value: Any) -> Any:
     """The value that a Send of a variable or buffer transmits."""
-    value = value.read() if vertex.call.references else value
+    value = value.read() if vertex.call and vertex.call.references else value
     return value.lease() if isinstance(value, Buffer) else value

@@ -1,29 +1,34 @@
 """The dataflow executor: runs token graphs, with frames, iterations and dead tokens.
 
-A token belongs to an iteration of a frame. The caller's thread fires ready vertices, in one graph
-or in the graphs of all partitions of a step. Blocking calls, and long calls in steps of several
-partitions, are deferred until nothing else is ready: several run on worker threads, a single one on
-the caller's thread. Dead tokens propagate through branches that are not taken. An iteration ends
-when nothing in it can fire any more.
+A token belongs to an iteration of a frame. One run has the token graphs of one or more partitions
+of a step. Whichever thread continues it fires the ready vertices, one by one; blocking calls, and
+long calls in steps of several partitions, are left to the scheduler. Dead tokens propagate through
+branches that are not taken. An iteration ends when nothing in it can fire any more.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
+from queue import Empty, SimpleQueue
 from typing import Any, cast
 
 import numpy as np
 
 from thalweg import errors
 from thalweg.graph.node import Node
+from thalweg.partition.transfers import send
 from thalweg.runtime.cancellation import Cancellation
-from thalweg.runtime.dataflow.scheduler import Deferred, Done, Scheduler
-from thalweg.runtime.dataflow.straight import is_short
-from thalweg.runtime.dataflow.tokens import Source, VertexKind
+from thalweg.runtime.dataflow.frames import Frame, Iteration, Tokens
+from thalweg.runtime.dataflow.scheduler import Graph, Scheduler
+from thalweg.runtime.dataflow.tokens import Source, TokenGraph, VertexKind
 from thalweg.runtime.dataflow.wiring import EMPTY, Edges, FrameWiring, WiredVertex, Wiring
 from thalweg.runtime.kernels import Call, Context, outputs_of, raise_at
+
+_MAX_WAIT = 0.1  # seconds; signals are handled between waits
+_MAX_SHORT_BYTES = 1 << 20  # inputs of an inexpensive call that is short
+_SEQUENCES = (list, tuple)
 
 
 class Dataflow(Wiring):
@@ -39,111 +44,147 @@ class Dataflow(Wiring):
 
 
 def run_all(
-    graphs: Sequence[tuple[Dataflow, Sequence[Any], Context]],
+    graphs: Sequence[Graph],
     cancellation: Cancellation,
     defers: bool = True,
 ) -> list[list[Any]]:
     """Run token graphs together, each with its feeds, and return the fetched values of each.
     `defers`: long calls are deferred, so that they can run in parallel."""
-    scheduler = Scheduler(cancellation, defers)
-    runs = [_Run(dataflow, context, scheduler) for dataflow, _, context in graphs]
-    for run, (_, feeds, _) in zip(runs, graphs, strict=True):
-        run.begin(feeds)
-    scheduler.work()
-    return [run.results() for run in runs]
+    tasks = SimpleQueue[Callable[[], None] | None]()  # of this thread; None ends the run
+    outcomes: list[tuple[list[list[Any]], BaseException | None]] = []
 
+    def ended(results: list[list[Any]], error: BaseException | None) -> None:
+        outcomes.append((results, error))
+        tasks.put(None)
 
-@dataclass(slots=True, eq=False)
-class Tokens:
-    """Unconsumed tokens: values by slot, pending counts by vertex, and the ready stack."""
-
-    values: list[Any]
-    pending: list[int]
-    ready: list[int]
-
-
-@dataclass(slots=True, eq=False)
-class Iteration(Tokens):
-    """One iteration of a frame. The frame drops its reference when the iteration ends, so a step
-    leaves no reference cycle."""
-
-    frame: Frame
-    index: int
-    dead: bytearray = field(init=False)  # 1 for each vertex with a dead input
-    out: int = 0  # calls deferred or in flight
-    children: dict[int, Frame] = field(default_factory=dict[int, "Frame"])
-    queued: bool = False
-
-    def __post_init__(self) -> None:
-        self.dead = bytearray(len(self.pending))
-
-
-class Frame:
-    """A running frame: one execution of a loop in an iteration of the enclosing frame."""
-
-    def __init__(self, wiring: FrameWiring, place: int, parent: Iteration | None) -> None:
-        self.wiring = wiring
-        self.place = place
-        self.parent = parent
-        #: the initial tokens of iterations, with the constants entered so far
-        self.pattern = Tokens(wiring.values[:], wiring.pending[:], wiring.ready[:])
-        self.iterations: dict[int, Iteration] = {}
-        self.oldest, self.newest = 0, -1
-        self.missing = wiring.entering  # ENTER vertices that have not fired yet, live or dead
-        self.next_roots: list[tuple[WiredVertex, Any]] = []  # for an iteration beyond the limit
-        self.exited: set[WiredVertex] = set()
-        self.is_over = False
-        self.collected: dict[WiredVertex, dict[int, Any]] = {}
-
-    def begin(self) -> Iteration:
-        """Create the next iteration."""
-        self.newest += 1
-        template = self.pattern
-        iteration = Iteration(
-            template.values[:], template.pending[:], template.ready[:], self, self.newest
-        )
-        self.iterations[self.newest] = iteration
-        return iteration
-
-
-class _Run:
-    """One run of a token graph."""
-
-    def __init__(self, dataflow: Dataflow, context: Context, scheduler: Scheduler) -> None:
-        self._graph, self._wiring = dataflow.graph, dataflow
-        self._context = context
-        self._cancellation = context.cancellation
-        self._contexts: dict[Node, Context] = {}
-        self._scheduler = scheduler
-        self._root = Frame(self._wiring.frames[0], 0, None)
-
-    def begin(self, feeds: Sequence[Any]) -> None:
-        """Send the feeds; the vertices without inputs are ready."""
-        first = self._begin(self._root)
-        for vertex, value in zip(self._wiring.feeds, feeds, strict=True):
-            self._send(first, vertex.edges[0], value)
-
-    def results(self) -> list[Any]:
-        """The fetched values, once nothing can fire any more."""
-        first = self._root.iterations.pop(0)  # release its values at the end of the step
-        return [self._fetched(first, index) for index in range(len(self._graph.fetches))]
-
-    def _drain(self, iteration: Iteration) -> None:
-        """Fire all ready vertices of an iteration."""
-        iteration.queued = False
-        error = self._cancellation.error
+    run = Run(graphs, cancellation, (tasks.put, tasks.put, operator.call), ended, defers)
+    try:
+        run.begin()
+        while (task := _next(tasks)) is not None:
+            task()
+    except BaseException as error:  # an interrupt
+        run.cancel(error)
+        raise
+    results, error = outcomes.pop()
+    try:
         if error is not None:
             raise error
-        vertices, dead = iteration.frame.wiring.vertices, iteration.dead
-        ready = iteration.ready
-        while ready:
-            place = ready.pop()
-            vertex = vertices[place]
-            if dead[place] and vertex.kind != VertexKind.TRIGGER:
-                self._propagate_dead(iteration, vertex)
+    finally:
+        del error  # its traceback refers to this frame
+    return results
+
+
+def _next(tasks: SimpleQueue[Callable[[], None] | None]) -> Callable[[], None] | None:
+    """Wait for the next task. The wait is divided into short ones, since a signal that arrives just
+    before a wait does not interrupt it."""
+    while True:
+        try:
+            return tasks.get(timeout=_MAX_WAIT)
+        except Empty:
+            continue
+
+
+class Run(Scheduler):
+    """One run of the token graphs of a step."""
+
+    def begin(self) -> None:
+        """Start the receives that wait for nothing, and fire all that is ready."""
+        for (wiring, feeds, context), root in zip(self._graphs, self._roots, strict=True):
+            for vertex, value in zip(wiring.feeds, feeds, strict=True) if feeds else ():
+                self._send(root, vertex.edges[0], value)
+            if not wiring.expected:
+                continue
+            rendezvous = context.rendezvous
+            if len(self._roots) > 1 or rendezvous is None:
+                root.ready += [vertex.place for vertex in wiring.expected.values()]
+                continue
+            self._in_flight += len(wiring.expected)
+            with self._turn:
+                for key, vertex in wiring.expected.items():
+                    rendezvous.receive(key, partial(self._arrive, root, vertex))
+        self.resume()
+
+    def fire(self) -> None:  # noqa: C901 - functions of its parts would cost a third more
+        arrived, active, cancellation = self._arrived, self._active, self._cancellation
+        flat: Any
+        while True:
+            if arrived:
+                iteration, vertex, flat, error = arrived.popleft()
+                if error is not None:
+                    raise error
+                self._in_flight -= 1
+                iteration.out -= 1
+            elif not active:
+                return
+            elif not active[0].ready:
+                iteration = active.popleft()
+                iteration.queued = False
+                if iteration.frame is not None:
+                    self._end_iterations(iteration.frame)
+                continue
+            elif cancellation.error is not None:
+                raise cancellation.error
             else:
-                _FIRES[vertex.kind](self, iteration, vertex)
-        self._end_iterations(iteration.frame)
+                iteration = active[0]
+                place = iteration.ready.pop()
+                vertex = iteration.vertices[place]
+                if iteration.dead[place] and vertex.kind != VertexKind.TRIGGER:
+                    self._propagate_dead(iteration, vertex)
+                    continue
+                if vertex.call is None:
+                    _FIRES[vertex.kind](self, iteration, vertex)
+                    continue
+                inputs = iteration.values[vertex.first : vertex.last]
+                # Release values after their last use.
+                iteration.values[vertex.first : vertex.last] = vertex.empty
+                executable = vertex.executable
+                holds_gil = executable is not None and executable.holds_gil
+                if vertex.is_limited and not holds_gil and self._leave(iteration, vertex, inputs):
+                    continue
+                flat = self.result(iteration, vertex, inputs)
+            outputs = vertex.edges
+            if vertex.executable is None and (outputs or flat):  # regions return a flat list
+                is_single = len(outputs) == 1 and not isinstance(flat, _SEQUENCES)
+                node: Node = vertex.spec.node  # pyright: ignore[reportAssignmentType] - of a call
+                flat = (flat,) if is_single else outputs_of(flat, len(outputs), node)
+            values, pending, ready = iteration.values, iteration.pending, iteration.ready
+            for edges, value in zip(outputs, flat or (), strict=True):
+                for place, slot in edges.plain:
+                    values[slot] = value
+                    count = pending[place] = pending[place] - 1
+                    if not count:
+                        ready.append(place)
+                if edges.merges:
+                    self._send_merges(iteration, edges, value)
+            for place in vertex.controls:
+                count = pending[place] = pending[place] - 1
+                if not count:
+                    ready.append(place)
+            if not iteration.queued and (ready or iteration.frame is not None):
+                self._queue(iteration)
+
+    def end(self, error: BaseException | None) -> None:
+        results: list[list[Any]] = []
+        if error is None:
+            try:
+                for graph, root in zip(self._graphs, self._roots, strict=True):
+                    results.append(_fetched(graph[0], root.values) if graph[0].fetches else [])
+            except errors.OpError as failure:
+                error = failure
+        self._ended(results, error)
+
+    def _arrive(
+        self, iteration: Iteration, vertex: WiredVertex, value: Any, error: BaseException | None
+    ) -> None:
+        """Accept the result of a call that was started. Called on any thread."""
+        self._arrived.append((iteration, vertex, value, error))
+        if not self._turn.locked():  # else the thread that holds it will see what arrived
+            self._submit_short(self.resume)
+
+    def _queue(self, iteration: Iteration) -> None:
+        if not iteration.queued:
+            iteration.queued = True
+            self._active.append(iteration)
 
     # Sending
 
@@ -155,6 +196,11 @@ class _Run:
             count = pending[place] = pending[place] - 1
             if not count:
                 tokens.ready.append(place)
+        if edges.merges:
+            self._send_merges(tokens, edges, value)
+
+    def _send_merges(self, tokens: Tokens, edges: Edges, value: Any) -> None:
+        values = tokens.values
         for place, slot, position, _ in edges.merges:
             if values[slot] is EMPTY:
                 values[slot], values[slot + 1] = value, position
@@ -189,65 +235,59 @@ class _Run:
             iteration.dead[place] = 1
             self._count_down(iteration, place)
 
-    def _queue(self, iteration: Iteration) -> None:
-        if not iteration.queued:
-            iteration.queued = True
-            self._scheduler.active.append(partial(self._drain, iteration))
-
     # Vertices that fire
 
-    def call(self, iteration: Iteration, vertex: WiredVertex) -> None:
-        """Call a kernel, now or when nothing else is ready."""
-        values = iteration.values
-        inputs = values[vertex.first : vertex.last]
-        values[vertex.first : vertex.last] = vertex.empty  # release values after their last use
-        call: Call = vertex.call  # pyright: ignore[reportAssignmentType] - calls have one
-        scheduler, blocks = self._scheduler, vertex.spec.blocks or call.is_async
-        if not blocks and (not scheduler.defers or is_short(call, inputs)):
-            self._send_outputs(iteration, vertex, self._result(call, inputs))
-            return
+    def _leave(self, iteration: Iteration, vertex: WiredVertex, inputs: list[Any]) -> bool:
+        """Start a call, or leave it until nothing else is ready; False for one to be made now."""
+        if vertex.starter is not None or vertex.key is not None:
+            self._start(iteration, vertex, inputs)
+        elif vertex.blocks or (self._defers and not is_short(vertex, inputs)):
+            self._deferred.append((iteration, vertex, inputs))
+        else:
+            return False
         iteration.out += 1
-        take = partial(self._complete, iteration, vertex)
-        if not call.is_async:
-            make = partial(self._result, call, inputs)
-            scheduler.deferred.append(Deferred(call, make, take))
-            return
+        self._in_flight += 1
+        return True
 
-        def done(value: Any, error: BaseException | None) -> None:
-            scheduler.done.put(Done(take, value, error))
-
-        scheduler.in_flight += 1
-        self._result(call, [done, *inputs])
-
-    def _result(self, call: Call, inputs: list[Any]) -> Any:
-        """Make a call and return its result; an error is attributed to the call's node."""
+    def _start(self, iteration: Iteration, vertex: WiredVertex, inputs: list[Any]) -> None:
+        """Start a receive, or a call that may wait for another."""
+        call: Call = vertex.call  # pyright: ignore[reportAssignmentType] - it is a call
+        arrive = partial(self._arrive, iteration, vertex)
         try:
-            if self._cancellation.error is not None:
-                raise self._cancellation.error
+            start = vertex.starter or call.function
+            start(self._context_of(iteration, call), arrive, *inputs)
+        except Exception as error:
+            raise_at(error, call.node)
+
+    def result(self, iteration: Iteration, vertex: WiredVertex, inputs: list[Any]) -> Any:
+        call: Any = vertex.call
+        executable, context = vertex.executable, iteration.context
+        try:
+            if executable is not None:
+                if vertex.is_empty:
+                    return ()
+                if call.device:
+                    context = self._context_of(iteration, call)
+                count = vertex.inputs
+                if count == len(inputs):
+                    return executable.run(context, inputs, ())
+                return executable.run(context, inputs[:count], inputs[count:])
             for position in call.references:
                 inputs[position] = inputs[position].read()
+            if vertex.sent is not None and context.rendezvous is not None:
+                send(context.rendezvous, vertex.sent, inputs[0] if inputs else ())
+                return ()
             if call.takes_context:
-                return call.function(self._context_of(call), *inputs)
+                inputs.insert(0, self._context_of(iteration, call))
             return call.function(*inputs)
         except Exception as error:
             raise_at(error, call.node)
 
-    def _context_of(self, call: Call) -> Context:
+    def _context_of(self, iteration: Iteration, call: Call) -> Context:
         context = self._contexts.get(call.node)
         if context is None:
-            context = self._contexts[call.node] = self._context.at(call.node, call.device)
+            context = self._contexts[call.node] = iteration.context.at(call.node, call.device)
         return context
-
-    def _send_outputs(self, iteration: Iteration, vertex: WiredVertex, result: Any) -> None:
-        edges = vertex.edges
-        if len(edges) == 1 and not isinstance(result, list | tuple):
-            self._send(iteration, edges[0], result)
-        else:
-            flat = outputs_of(result, len(edges), vertex.call.node)  # pyright: ignore[reportOptionalMemberAccess] - a call
-            for output_edges, value in zip(edges, flat, strict=True):
-                self._send(iteration, output_edges, value)
-        if vertex.controls:
-            self.send_done(iteration, vertex)
 
     def switch(self, iteration: Iteration, vertex: WiredVertex) -> None:
         """Send the data to the selected output and dead tokens to the others."""
@@ -264,13 +304,10 @@ class _Run:
 
     def merge(self, iteration: Iteration, vertex: WiredVertex) -> None:
         """Send the first live input, and its index."""
-        values, first = iteration.values, vertex.first
-        self._send(iteration, vertex.edges[0], values[first])
         if len(vertex.edges) > 1:
-            self._send(iteration, vertex.edges[1], np.int32(values[first + 1]))
-        values[first] = None
-        if vertex.controls:
-            self.send_done(iteration, vertex)
+            index = np.int32(iteration.values[vertex.first + 1])
+            self._send(iteration, vertex.edges[1], index)
+        self.forward(iteration, vertex)
 
     def forward(self, iteration: Iteration, vertex: WiredVertex) -> None:
         """Send the input on."""
@@ -292,10 +329,10 @@ class _Run:
     # Frames
 
     def _child(self, iteration: Iteration, vertex: WiredVertex) -> Frame:
-        frame = iteration.children.get(vertex.child)
+        wiring: FrameWiring = vertex.child  # pyright: ignore[reportAssignmentType] - of an ENTER
+        frame = iteration.children.get(wiring)
         if frame is None:
-            frame = Frame(self._wiring.frames[vertex.child], vertex.child, iteration)
-            iteration.children[vertex.child] = frame
+            frame = iteration.children[wiring] = Frame(wiring, iteration)
         return frame
 
     def _begin(self, frame: Frame) -> Iteration:
@@ -306,9 +343,7 @@ class _Run:
 
     def enter(self, iteration: Iteration, vertex: WiredVertex) -> None:
         """Send a value into a frame: to its first iteration, or to all if it is constant."""
-        value = iteration.values[vertex.first]
-        iteration.values[vertex.first] = None
-        frame = self._child(iteration, vertex)
+        value, frame = _take(iteration, vertex), self._child(iteration, vertex)
         frame.missing -= 1
         if frame.newest < 0:
             self._begin(frame)
@@ -322,15 +357,14 @@ class _Run:
             self._queue(receiver)
 
     def _deliver(self, tokens: Tokens, vertex: WiredVertex, value: Any) -> None:
+        """Send the only output of a vertex."""
         self._send(tokens, vertex.edges[0], value)
         if vertex.controls:
             self.send_done(tokens, vertex)
 
     def next_iteration(self, iteration: Iteration, vertex: WiredVertex) -> None:
         """Send a value to the next iteration, or hold it while too many iterations run."""
-        value = iteration.values[vertex.first]
-        iteration.values[vertex.first] = None
-        frame, index = iteration.frame, iteration.index + 1
+        value, frame, index = _take(iteration, vertex), _frame(iteration), iteration.index + 1
         if index > frame.newest:
             if index >= frame.oldest + frame.wiring.limit:
                 frame.next_roots.append((vertex, value))
@@ -342,22 +376,15 @@ class _Run:
 
     def exit(self, iteration: Iteration, vertex: WiredVertex) -> None:
         """Send a value out of its frame."""
-        frame = iteration.frame
+        frame = _frame(iteration)
         frame.exited.add(vertex)
-        value = iteration.values[vertex.first]
-        iteration.values[vertex.first] = None
-        self._send_to_parent(frame, vertex, value)
-
-    def _send_to_parent(self, frame: Frame, vertex: WiredVertex, value: Any) -> None:
-        parent: Iteration = frame.parent  # pyright: ignore[reportAssignmentType] - not the root
-        self._deliver(parent, vertex, value)
-        self._queue(parent)
+        self._deliver(frame.parent, vertex, _take(iteration, vertex))
+        self._queue(frame.parent)
 
     def collect(self, iteration: Iteration, vertex: WiredVertex) -> None:
         """Record the value of an iteration; it leaves when the frame ends."""
-        values = iteration.frame.collected.setdefault(vertex, {})
-        values[iteration.index] = iteration.values[vertex.first]
-        iteration.values[vertex.first] = None
+        values = _frame(iteration).collected.setdefault(vertex, {})
+        values[iteration.index] = _take(iteration, vertex)
 
     def _end_iterations(self, frame: Frame) -> None:
         """End the iterations in which nothing can fire any more, oldest first."""
@@ -367,12 +394,10 @@ class _Run:
             oldest = frame.iterations[frame.oldest]
             if oldest.ready or oldest.out or oldest.children:
                 return
-            if frame.parent is not None:
-                del frame.iterations[frame.oldest]
+            del frame.iterations[frame.oldest]
             frame.oldest += 1
             self._release_next_roots(frame)
-        if frame.parent is not None:
-            self._end(frame, frame.parent)
+        self._end(frame)
 
     def _release_next_roots(self, frame: Frame) -> None:
         if not frame.next_roots:
@@ -382,10 +407,10 @@ class _Run:
             self._deliver(following, vertex, value)
         frame.next_roots = []
 
-    def _end(self, frame: Frame, parent: Iteration) -> None:
+    def _end(self, frame: Frame) -> None:
         """End a frame: send its collected values, and dead tokens for exits that never fired."""
-        frame.is_over = True
-        del parent.children[frame.place]
+        frame.is_over, parent = True, frame.parent
+        del parent.children[frame.wiring]
         for vertex in frame.wiring.leaving:
             collects, values = vertex.spec.collects, frame.collected.get(vertex, {})
             if collects is not None and frame.exited:
@@ -394,45 +419,68 @@ class _Run:
                 self._kill_all(parent, vertex)
         self._queue(parent)
 
-    def _complete(self, iteration: Iteration, vertex: WiredVertex, result: Any) -> None:
-        """Accept the result of a call that was deferred or in flight."""
-        iteration.out -= 1
-        self._send_outputs(iteration, vertex, result)
-        self._queue(iteration)
 
-    def _fetched(self, first: Iteration, place: int) -> Any:
-        graph = self._graph
-        value = first.values[self._wiring.fetches[place]]
-        if value is not EMPTY:
-            return value
-        if place in graph.may_be_dead:
-            return None
-        source = cast("Source", graph.fetches[place])  # a Known input always has a value
-        node = graph.vertices[source.vertex].node
-        name = "a value" if node is None else f"{node.name}:{source.output}"
-        raise errors.InvalidArgumentError(
-            None,
-            node,
-            f"The tensor returned for {name} was not valid: it is computed in a branch that was "
-            "not taken",
-        )
+def is_short(vertex: WiredVertex, inputs: Sequence[Any]) -> bool:
+    """Whether a call takes less time than handing it to another thread."""
+    executable = vertex.executable
+    if executable is None:
+        is_inexpensive = vertex.call.node.op.inexpensive  # pyright: ignore[reportOptionalMemberAccess] - a call
+    elif executable.holds_gil:
+        return True
+    else:
+        is_inexpensive = executable.is_inexpensive
+    return is_inexpensive and sum([getattr(i, "nbytes", 0) for i in inputs]) <= _MAX_SHORT_BYTES
 
 
-def _fire_count(run: _Run, iteration: Iteration, vertex: WiredVertex) -> None:
+def _take(iteration: Iteration, vertex: WiredVertex) -> Any:
+    """The only input of a vertex, which is consumed."""
+    value = iteration.values[vertex.first]
+    iteration.values[vertex.first] = None
+    return value
+
+
+def _frame(iteration: Iteration) -> Frame:
+    """The frame of an iteration that is not the root's."""
+    return cast("Frame", iteration.frame)
+
+
+def _fetched(wiring: Wiring, values: Sequence[Any]) -> list[Any]:
+    """The fetched values of a graph, once nothing can fire any more."""
+    fetched = [values[slot] for slot in wiring.fetches]
+    for place, value in enumerate(fetched):
+        if value is EMPTY:
+            fetched[place] = _dead_value(wiring.graph, place)
+    return fetched
+
+
+def _dead_value(graph: TokenGraph, place: int) -> None:
+    """The value of a fetch without a live token: None if that may be; an error otherwise."""
+    if place in graph.may_be_dead:
+        return
+    source = cast("Source", graph.fetches[place])  # a Known input always has a value
+    node = graph.vertices[source.vertex].node
+    name = "a value" if node is None else f"{node.name}:{source.output}"
+    raise errors.InvalidArgumentError(
+        None,
+        node,
+        f"The tensor returned for {name} was not valid: it is computed in a branch that was "
+        "not taken",
+    )
+
+
+def _fire_count(run: Run, iteration: Iteration, vertex: WiredVertex) -> None:
     """COUNT vertices do nothing in an iteration: `_end` computes their result."""
 
 
-_BY_KIND: dict[VertexKind, Callable[[_Run, Iteration, WiredVertex], None]] = {
-    VertexKind.CALL: _Run.call,
-    VertexKind.SWITCH: _Run.switch,
-    VertexKind.MERGE: _Run.merge,
-    VertexKind.ENTER: _Run.enter,
-    VertexKind.EXIT: _Run.exit,
-    VertexKind.NEXT_ITERATION: _Run.next_iteration,
-    VertexKind.LOOP_COND: _Run.forward,
-    VertexKind.PASS: _Run.forward,
-    VertexKind.COLLECT: _Run.collect,
+_FIRES: dict[int, Callable[[Run, Iteration, WiredVertex], None]] = {
+    VertexKind.SWITCH: Run.switch,
+    VertexKind.MERGE: Run.merge,
+    VertexKind.ENTER: Run.enter,
+    VertexKind.EXIT: Run.exit,
+    VertexKind.NEXT_ITERATION: Run.next_iteration,
+    VertexKind.LOOP_COND: Run.forward,
+    VertexKind.PASS: Run.forward,
+    VertexKind.COLLECT: Run.collect,
     VertexKind.COUNT: _fire_count,
-    VertexKind.TRIGGER: _Run.send_done,
+    VertexKind.TRIGGER: Run.send_done,
 }
-_FIRES = [_BY_KIND[kind] for kind in VertexKind]

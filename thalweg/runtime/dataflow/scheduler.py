@@ -1,136 +1,159 @@
-"""The scheduler of the dataflow executor: ready work, deferred calls and calls in flight.
+"""The scheduler of the dataflow executor: which thread makes the calls of a run, and when.
 
-One thread runs the token graphs of a step. It defers blocking and long calls until nothing else is
-ready. Several deferred calls then run on worker threads; a single one runs on the caller's thread,
-unless it sends values during its run that calls in flight may wait for.
+Any thread may deliver the result of a call; it then continues the run, unless another thread is
+doing so. Blocking and long calls are deferred until nothing else is ready. Several deferred calls
+then run on worker threads; a single one runs on the thread for long calls. The thread that made a
+call continues the run. All these threads have NumPy's floating-point warnings ignored.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from queue import Empty, SimpleQueue
 from threading import Lock
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any
 
 from thalweg import errors
 from thalweg.device.workers import WORKERS
+from thalweg.graph.node import Node
 from thalweg.runtime.cancellation import Cancellation
-from thalweg.runtime.kernels import Call
+from thalweg.runtime.dataflow.frames import Iteration
+from thalweg.runtime.dataflow.wiring import WiredVertex, Wiring
+from thalweg.runtime.kernels import Context
 from thalweg.runtime.sending import SendingExecutable
-
-_MAX_WAIT = 0.1  # seconds; signals are handled between waits
-
 
 #: Runs a function on one particular thread: synchronously if that is the caller's thread.
 Submit = Callable[[Callable[[], None]], None]
 
 
-#: Accepts the result of a call.
-Take = Callable[[Any], None]
+#: The threads that continue a run: when a value arrives, on a thread that must not block; to make a
+#: long call, and after it; and a function that continues there and batches what is sent meanwhile.
+Threads = tuple[Submit, Submit, Submit]
+#: A token graph, its feeds and the context of its nodes.
+Graph = tuple[Wiring, Sequence[Any], Context]
+#: A call to make when nothing else is ready: its vertex and inputs.
+Deferred = tuple[Iteration, WiredVertex, list[Any]]
+#: (fetched values of each graph, error)
+Ended = Callable[[list[list[Any]], BaseException | None], None]
 
 
-class Done(NamedTuple):
-    """A completed call: from a worker, or the completion of an asynchronous op."""
+class Scheduler(ABC):
+    """The threads of one run of token graphs."""
 
-    take: Take
-    result: Any
-    error: BaseException | None = None
-    running: Lock | None = None  # calls on workers only: the lock held while it ran
+    def __init__(
+        self,
+        graphs: Sequence[Graph],
+        cancellation: Cancellation,
+        threads: Threads,
+        ended: Ended,
+        defers: bool = True,
+    ) -> None:
+        self._graphs, self._cancellation = graphs, cancellation
+        self._submit_short, self._submit_long, self._run_batched = threads
+        self._ended, self._defers = ended, defers
+        self._contexts: dict[Node, Context] = {}
+        self._roots: list[Iteration] = []
+        for wiring, _, context in graphs:
+            root = Iteration(wiring.start(context), wiring.frames[0].vertices, context)
+            root.queued = True
+            self._roots.append(root)
+        self._active = deque(self._roots)  # iterations that may have ready vertices
+        #: The results, or the errors, of calls that were deferred or started.
+        self._arrived: deque[tuple[Iteration, WiredVertex, Any, BaseException | None]] = deque()
+        self._deferred: list[Deferred] = []
+        self._in_flight = 0  # calls that were deferred or started and have not arrived
+        self._running: set[Lock] = set()  # of calls on other threads, each held during its call
+        self._turn = Lock()  # held by the thread that runs, and forever after the end
 
+    @abstractmethod
+    def fire(self) -> None:
+        """Accept what has arrived and fire ready vertices until there are none."""
 
-class Deferred(NamedTuple):
-    """A call to make when nothing else is ready."""
+    @abstractmethod
+    def result(self, iteration: Iteration, vertex: WiredVertex, inputs: list[Any]) -> Any:
+        """Make a call and return its result; an error is attributed to the call's node."""
 
-    call: Call
-    make: Callable[[], Any]
-    take: Take
+    @abstractmethod
+    def end(self, error: BaseException | None) -> None:
+        """Tell that the run has ended. Called once."""
 
-
-class Scheduler:
-    """The work of one thread that runs token graphs. Other threads only put to `done`."""
-
-    def __init__(self, cancellation: Cancellation, defers: bool) -> None:
-        self.defers = defers  # whether long calls are deferred
-        self.active: deque[Callable[[], None]] = deque()  # each drains one ready queue
-        self.deferred: list[Deferred] = []
-        self.done: SimpleQueue[Done] = SimpleQueue()  # filled by any thread
-        self.in_flight = 0  # calls in flight
-        self._running: set[Lock] = set()  # of calls on workers, each held during its call
-        self._cancellation = cancellation
-
-    def work(self) -> None:
-        """Fire ready vertices until no vertex is ready and no call is deferred or in flight."""
-        try:
-            self._work()
-        except BaseException as error:
-            self._stop(error)
-            raise
-
-    def _work(self) -> None:
-        while True:
-            while self.active:
-                self.active.popleft()()
-            if self.deferred:
-                self._release()
-            elif self.in_flight:
-                self._finish(self._next_done())
-            else:
+    def resume(self, own: Lock | None = None) -> None:
+        """Continue the run, unless another thread is doing so: it then sees what arrived. `own`:
+        this thread's lock in `_running`."""
+        while self._turn.acquire(blocking=False):
+            try:
+                self.fire()
+            except BaseException as error:
+                self._fail(error)
+                return
+            if not self._in_flight:
+                self.end(None)
+                return
+            if self._deferred:
+                self._release(own)
+            self._turn.release()
+            if not self._arrived:
                 return
 
-    def _next_done(self) -> Done:
-        """Wait for a call to complete. The wait is divided into short ones, since a signal that
-        arrives just before a wait does not interrupt it."""
-        while True:
-            try:
-                return self.done.get(timeout=_MAX_WAIT)
-            except Empty:
-                continue
-
-    def _release(self) -> None:
-        """Make the deferred calls: several on workers, a single one on this thread."""
-        deferred, self.deferred = self.deferred, []
-        is_single = len(deferred) == 1 and not self._running
-        # Calls in flight may wait for values that it sends during its run.
-        is_awaited = self.in_flight > 0 and isinstance(deferred[0].call.function, SendingExecutable)
-        self.in_flight += len(deferred)
-        if is_single and not is_awaited:
-            ((_, make, take),) = deferred
-            self._finish(Done(take, make()))
-            return
-        for _, make, take in deferred:
+    def _release(self, own: Lock | None) -> None:
+        """Have the deferred calls made: several on workers. One that sends values during its run
+        leaves the caller's thread to the calls that wait for them."""
+        deferred, self._deferred = self._deferred, []
+        short, long = self._submit_short, self._submit_long
+        is_sending = isinstance(deferred[0][1].executable, SendingExecutable)
+        is_awaited = short == long and is_sending and self._in_flight > 1
+        is_single = len(deferred) == 1 and not self._running - {own}
+        submit = long if is_single and not is_awaited else WORKERS.start
+        for each in deferred:
             running = Lock()
             self._running.add(running)
-            WORKERS.start(partial(self._call_on_worker, running, make, take))
+            submit(partial(self._call_elsewhere, running, each))
 
-    def _call_on_worker(self, running: Lock, make: Callable[[], Any], take: Take) -> None:
-        with running, np.errstate(all="ignore"):  # errstate is per thread
-            try:
-                done = Done(take, make(), None, running)
-            except BaseException as error:  # re-raised on the caller's thread
-                done = Done(take, None, error, running)
-        self.done.put(done)
+    def _call_elsewhere(self, running: Lock, deferred: Deferred) -> None:
+        """Make a call, then continue the run. A call that may wait sends its values at once."""
+        run_batched = self._run_batched
+        with running:
+            if deferred[1].executable is None:
+                self._make(deferred)
+                run_batched(partial(self.resume, running))
+            else:
+                run_batched(partial(self._make_and_resume, deferred, running))
+        self._running.discard(running)
 
-    def _finish(self, done: Done) -> None:
-        self.in_flight -= 1
-        if done.running is not None:
-            self._running.discard(done.running)
-        if done.error is not None:
-            raise done.error
-        done.take(done.result)
+    def _make_and_resume(self, deferred: Deferred, running: Lock) -> None:
+        self._make(deferred)
+        self.resume(running)
 
-    def _stop(self, error: BaseException) -> None:
-        """Cancel the calls on workers and wait for those that have started. A call that starts
-        later sees the cancellation."""
-        if not self._running:
+    def _make(self, deferred: Deferred) -> None:
+        iteration, vertex, _ = deferred
+        try:
+            self._cancellation.check()
+            self._arrived.append((iteration, vertex, self.result(*deferred), None))
+        except BaseException as error:  # raised again by the thread that continues the run
+            self._arrived.append((iteration, vertex, None, error))
+
+    def _fail(self, error: BaseException) -> None:
+        """End the run with an error, after the calls on other threads have ended."""
+        if self._running:
+            WORKERS.start(partial(self._end_after_calls, error))
+        else:
+            self._end_after_calls(error)
+
+    def _end_after_calls(self, error: BaseException) -> None:
+        self.cancel(error)
+        self.end(error)
+
+    def cancel(self, error: BaseException) -> None:
+        """Cancel the calls in flight and wait for those that threads are making. A call that is
+        made later sees the cancellation."""
+        if not self._in_flight:
             return
         reason = error if isinstance(error, errors.OpError) else None
         self._cancellation.cancel(
             reason or errors.CancelledError(None, None, "another node of the step failed")
         )
-        for running in self._running:
+        for running in [*self._running]:
             with running:
                 pass

@@ -70,7 +70,6 @@ class Vertex(NamedTuple):
     is_constant: bool = False  # ENTER only
     #: COLLECT and COUNT only: (values by iteration, number of iterations) -> result
     collects: Callable[[Mapping[int, Any], int], Any] | None = None
-    blocks: bool = False  # CALL only: it may wait for another call
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,9 +102,9 @@ def of_instructions(
     for step, earlier in zip(instructions, before, strict=True):
         inputs = tuple(sources[slot] for slot in step.inputs)
         controls = {feeds + at for at in earlier} - {source.vertex for source in inputs}
-        call, after = Call(*step[:5], is_async=step.node.op.asynchronous), tuple(sorted(controls))
-        made = Vertex(VertexKind.CALL, inputs, after, step.output_count, step.node, call)
-        vertices.append(made._replace(blocks=step.node.op.blocking))
+        call, after = Call(*step[:5]), tuple(sorted(controls))
+        count = step.output_count
+        vertices.append(Vertex(VertexKind.CALL, inputs, after, count, step.node, call))
     return TokenGraph(tuple(vertices), feeds, tuple(sources[slot] for slot in fetches))
 
 

@@ -172,7 +172,6 @@ class Unfolder(ABC):
             outputs=len(unit.outputs),
             node=call.node,
             call=call,
-            blocks=call.node.op.blocking,
         )
         self._bind_outputs(section, unit.outputs, source)
         section.ends.update(dict.fromkeys(call.nodes, source.vertex))

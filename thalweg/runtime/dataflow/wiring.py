@@ -2,20 +2,31 @@
 
 A token graph lists the sources of each input. Its wiring lists, for each frame, the slots that hold
 inputs until their vertex fires, the number of tokens that each vertex waits for, and its consumers.
+Constants, and the variables that a session keeps, are in their slots before a run starts.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterator, Sequence
+from copy import copy
+from functools import cached_property
+from typing import Any, NamedTuple, Self
 
 from thalweg import errors
+from thalweg.ops.core.basic import Const, NoOp
+from thalweg.ops.state.accumulators import AccumulatorHandle
+from thalweg.ops.state.queue_ops import QueueHandle
+from thalweg.ops.state.state import VariableV2
+from thalweg.partition.rendezvous import Key
+from thalweg.partition.transfers import Receiving, Sending
+from thalweg.runtime.compiled import Executable
 from thalweg.runtime.dataflow.tokens import Known, Loop, Source, TokenGraph, Vertex, VertexKind
-from thalweg.runtime.kernels import Call
+from thalweg.runtime.kernels import Call, Context, raise_at, starter_of
+from thalweg.runtime.resources import Objects
 
 EMPTY: Any = object()  # a slot without a token
+_LASTING = (Const, VariableV2, QueueHandle, AccumulatorHandle)
 _LEAVING = frozenset({VertexKind.EXIT, VertexKind.COLLECT, VertexKind.COUNT})
 _ENDS_DEAD = _LEAVING | {VertexKind.NEXT_ITERATION}  # do not propagate dead tokens
 _MERGE_SLOTS = (EMPTY, 0, 0)  # the value, the index of its input, the number of dead inputs
@@ -29,20 +40,63 @@ class Edges(NamedTuple):
     dead: list[int]  # the consumers in `plain` that receive dead tokens
 
 
-@dataclass(slots=True, eq=False)
 class WiredVertex:
-    """A vertex in its frame. Uses `__slots__`: it is read for every token."""
+    """A vertex in its frame."""
 
-    spec: Vertex
-    kind: int
-    call: Call | None
-    place: int  # its index in its frame
-    first: int  # its inputs are in slots [first, last)
-    last: int
-    empty: list[None]
-    edges: list[Edges]  # by output
-    child: int = 0  # ENTER only: the frame that is entered
-    controls: list[int] = field(default_factory=list[int])  # consumers of control edges
+    def __init__(self, spec: Vertex, place: int, first: int, last: int) -> None:
+        self.spec, self.kind, self.call = spec, int(spec.kind), spec.call
+        self.place = place  # its index in its frame
+        self.first, self.last = first, last  # its inputs are in slots [first, last)
+        self.empty = [None] * (last - first)
+        self.edges = [Edges([], [], []) for _ in range(spec.outputs)]  # by output
+        self.controls: list[int] = []  # consumers of control edges
+        self.child: FrameWiring | None = None  # ENTER only: the frame that is entered
+        self.executable: Executable | None = None  # None unless it calls a region
+        self.inputs = 0  # of a region; its variables follow them
+        self.is_empty = False  # whether it calls a region of NoOps: it only orders other vertices
+        self.is_limited = False  # whether it may wait or take long
+        self.key: Key | None = None  # of a receive
+        self.sent: Key | None = None  # of a send
+        self.starter: Any = None  # starts a call that may wait for another
+        self.blocks = False  # it may wait for another call, and cannot be started
+        if spec.call is not None:
+            self._describe_call(spec.call)
+
+    def _describe_call(self, call: Call) -> None:
+        op = call.node.op
+        if isinstance(call.function, Executable):
+            self.executable, region = call.function, call.function.region
+            self.inputs = len(region.inputs)
+            self.is_empty = all(isinstance(node.op, NoOp) for node in region.nodes)
+        elif isinstance(op, Receiving):
+            self.key = op.key
+        elif isinstance(op, Sending):
+            self.sent = op.key
+        elif call.is_async:
+            self.starter = call.function
+        elif op.blocking:
+            self.starter = starter_of(call)
+            self.blocks = self.starter is None
+        is_brief = isinstance(op, Sending) or not call.node.inputs
+        waits = self.blocks or self.starter is not None or self.key is not None
+        self.is_limited = waits or not (self.is_empty if self.executable else is_brief)
+
+    @property
+    def is_lasting(self) -> bool:
+        """Whether it has the same result in each run: a constant, or an object of the session."""
+        call = self.call
+        if call is None or self.executable is not None or call.device or self.controls:
+            return False
+        is_lookup = isinstance(call.node.op, _LASTING)
+        return is_lookup and not any(edges.merges for edges in self.edges)
+
+    @property
+    def producers(self) -> Iterator[tuple[int, int]]:
+        """The places of what it waits for, each with the slot of its value; -1 if it has none."""
+        for slot, source in enumerate(self.spec.inputs, self.first):
+            if isinstance(source, Source):
+                yield source.vertex, slot
+        yield from ((control, -1) for control in self.spec.controls)
 
 
 class FrameWiring:
@@ -54,13 +108,25 @@ class FrameWiring:
         self.vertices: list[WiredVertex] = []
         self.values: list[Any] = []
         self.pending: list[int] = []
-        self.ready: list[int] = []  # a stack: the first vertex that fires is the last
         self.entering = 0  # the number of ENTER vertices
         self.leaving: list[WiredVertex] = []
 
 
+class InitialState(NamedTuple):
+    """The initial state of a run, with constants and variables already looked up."""
+
+    values: list[Any]
+    pending: list[int]
+    ready: list[int]  # a stack: the first vertex that fires is the last
+    objects: Objects  # that hold the variables
+    version: int  # of `objects` at the lookup
+
+
 class Wiring:
     """All frames of a token graph; the first is the root frame."""
+
+    _start: InitialState | None = None
+    done: Collection[int] = ()  # the vertices of the root frame that runs leave out
 
     def __init__(self, graph: TokenGraph) -> None:
         self.graph = graph
@@ -71,6 +137,52 @@ class Wiring:
         self.feeds = self._wired[: graph.feeds]
         self.fetches = self._fetch_slots()
         self._connect()
+
+    # Runs
+
+    def start(self, context: Context) -> InitialState:
+        """The initial state of a run; variables are looked up again only after a deletion."""
+        start, objects = self._start, context.resources.objects
+        if start is None or start.objects is not objects or start.version != objects.version:
+            start = self._start = self._initial_state(context, objects)
+        return start
+
+    def _initial_state(self, context: Context, objects: Objects) -> InitialState:
+        """Look up constants, and the session's objects, which are valid until one is deleted."""
+        version, root = objects.version, self.frames[0]
+        values, pending = root.values[:], root.pending[:]
+        for place in self.done:
+            pending[place] += 1  # it never fires
+        sources = [v for v in root.vertices[len(self.feeds) :] if not pending[v.place]]
+        lasting = [vertex for vertex in sources if vertex.is_lasting]
+        started = {*lasting, *self.expected.values()}
+        ready = [vertex.place for vertex in reversed(sources) if vertex not in started]
+        for vertex in lasting:
+            value = _looked_up(vertex, context)
+            for place, slot in vertex.edges[0].plain:
+                values[slot] = value
+                pending[place] -= 1
+                if not pending[place]:
+                    ready.append(place)
+        return InitialState(values, pending, ready, objects, version)
+
+    @cached_property
+    def expected(self) -> dict[Key, WiredVertex]:
+        """The receives that wait for no other vertex."""
+        pending = self.frames[0].pending
+        return {v.key: v for v in self.calls() if v.key is not None and not pending[v.place]}
+
+    def calls(self) -> list[WiredVertex]:
+        """The calls of the root frame that runs do not leave out."""
+        vertices = self.frames[0].vertices
+        return [v for v in vertices if v.call is not None and v.place not in self.done]
+
+    def without(self, done: Collection[int]) -> Self:
+        """The graph without the root frame's vertices at these indices."""
+        rest = copy(self)
+        rest.done, rest._start = {*self.done, *done}, None
+        vars(rest).pop("expected", None)
+        return rest
 
     # Frames
 
@@ -112,20 +224,16 @@ class Wiring:
 
     def _allocate_slots(self) -> list[WiredVertex]:
         wired_vertices: list[WiredVertex] = []
-        for number, (vertex, frame_index) in enumerate(
-            zip(self.graph.vertices, self._frame_of, strict=True)
-        ):
+        for vertex, frame_index in zip(self.graph.vertices, self._frame_of, strict=True):
             frame = self.frames[frame_index]
             first, values = len(frame.values), _initial_slots(vertex)
             frame.values += values
-            slots = first, first + len(values), [None] * len(values)
-            index, edges = len(frame.vertices), [Edges([], [], []) for _ in range(vertex.outputs)]
-            wired = WiredVertex(vertex, int(vertex.kind), vertex.call, index, *slots, edges)
+            wired = WiredVertex(vertex, len(frame.vertices), first, first + len(values))
             frame.vertices.append(wired)
             frame.pending.append(_pending_count(vertex))
             if vertex.loop is not None:
-                wired.child = self._child(self._frame_of[number], vertex.loop)
-                self.frames[wired.child].entering += 1
+                wired.child = self.frames[self._child(frame_index, vertex.loop)]
+                wired.child.entering += 1
             if vertex.kind in _LEAVING:
                 frame.leaving.append(wired)
             wired_vertices.append(wired)
@@ -158,14 +266,20 @@ class Wiring:
         for slot, source in zip(self.fetches, self.graph.fetches, strict=True):
             if isinstance(source, Source):
                 self._edges_of(source).plain.append((-1, slot))
-        root = self.frames[0]
-        sources = [place for place, count in enumerate(root.pending) if not count]
-        root.ready = [place for place in reversed(sources) if place >= self.graph.feeds]
         # Fetch slots decrement the count at index -1, which belongs to no vertex and never fires.
-        root.pending.append(0)
+        self.frames[0].pending.append(0)
 
     def _edges_of(self, source: Source) -> Edges:
         return self._wired[source.vertex].edges[source.output]
+
+
+def _looked_up(vertex: WiredVertex, context: Context) -> Any:
+    """The result of a lasting vertex."""
+    call: Call = vertex.call  # pyright: ignore[reportAssignmentType] - it is a call
+    try:
+        return call.function(context.at(call.node)) if call.takes_context else call.function()
+    except Exception as error:
+        raise_at(error, call.node)
 
 
 def _predecessors(vertex: Vertex) -> Iterator[int]:
