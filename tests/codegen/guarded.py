@@ -53,7 +53,7 @@ class Numpy:
     """NumPy, but for fresh arrays, which are guarded."""
 
     def __init__(self, memory: Guarded) -> None:
-        self.empty = memory.empty
+        self.empty = self.zeros = memory.empty  # fresh pages are zero
 
     def __getattr__(self, name: str) -> Any:
         return getattr(np, name)
