@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import thalweg as tf
-from thalweg.ops.state.queue_state import Queue
+from thalweg.ops.state.queue_state import FIFOQueue
 
 SIZE, COUNT = 1 << 18, 8
 BYTES = 4 * SIZE
@@ -50,13 +50,14 @@ def test_an_element_is_copied_only_into_the_batch(session, traced):
 
 
 def test_an_element_passes_between_queues_without_a_copy(session, monkeypatch):
-    taken, dequeue = [], Queue.dequeue
+    taken, remove = [], FIFOQueue.remove
 
     def noted(self, *arguments):
-        taken.append(dequeue(self, *arguments))
-        return taken[-1]
+        elements = remove(self, *arguments)
+        taken.extend(elements)
+        return elements
 
-    monkeypatch.setattr(Queue, "dequeue", noted)
+    monkeypatch.setattr(FIFOQueue, "remove", noted)
     first, second = (tf.FIFOQueue(2, [tf.float32], shapes=[[SIZE]]) for _ in range(2))
     session.run(first.enqueue(tf.random_uniform([SIZE])))
     session.run(second.enqueue(first.dequeue()))
