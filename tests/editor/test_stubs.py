@@ -180,9 +180,8 @@ ANYTHING = {
         LinearOperator.matmul LinearOperator.solve
     """,
     "of the engine, which users hold but do not call": """
-        EagerGraph.flush_if_long EagerGraph.record
-        EagerGraph.record_subgraph EagerGraph.stream FlagValues.define Function.explain
-        Function.retraces LazyTrace.advance LazyTrace.advance_single LazyTrace.cache_child
+        FlagValues.define Function.explain Function.retraces
+        LazyTrace.advance LazyTrace.advance_single LazyTrace.cache_child
         LazyTrace.cache_shortcut LazyTrace.child LazyTrace.enter_saved LazyTrace.leaf_value
         Op.__call__ Resources.allocate Resources.get Resources.state StepPlan.__init__
         StepPlan.profile Traits.__init__
