@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import count
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from thalweg import errors
 from thalweg.ops.core.context import Cancellation
@@ -26,6 +26,7 @@ UNBOUNDED = 2**31 - 1
 
 #: (the error of a request that failed, or None)
 DoneCallback = Callable[[errors.OpError | None], None]
+CallbackT = TypeVar("CallbackT", bound=Callable[[], None])
 
 #: The progress of a request in `advance`: none, some, completed.
 BLOCKED, PROGRESSED, DONE = range(3)
@@ -57,7 +58,10 @@ class Sleeper:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._lock.acquire()
-        self.wake = self._lock.release
+
+    def __call__(self) -> None:
+        """Wake the thread."""
+        self._lock.release()
 
     def sleep(self, seconds: float) -> bool:
         """Block until `wake` is called, without a limit if `seconds` is negative. False on a
@@ -253,7 +257,7 @@ class Queue:
                 request.unregister()
             done(_reason(request, cancellation))
 
-        if not self._advance_or_append(request, pending, on_done):
+        if self._advance_or_append(request, pending, lambda: on_done) is None:
             on_done()
         elif not request.is_over:
             stop = partial(self._withdraw, request, pending, _cancelled(request.operation))
@@ -262,26 +266,27 @@ class Queue:
                 request.unregister()
 
     def _advance_or_append(
-        self, request: Request, pending: deque[Request], on_done: Callable[[], None]
-    ) -> bool:
-        """Complete a request now, or append it to the pending ones. True if it was appended: then
-        `on_done` is called once it completes, perhaps before this returns."""
+        self, request: Request, pending: deque[Request], make_callback: Callable[[], CallbackT]
+    ) -> CallbackT | None:
+        """Complete a request now, or append it to the pending ones. The callback of one that was
+        appended: it is called once the request completes, perhaps before this returns."""
+        callback: CallbackT | None = None
         with self._lock:
             request.is_over = not pending and request.advance(self) == DONE
-            is_appended = not request.is_over
-            if is_appended:
-                request.on_done = on_done
+            if not request.is_over:
+                request.on_done = callback = make_callback()
                 pending.append(request)
             if self._puts or self._takes:
                 self._advance_pending()
-        self._notify()
-        return is_appended
+        if self._completed:
+            self._notify()
+        return callback
 
     def _submit(
         self, request: Request, pending: deque[Request], cancellation: Cancellation, limit: float
     ) -> None:
-        sleeper = Sleeper()
-        if self._advance_or_append(request, pending, sleeper.wake):
+        sleeper = self._advance_or_append(request, pending, Sleeper)
+        if sleeper is not None:
             self._wait(request, pending, sleeper, cancellation, limit)
         if request.error is not None:
             raise request.error
