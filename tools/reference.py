@@ -24,6 +24,7 @@ from typing import Any
 import thalweg as tf
 from thalweg import public
 from thalweg.graph.op import Op
+from thalweg.ops.core.compilable import has_code
 
 ROOT = Path(tf.__file__).resolve().parent.parent
 SECTIONS = ("Args", "Returns", "Raises", "Example")
@@ -174,7 +175,7 @@ def facts(function: Callable[..., Any]) -> str:
     parts += [f"`{name}`: {_dtypes(allowed)}" for name, allowed in block.parsed.allowed.items()]
     differentiable = block.has("gradient") and not block.not_differentiable
     parts.append("differentiable" if differentiable else "no gradient")
-    parts.append(f"devices: {', '.join(sorted(block.device_kinds))}")
+    parts.append("devices: CPU, GPU" if has_code(block) or block.any_device else "devices: CPU")
     return " · ".join(parts)
 
 

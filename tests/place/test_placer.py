@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 import thalweg as tf
@@ -180,6 +181,23 @@ def test_earlier_steps_bind_later_groups():
         c = tf.negative(b)
     with pytest.raises(tf.errors.InvalidArgumentError, match="earlier steps of the session"):
         placer.place([c.op])
+
+
+def test_accelerators_of_any_type_are_preferred_for_what_they_run():
+    """A type of device that this process has never heard of needs no entry in placement."""
+    accelerator = "/job:localhost/replica:0/task:0/device:ACCELERATOR:0"
+    x = tf.placeholder(tf.float32, [3])
+    with tf.device("/cpu:0"):
+        asked = tf.square(x)
+    compiled, text = tf.square(x), tf.as_string(x)
+    variable = tf.Variable(np.ones(3, np.float32))
+    with tf.device("/device:ACCELERATOR:0"):
+        there = tf.negative(x)
+    placer = Placer([*names(1), accelerator])
+    nodes = [t.op for t in (asked, compiled, text, variable, there)]
+    placement = placer.place(nodes)
+    (cpu,) = names(1)
+    assert [placement[node] for node in nodes] == [cpu, accelerator, cpu, accelerator, accelerator]
 
 
 def test_a_kind_that_is_not_here_falls_back():

@@ -33,7 +33,8 @@ def test_links_between_pages_have_targets() -> None:
 def test_an_entry_has_signature_facts_aliases_and_source() -> None:
     text = pages()["tf"].partition("## tf.tanh\n")[2].partition("<a id=")[0]
     assert "tf.tanh(x, name=None)" in text
-    assert "op `Tanh` · `T`: float32, float64" in text and "differentiable" in text
+    assert "op `Tanh` · `T`: float32, float64" in text
+    assert "differentiable · devices: CPU, GPU" in text
     assert "Also: `tf.math.tanh`, `tf.nn.tanh`" in text
     assert re.search(r"\(https://example.org/thalweg/ops/math/transcendental.py\)", text)
 

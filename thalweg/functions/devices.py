@@ -1,4 +1,4 @@
-"""The devices of eager code: the CPU and the GPUs of the process, which are preferred.
+"""The devices of eager code: the CPU and the accelerators of the process, which are preferred.
 
 Resolves requests of `tf.device` to devices, and keeps one copy in device memory of each host array
 that steps take.
@@ -15,13 +15,12 @@ from numpy.typing import NDArray
 from thalweg import errors
 from thalweg.device.device import Device
 from thalweg.device.local import local_devices
-from thalweg.graph.device import DeviceSpec
+from thalweg.graph.device import CPU, DeviceSpec
 from thalweg.graph.dtypes import DType
 from thalweg.graph.shapes import TensorShape
 from thalweg.ops.core.buffer import Buffer
 from thalweg.ops.core.compilable import is_number
 from thalweg.place.devices import accelerated_first
-from thalweg.place.kinds import ANY, CPU
 from thalweg.runtime.config import SessionOptions
 from thalweg.runtime.resources import Resources
 
@@ -38,13 +37,13 @@ class EagerDevices:
     """The devices that eager code uses."""
 
     def __init__(self, options: SessionOptions) -> None:
-        count = {kind: n for kind, n in options.device_count.items() if kind == "GPU"}
+        count = {kind: n for kind, n in options.device_count.items() if kind != CPU}
         self.all: Sequence[Device] = local_devices(count, gpus=options.gpus)
         self.names = [device.name for device in self.all]
-        self.has_gpus = len(self.all) > 1
+        self.has_accelerators = len(self.all) > 1
         self._preferred = accelerated_first(tuple(self.names))
         self._by_name = dict(zip(self.names, self.all, strict=True))
-        self._resources = resources.with_others(self.all) if self.has_gpus else [resources]
+        self._resources = resources.with_others(self.all) if self.has_accelerators else [resources]
         self._copies: dict[int, tuple[weakref.ref[Array], Buffer]] = {}
         self._releasing: set[Device] = set()  # drop the copies when out of memory
 
@@ -54,17 +53,18 @@ class EagerDevices:
     def check(self, request: str) -> None:
         """Raise if a request matches no device, unless the process has no device of its type."""
         spec = DeviceSpec.from_string(request)
-        if self._preferred.feasible(spec, ANY) or self._preferred.lacks_kind(spec):
+        if self._preferred.feasible(spec) or self._preferred.lacks_type(spec):
             return
         raise errors.InvalidArgumentError(
             None, None, f"No device matches '{request}'. Devices here: {', '.join(self.names)}"
         )
 
     def device_for(self, request: str, dtype: DType, shape: TensorShape) -> Device:
-        """The device of a variable or constant: as requested, else a GPU if it can be there."""
-        kinds = ANY if is_number(dtype.base_dtype) and shape.is_fully_defined() else CPU
-        names = self._preferred.feasible(DeviceSpec.from_string(request), kinds)
-        return self[(names or self._preferred.feasible(DeviceSpec(), kinds))[0]]
+        """The device of a variable or constant: as requested, else an accelerator if it can
+        be there."""
+        accelerated = is_number(dtype.base_dtype) and shape.is_fully_defined()
+        names = self._preferred.feasible(DeviceSpec.from_string(request), accelerated)
+        return self[(names or self._preferred.feasible(DeviceSpec(), accelerated))[0]]
 
     def device_copy(self, array: Array, dtype: Any, device: Device) -> Any:
         """A copy of an immutable host array in the memory of a device.

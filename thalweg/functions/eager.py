@@ -332,7 +332,7 @@ class EagerGraph(threading.local, Graph):
         """A constant is a tensor with a value: nothing is recorded."""
         tensor = literal(op.value, op.dtype)
         devices = eager_devices()
-        if devices.has_gpus:
+        if devices.has_accelerators:
             tensor._device = devices.device_for(self.device_name, tensor.dtype, tensor._shape).name
         return tensor
 
@@ -340,7 +340,7 @@ class EagerGraph(threading.local, Graph):
 
     def device(self, device_name_or_function: DeviceLike) -> AbstractContextManager[None]:
         """Request a device for the ops recorded inside; without GPUs there is only the CPU."""
-        if not eager_devices().has_gpus or callable(device_name_or_function):
+        if not eager_devices().has_accelerators or callable(device_name_or_function):
             return nullcontext()
         return self._on_device(device_name_or_function)
 
@@ -368,7 +368,7 @@ class EagerGraph(threading.local, Graph):
         self, op: NodeLike | None, ignore_existing: bool = False
     ) -> AbstractContextManager[None]:
         """Request the device of a node, if it has one."""
-        if op is None or not eager_devices().has_gpus:
+        if op is None or not eager_devices().has_accelerators:
             return nullcontext()
         return self.device(as_node(op).device)
 

@@ -355,7 +355,7 @@ def _leaf_key(tensor: EagerTensor, held: Any) -> int:
 def _device_of(held: Any) -> str:
     """The device of a variable; "" for other values, and without GPUs."""
     buffer = held.buffer if isinstance(held, VariableCell) else None
-    return "" if buffer is None or not eager_devices().has_gpus else buffer.device
+    return "" if buffer is None or not eager_devices().has_accelerators else buffer.device
 
 
 def as_array(result: Any) -> Any:

@@ -96,7 +96,7 @@ class PlannedStep:
         self._plan: Plan | None = None
         #: Index of a feed → the GPU that takes it.
         self._feed_devices: dict[int, Device] = {}
-        has_entry = COMPILES and not eager_devices().has_gpus
+        has_entry = COMPILES and not eager_devices().has_accelerators
         host = eager_devices().all[0]
         self._entry = step_entry(step, prune(*step), host, DEFAULT) if has_entry else None
         restored = None if self._entry is None else self._entry.find()
@@ -117,7 +117,7 @@ class PlannedStep:
         placer = Placer(devices.names, soft=True)
         self._plan = planned = plan(step, devices.all, placer, COMPILES)
         self._use(fast_path(planned, step.feeds, downloads=False))
-        if devices.has_gpus:
+        if devices.has_accelerators:
             self._set_devices(planned, placer, devices)
         return planned
 

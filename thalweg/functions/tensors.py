@@ -109,7 +109,7 @@ class EagerTensor(Tensor):
     @property
     def device(self) -> str:
         """The device of the value."""
-        if not eager_devices().has_gpus:
+        if not eager_devices().has_accelerators:
             return HOST
         held = self.held()
         if isinstance(held, VariableCell):
@@ -214,7 +214,7 @@ class EagerTensor(Tensor):
     def gpu(self, gpu_index: int = 0) -> Tensor:
         """This tensor, or a copy of it, on a GPU; an error if there is no such GPU."""
         request = f"/device:GPU:{gpu_index}"
-        if not eager_devices().has_gpus:
+        if not eager_devices().has_accelerators:
             raise errors.InvalidArgumentError(
                 None, None, f"No device matches '{request}': this process has no GPU"
             )

@@ -209,13 +209,13 @@ class Trace(SubGraph):
 
     def colocate_with(self, op: Any, ignore_existing: bool = False) -> AbstractContextManager[None]:
         """Request the device of a node, if it has one."""
-        if op is None or not eager_devices().has_gpus:
+        if op is None or not eager_devices().has_accelerators:
             return nullcontext()
         return self.device(as_node(op).device)
 
     def device(self, device_name_or_function: Any) -> AbstractContextManager[None]:
         """Request a device for new nodes; without GPUs there is only the CPU."""
-        if not eager_devices().has_gpus:
+        if not eager_devices().has_accelerators:
             return nullcontext()
         return super().device(device_name_or_function)
 

@@ -49,7 +49,7 @@ class EagerVariable(ResourceVariable):
         self, initial_value: Any, validate: bool, name: str | None, dtype: DType | None, shape: Any
     ) -> None:
         request = ""
-        if eager_devices().has_gpus:
+        if eager_devices().has_accelerators:
             request = requested_device(get_default_graph()) or EAGER.device_name
         with graphs.pushed(EAGER), EAGER.name_scope(name or "Variable") as scope:
             initial: Any = initial_value() if callable(initial_value) else initial_value
@@ -72,7 +72,7 @@ class EagerVariable(ResourceVariable):
         self._reference = self._variable = known(cell, dtype.as_ref, static_shape)
         op = state.VariableV2(dtype=dtype, given_shape=static_shape, shared_name=self._name)
         made_at = self._variable.op.made_at  # the user's line
-        node_device = device.name if eager_devices().has_gpus else ""
+        node_device = device.name if eager_devices().has_accelerators else ""
         self._node = Node(EAGER, op, self._name, (), (), node_device, {}, *made_at, 0)
         self._node.outputs = (self._variable,)
         self._initial_value = None

@@ -124,7 +124,14 @@ class DeviceName(str):
         return 0
 
 
-_DEVICE_TYPES = {"CPU", "GPU", "TPU", "XLA_CPU", "XLA_GPU", "*"}
+#: The type of devices that run all ops. All others are accelerators: they run compiled ops.
+CPU = "CPU"
+_DEVICE_TYPES = {CPU, "GPU", "TPU", "XLA_CPU", "XLA_GPU", "*"}
+
+
+def is_cpu(name: str) -> bool:
+    """Whether the full name of a device is that of a CPU."""
+    return f"/device:{CPU}:" in name
 
 
 def canonical_name(device: Any) -> str:

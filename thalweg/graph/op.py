@@ -65,8 +65,8 @@ class Op:
     takes_buffers: ClassVar[bool] = False
     #: whether `start` may be called instead of `kernel`
     can_start: ClassVar[bool] | property = True
-    #: the kinds of devices that have a kernel for it
-    device_kinds: ClassVar[frozenset[str]] = frozenset({"CPU"})
+    #: placed on accelerators although it is not compiled: its host kernel runs there
+    any_device: ClassVar[bool] = False
 
     #: the GraphDef names of fields and type variables that differ: `shape` is the shape rule here
     graphdef_names: ClassVar[Mapping[str, str]] = {"given_shape": "shape"}

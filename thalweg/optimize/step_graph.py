@@ -18,6 +18,7 @@ from thalweg.control.liveness import Needs
 from thalweg.control.traces import Trace
 from thalweg.graph import nest
 from thalweg.graph.analysis.node_effects import accesses
+from thalweg.graph.device import is_cpu
 from thalweg.graph.node import Node, Tensor, reached
 from thalweg.graph.op import Op
 from thalweg.ir.target import Target
@@ -27,7 +28,7 @@ Rewrite = Callable[[Node], "Sequence[Tensor] | None"]
 
 _MAX_REPEATS = 16  # of a pass over what it changed itself: rules that undo each other end here
 _DEFAULT_CPU = Target(name="server", vector_bytes=64)
-_UNKNOWN_GPU = Target(name="gpu", layout_times=None)
+_UNKNOWN_ACCELERATOR = Target(name="accelerator", layout_times=None, fuses_attention=True)
 _MAX_INPUTS = 16  # of a node whose inputs are updated at once; others are updated when visited
 
 
@@ -169,7 +170,8 @@ class StepGraph:
     def target(self, node: Node) -> Target:
         """The target that a node runs on."""
         name = self.device(node)
-        return self.processors.get(name, _UNKNOWN_GPU if "GPU" in name else _DEFAULT_CPU)
+        unknown = _UNKNOWN_ACCELERATOR if name and not is_cpu(name) else _DEFAULT_CPU
+        return self.processors.get(name, unknown)
 
     def traces(self) -> Mapping[Node, list[Node]]:
         """The traces of each control node."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from thalweg.graph.device import DeviceSpec
+from thalweg.graph.device import DeviceSpec, is_cpu
 from thalweg.platform.caches import memoized
 
 
 class Devices:
-    """Devices in order of preference: the GPUs of each task before its CPUs."""
+    """Devices in order of preference: the accelerators of each task before its CPUs."""
 
     def __init__(self, names: Sequence[str]) -> None:
         specs = {name: DeviceSpec.from_string(name) for name in names}
@@ -22,26 +22,26 @@ class Devices:
         tasks = list(dict.fromkeys(task_of.values()))
 
         def rank(name: str) -> tuple[int, bool]:
-            return tasks.index(task_of[name]), specs[name].device_type != "GPU"
+            return tasks.index(task_of[name]), is_cpu(name)
 
         self._specs = {name: specs[name] for name in sorted(names, key=rank)}
         self.names = tuple(self._specs)
-        self.kinds = {name: spec.device_type or "" for name, spec in specs.items()}
         self.span_tasks = len(tasks) > 1
 
-    def feasible(self, request: DeviceSpec, kinds: frozenset[str]) -> list[str]:
-        """The devices of these kinds that satisfy a request, in order of preference."""
+    def feasible(self, request: DeviceSpec, accelerated: bool = True) -> list[str]:
+        """The devices that satisfy a request, in order of preference; unless `accelerated`, only
+        CPUs."""
         return [
             name
             for name, spec in self._specs.items()
-            if spec.device_type in kinds and matches(request, spec)
+            if (accelerated or is_cpu(name)) and matches(request, spec)
         ]
 
-    def lacks_kind(self, request: DeviceSpec) -> bool:
-        """Whether there is a task that a request names, but no device of the requested kind."""
-        task = without_device(request)
-        has_task = any(matches(task, spec) for spec in self._specs.values())
-        return has_task and request.device_type not in self.kinds.values()
+    def lacks_type(self, request: DeviceSpec) -> bool:
+        """Whether there is a task that a request names, but no device of the requested type."""
+        task, specs = without_device(request), self._specs.values()
+        has_task = any(matches(task, spec) for spec in specs)
+        return has_task and all(spec.device_type != request.device_type for spec in specs)
 
 
 accelerated_first = memoized(64)(Devices)  # by the names

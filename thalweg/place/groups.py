@@ -13,8 +13,8 @@ from thalweg import errors
 from thalweg.graph.device import DeviceSpec
 from thalweg.graph.dtypes import DType
 from thalweg.graph.node import Node, Tensor
+from thalweg.place.accelerated import is_accelerated
 from thalweg.place.devices import merge_requests, without_device
-from thalweg.place.kinds import ANY, kinds_of
 
 
 class Group:
@@ -23,7 +23,7 @@ class Group:
     def __init__(self, soft: bool, node: Node | None = None) -> None:
         """A group of one node, or of none."""
         self._soft, self.first = soft, node
-        self.kinds = ANY if node is None else kinds_of(node)
+        self.accelerated = node is None or is_accelerated(node)  # accelerators may run it
         #: The members with a device request.
         self.requesting = [node] if node is not None and node.device else []
         self.request = DeviceSpec.from_string(self.requesting[0].device if self.requesting else "")
@@ -36,7 +36,7 @@ class Group:
         is ignored."""
         self.first = self.first or other.first
         self.size += other.size
-        self.kinds &= other.kinds
+        self.accelerated = self.accelerated and other.accelerated
         self.error = self.error or other.error
         merged = merge_requests(self.request, other.request)
         if merged is not None or not overrides:

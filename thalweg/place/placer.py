@@ -1,12 +1,12 @@
 """Placement: assigns each node of a graph to a device of the session, once for all steps.
 
 A colocation group goes to the first device that satisfies the requests of its nodes and has their
-kernels, GPUs before CPUs. Nodes without a request go to the first device, with three exceptions:
-ops on shapes and reads of variables follow their input, sources follow their consumers if these are
-on one device, and nodes inside a conditional or a loop follow it. A request that no device
-satisfies is an error that names the user's line, unless soft placement is on. A request for a kind
-of device that this machine lacks (a GPU) falls back with a warning, so that programs written for
-one run without it.
+kernels, accelerators before CPUs. Nodes without a request go to the first device, with three
+exceptions: ops on shapes and reads of variables follow their input, sources follow their consumers
+if these are on one device, and nodes inside a conditional or a loop follow it. A request that no
+device satisfies is an error that names the user's line, unless soft placement is on. A request for
+a type of device that this machine lacks (a GPU) falls back with a warning, so that programs written
+for one run without it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from thalweg import errors
 from thalweg.control.traces import Trace
-from thalweg.graph.device import DeviceSpec
+from thalweg.graph.device import DeviceSpec, is_cpu
 from thalweg.graph.dtypes import resource, variant
 from thalweg.graph.graph import Graph
 from thalweg.graph.node import Node, Tensor
@@ -24,7 +24,6 @@ from thalweg.graph.subgraph import Argument
 from thalweg.ops.core.basic import Const, Identity
 from thalweg.place.devices import accelerated_first, without_device
 from thalweg.place.groups import Group, Groups, colocated_inputs
-from thalweg.place.kinds import ANY
 from thalweg.platform import tf_logging
 from thalweg.platform.caches import Bounded
 
@@ -124,7 +123,8 @@ class Placer:
     def _supporting_device(self, group: Group, preferred: str) -> str:
         """The preferred device, or the first one that has all kernels of a group."""
         names = (preferred, *self._devices.names)
-        return next((name for name in names if self._devices.kinds[name] in group.kinds), preferred)
+        supporting = (name for name in names if group.accelerated or is_cpu(name))
+        return next(supporting, preferred)
 
     def _common_device(self, nodes: Iterable[Node]) -> str:
         """The only device that nodes, and those inside them, require; "" if there is none."""
@@ -170,18 +170,18 @@ class Placer:
 
     def _feasible_device(self, group: Group) -> str:
         """The first device that satisfies a group's request; raises InvalidArgumentError."""
-        feasible: Sequence[str] = self._devices.feasible(group.request, group.kinds)
-        if not feasible and (self._soft or self._devices.lacks_kind(group.request)):
+        feasible: Sequence[str] = self._devices.feasible(group.request, group.accelerated)
+        if not feasible and (self._soft or self._devices.lacks_type(group.request)):
             if not self._soft:
                 _warn_absent(group.requesting[0])
-            feasible = self._devices.feasible(without_device(group.request), group.kinds)
+            feasible = self._devices.feasible(without_device(group.request), group.accelerated)
             feasible = feasible or self._devices.names
         if not feasible:
             raise self._infeasible(group.requesting[0])
         return feasible[0]
 
     def _infeasible(self, node: Node) -> errors.InvalidArgumentError:
-        exists = self._devices.feasible(DeviceSpec.from_string(node.device), ANY)
+        exists = self._devices.feasible(DeviceSpec.from_string(node.device))
         why = f"{node.type} has no kernel for" if exists else "no device matches"
         return errors.InvalidArgumentError(
             None,

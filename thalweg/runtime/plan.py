@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from thalweg.control.liveness import needed
 from thalweg.device.device import Device
 from thalweg.graph.analysis.order import Order, step_order, touches_state
+from thalweg.graph.device import is_cpu
 from thalweg.graph.node import Node, Tensor
 from thalweg.ir.target import Target
 from thalweg.lower.regions import Unit, regions, with_traces
@@ -187,7 +188,7 @@ def optimized(
     if has_primitives(nodes):  # the graph may have cycles: the executor orders it
         return step, nodes, placement, ()
     used = {*placement.values()}
-    is_host = len(used) <= 1 and all("CPU" in name for name in used)
+    is_host = len(used) <= 1 and all(map(is_cpu, used))
     if is_host and used and (name := used.pop()) in processors:
         processors = {"": processors[name]}
     devices = None if is_host else placement

@@ -167,9 +167,9 @@ class ConcreteFunction:
         return planned
 
     def _plan(self, device: str) -> PlannedStep:
-        arguments, has_gpus = self.body.arguments, eager_devices().has_gpus
+        arguments, has_accelerators = self.body.arguments, eager_devices().has_accelerators
         devices = [""] * (len(arguments) - len(self.captured_inputs))
-        devices += [tensor.device if has_gpus else "" for tensor in self.captured_inputs]
+        devices += [tensor.device if has_accelerators else "" for tensor in self.captured_inputs]
         graph = Graph()
         with graph.as_default():
             inputs = [add_input(graph, *pair) for pair in zip(arguments, devices, strict=True)]

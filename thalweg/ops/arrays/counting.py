@@ -51,7 +51,7 @@ class Unique(Op):
 
     signature = "x: T -> y: T, idx: out_idx; out_idx: index"
     host_only = True
-    device_kinds = frozenset({"CPU", "GPU"})  # optimizers place it on the variable's device
+    any_device = True  # optimizers place it on the variable's device
     inexpensive = True
     not_differentiable = True
     out_idx: DType = dtypes.int32

@@ -12,14 +12,14 @@ from thalweg.platform.caches import memoized
 def compilable(node: Node) -> bool:
     """Whether a node may be compiled, judging by its op and dtypes."""
     return isinstance(node.op, NoOp) or (
-        _has_code(type(node.op))
+        has_code(type(node.op))
         and all(map(_is_plain, node.inputs))
         and all(map(_is_plain, node.outputs))
     )
 
 
 @memoized(5_000)
-def _has_code(kind: type[Op]) -> bool:
+def has_code(kind: type[Op]) -> bool:
     """Whether an op has a loop form, or depends on shapes alone."""
     return not kind.host_only and (kind.has("loop") or kind.has("element") or kind.of_shapes)
 

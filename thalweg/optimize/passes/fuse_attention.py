@@ -38,7 +38,7 @@ def fuse_attention(graph: StepGraph) -> None:
     if "Softmax" not in graph.types or graph.devices is None:
         return
     for node in graph.nodes:
-        if node.op.type_name == "Softmax" and "GPU" in graph.device(node):
+        if node.op.type_name == "Softmax" and graph.target(node).fuses_attention:
             attention = _Match(graph, node).attention()
             if attention is not None:
                 _replace(graph, attention)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from thalweg.graph.analysis.effects import Resource
 from thalweg.graph.analysis.node_effects import accesses
+from thalweg.graph.device import is_cpu
 from thalweg.graph.node import Node, Tensor
 from thalweg.ops.arrays.joining import ConcatV2
 from thalweg.ops.arrays.splitting import SplitV
@@ -74,7 +75,7 @@ def _groups(graph: StepGraph) -> list[list[Node]]:
 def _is_narrow(node: Node, graph: StepGraph) -> bool:
     """Whether a product has few columns and many rows, in the plain layout, on a CPU."""
     op, device, weights = node.op, graph.device(node), node.inputs[1]
-    if weights in graph.feeds or node.output in graph.feeds or (device and "CPU" not in device):
+    if weights in graph.feeds or node.output in graph.feeds or (device and not is_cpu(device)):
         return False
     if not weights.shape.is_fully_defined():
         return False

@@ -1,9 +1,9 @@
-"""The kinds of devices that may run a node.
+"""The nodes that accelerators may run.
 
-A GPU runs compiled ops and holds numeric variables. An op that writes such a variable runs on its
-device, with the host kernel if it is not compiled. Control nodes may run wherever their bodies do,
-and so may lists of numbers, which native loops keep in the memory of their device. All other nodes
-run on CPUs.
+An accelerator runs compiled ops and holds numeric variables. An op that writes such a variable runs
+on its device, with the host kernel if it is not compiled. Control nodes may run wherever their
+bodies do, and so may lists of numbers, which native loops keep in the memory of their device. All
+other nodes run on CPUs.
 """
 
 from __future__ import annotations
@@ -17,18 +17,11 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.ops.core.basic import Const, Placeholder
 from thalweg.ops.core.compilable import compilable, is_number
 
-CPU = frozenset({"CPU"})
-ANY = frozenset({"CPU", "GPU"})
 
-
-def kinds_of(node: Node) -> frozenset[str]:
-    """The kinds of devices that may run a node."""
-    return ANY if _runs_on_gpu(node) else node.op.device_kinds
-
-
-def _runs_on_gpu(node: Node) -> bool:
+def is_accelerated(node: Node) -> bool:
+    """Whether accelerators may run a node."""
     op = node.op
-    if is_control(node) or isinstance(op, Primitive | Trace):
+    if op.any_device or is_control(node) or isinstance(op, Primitive | Trace):
         return True
     if isinstance(op, ListOp):
         tensors = [*node.inputs, *node.outputs]
