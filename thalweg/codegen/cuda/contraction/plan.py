@@ -14,16 +14,10 @@ from typing import TypeVar
 from thalweg.codegen.cuda.contraction import mma, wgmma
 from thalweg.codegen.cuda.contraction.cost import Cost
 from thalweg.codegen.cuda.contraction.epilogue import Epilogue, epilogue_cost, epilogue_of
-from thalweg.codegen.cuda.contraction.problem import (
-    BFLOAT16,
-    FLOAT8,
-    FLOAT16,
-    FLOAT32,
-    FLOAT64,
-    Problem,
-)
+from thalweg.codegen.cuda.contraction.problem import FLOAT32, FLOAT64, Problem
 from thalweg.codegen.cuda.contraction.schedule import Schedule
 from thalweg.codegen.cuda.contraction.transposition import is_transposable
+from thalweg.codegen.cuda.contraction.warp_instructions import mma_name
 from thalweg.codegen.cuda.contraction.work import Work
 from thalweg.codegen.cuda.target import CudaTarget
 
@@ -258,8 +252,8 @@ def _of_fitting_size(problem: Problem, tiles: tuple[Tile, ...]) -> list[Tile]:
 def has_tensor_cores(problem: Problem, target: CudaTarget) -> bool:
     """Whether tensor cores multiply the operands with the required precision."""
     a, b = problem.a.dtype, problem.b.dtype
-    if a != b or problem.dtype != FLOAT32 or target.capability < 80:
+    if a != b or problem.dtype != FLOAT32 or mma_name(a) is None or target.capability < 80:
         return False
     if a == FLOAT32:
         return target.allow_tf32
-    return a in (BFLOAT16, FLOAT16) or (a in FLOAT8 and target.capability >= 89)
+    return a.itemsize > 1 or target.capability >= 89

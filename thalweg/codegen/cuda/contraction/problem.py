@@ -29,10 +29,9 @@ from thalweg.ir.dynamic import is_static
 from thalweg.ir.expr import Cast, Expr, Load, Variable
 from thalweg.ir.index import Affine
 from thalweg.ir.kernel import Access, Bound, Contraction
+from thalweg.platform.dtype_traits import is_narrow_float
 
-#: Narrow dtypes of tensor cores, which sum them as float32.
 BFLOAT16, FLOAT16 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16)
-FLOAT8 = np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(ml_dtypes.float8_e5m2)
 FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 
 ACCESS_BYTES = 16  # the widest access of a thread
@@ -151,7 +150,7 @@ def problem_of(kernel: Contraction, is_aligned: bool = True) -> Problem:
 def _narrow(access: Access) -> Access:
     """A factor without its conversion to the dtype of the sum."""
     value = access.value
-    if isinstance(value, Cast) and value.value.dtype in (BFLOAT16, FLOAT16, *FLOAT8):
+    if isinstance(value, Cast) and is_narrow_float(value.value.dtype):
         return replace(access, value=value.value)
     return access
 

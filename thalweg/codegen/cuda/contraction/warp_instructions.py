@@ -22,7 +22,7 @@ from thalweg.codegen.cuda.contraction.helpers import (
     struct,
     unpacked,
 )
-from thalweg.codegen.cuda.contraction.problem import BFLOAT16, FLOAT8, FLOAT16, FLOAT32
+from thalweg.codegen.cuda.contraction.problem import FLOAT32
 from thalweg.codegen.cuda.contraction.tf32 import seen
 from thalweg.codegen.cuda.grid import Grid
 from thalweg.codegen.llvm.builder import (
@@ -38,17 +38,23 @@ from thalweg.codegen.llvm.builder import (
     constant,
 )
 from thalweg.codegen.math.conversion import from_memory
+from thalweg.platform.dtype_traits import FloatFormat, float_format, is_float
 
-#: PTX's names of the dtypes of tensor cores, and the terms of a product of a warp.
-MMA_NAMES = {
-    BFLOAT16: "bf16",
-    FLOAT16: "f16",
-    FLOAT32: "tf32",
-    FLOAT8[0]: "e4m3",
-    FLOAT8[1]: "e5m2",
+#: PTX's names of the floats that tensor cores multiply.
+_MMA_NAMES = {
+    FloatFormat(8, 7): "bf16",
+    FloatFormat(5, 10): "f16",
+    FloatFormat(8, 23): "tf32",
+    FloatFormat(4, 3, has_infinity=False): "e4m3",
+    FloatFormat(5, 2): "e5m2",
 }
 STEP_BYTES = 32  # of the terms of a product, for all dtypes
 EXCHANGE = 32  # bytes of a lane's exchange memory
+
+
+def mma_name(dtype: Any) -> str | None:
+    """PTX's name of a dtype, if tensor cores multiply it."""
+    return _MMA_NAMES.get(float_format(dtype)) if is_float(dtype) else None
 
 
 def exchange_bytes(is_emulated: bool, threads: int) -> int:
@@ -93,7 +99,7 @@ class WarpInstructions:
         3 those of row g + 8. Registers 0 and 1 of `a` are bytes 4t… of rows g and g + 8, 2 and 3
         the same 16 bytes further on; registers 0 and 1 of `b` are those bytes of column g.
         """
-        name, builder, four = MMA_NAMES[np.dtype(dtype)], self.frame.b, struct(FLOAT, 4)
+        name, builder, four = mma_name(dtype), self.frame.b, struct(FLOAT, 4)
         if self._emulated:
             given = [self._exchange, *a, *b, *sums]
             found = self._helpers.call(

@@ -27,7 +27,7 @@ from thalweg.codegen.cuda.contraction.helpers import (
 )
 from thalweg.codegen.cuda.contraction.layout import SharedTile
 from thalweg.codegen.cuda.contraction.stages import Stages
-from thalweg.codegen.cuda.contraction.warp_instructions import MMA_NAMES, STEP_BYTES, elements
+from thalweg.codegen.cuda.contraction.warp_instructions import STEP_BYTES, elements, mma_name
 from thalweg.codegen.cuda.grid import Grid
 from thalweg.codegen.llvm.builder import (
     FLOAT,
@@ -156,7 +156,7 @@ def _rows_of(frame: GridFrame, pipeline: Pipeline, warp: Value, lane: Value) -> 
 
 
 def _named(pipeline: Pipeline) -> str:
-    name, terms = MMA_NAMES[pipeline.dtype], STEP_BYTES // pipeline.dtype.itemsize
+    name, terms = mma_name(pipeline.dtype), STEP_BYTES // pipeline.dtype.itemsize
     return f"wgmma.mma_async.sync.aligned.m64n{pipeline.columns}k{terms}.f32.{name}.{name}"
 
 
