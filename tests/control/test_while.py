@@ -1,5 +1,7 @@
 """Loops: values, gradients and effects, in every way they can run."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -396,3 +398,18 @@ def test_a_reference_enters_a_loop_as_the_value_it_has(sess: tf.Session) -> None
     assert not y.dtype.is_ref_dtype
     assert sess.run([y, slope]) == [1.5**4, 4 * 1.5**3]
     assert sess.run(v) == 1.5
+
+
+def test_a_body_may_refine_the_shape_of_its_argument():
+    """What holds inside an iteration does not hold for the result."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        x = tf.placeholder(tf.float32, [None])
+
+        def body(i: Any, x: Any) -> Any:
+            x.set_shape([2])
+            return i + 1, tf.concat([x, x], 0)
+
+        invariants = [tf.TensorShape([]), tf.TensorShape([None])]
+        (_, y) = tf.while_loop(lambda i, _: i < 1, body, [0, x], shape_invariants=invariants)
+        assert y.shape.as_list() == [None]
+        assert session.run(y + tf.ones([4]), {x: [1, 2]}).tolist() == [2, 3, 2, 3]

@@ -120,9 +120,10 @@ class _BackwardLoop:
         initial = [count - 1, *(capture(self._dys[index]) for index in self._variables)]
         initial += [zeros(capture(node.inputs[index])) for index in self._summed]
         initial += [saved.new_list(count) for sunk in self._sunk for saved in sunk.saved]
+        shapes = [argument.shape for argument in body.arguments]
         specs = [(argument.dtype, argument.shape) for argument in body.arguments]
         condition = trace_body(_has_iterations_left, "the gradient of a loop", specs)
-        results = loop_node(initial, condition, body, self._op.parallel_iterations)[1:]
+        results = loop_node(initial, condition, body, shapes, self._op.parallel_iterations)[1:]
         gradients: list[Any] = [None] * len(node.inputs)
         for index in self._wanted:
             if index < len(node.outputs):
@@ -224,6 +225,7 @@ def loop_node(
     variables: Sequence[Tensor],
     condition: Body,
     body: Body,
+    shapes: Sequence[TensorShape],
     parallel_iterations: int = 10,
     back_prop: bool = True,
     swap_memory: bool = False,
@@ -235,7 +237,7 @@ def loop_node(
         condition=condition_body,
         body=loop_body,
         Tout=tuple(tensor.dtype.base_dtype for tensor in variables),
-        shapes=tuple(argument.shape for argument in body.arguments),
+        shapes=tuple(shapes),
         parallel_iterations=parallel_iterations,
         back_prop=back_prop,
         swap_memory=swap_memory,
@@ -384,7 +386,7 @@ def _build_loop(
     _check_condition(condition)
     traced_body = trace_body(packed_body, "body of tf.while_loop", specs, pack)
     _check_body(loop_vars, initial, shapes, traced_body)
-    results = loop_node(initial, condition, traced_body, *options)
+    results = loop_node(initial, condition, traced_body, shapes, *options)
     return pack_tensors(traced_body.result, results)
 
 
