@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
@@ -255,3 +256,32 @@ def test_a_graph_with_datasets_can_be_exported_and_imported() -> None:
     with _graph() as again, tf.Session(graph=again) as session:
         (following,) = tf.import_graph_def(proto, return_elements=["following:0"])
         assert [value.tolist() for value in drained(session, following)] == [[2, 4], [6]]
+
+
+@pytest.mark.parametrize("wrap", ["plain", "cond"])
+@pytest.mark.parametrize("with_python", [True, False])
+def test_an_error_of_an_element_leaves_later_elements_alone(wrap: str, with_python: bool) -> None:
+    """Also where the function is a step with control flow, or with calls on other threads."""
+
+    def number(s: Any) -> Any:
+        parsed = tf.string_to_number(tf.string_join([s, ""]))
+        return parsed + tf.py_func(np.float32, [s], tf.float32) if with_python else parsed
+
+    def function(s: Any) -> Any:
+        return (
+            number(s)
+            if wrap == "plain"
+            else tf.cond(tf.not_equal(s, ""), lambda: number(s), lambda: 0.0)
+        )
+
+    with tf.Graph().as_default(), tf.Session() as session:
+        data = tf.data.Dataset.from_tensor_slices(["1", "bad", "2", "bad", "4"]).map(function)
+        following = data.make_one_shot_iterator().get_next()
+        results: list[float] = []
+        for _ in range(5):
+            try:
+                results.append(float(session.run(following)))
+            except tf.errors.OpError:
+                results.append(-1.0)
+        scale = 2.0 if with_python else 1.0
+        assert results == [scale, -1.0, 2 * scale, -1.0, 4 * scale]

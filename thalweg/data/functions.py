@@ -218,7 +218,8 @@ class Call:
 
     def _run_plan(self, values: list[Any]) -> list[Any]:
         slots = self._plan.slots(values)
-        run(self._plan.instructions, slots, self._context.resources, self._context.cancellation)
+        # A cancellation of its own: the error of an element does not cancel the elements after it.
+        run(self._plan.instructions, slots, self._context.resources, Cancellation())
         return [slots[slot] for slot in self._plan.fetches]
 
     def leaves(self, tensors: Sequence[Any]) -> Element:
