@@ -41,10 +41,13 @@ def make_program(
         tuner = importlib.import_module("thalweg.device.cpu.tuner")  # few processes need it
         tuner.tune_new(kernels, pool, threads)
     launches = lowered.launches
-    pairs = zip(launches, kernels, strict=True)
-    requests = [kernel_request(launch, k.kernel, target) for launch, k in pairs]
-    code = load_all(requests, target)
-    loaded = dict(zip([name_of(request, target) for request in requests], code, strict=True))
+    # Launches may share a kernel, and different kernels may have the same name and code.
+    launch_of = {k.kernel: launch for launch, k in zip(launches, kernels, strict=True)}
+    requests = [kernel_request(launch, kernel, target) for kernel, launch in launch_of.items()]
+    code_of = dict(zip(launch_of, load_all(requests, target), strict=True))
+    names = [name_of(request, target) for request in requests]
+    loaded = dict(zip(names, code_of.values(), strict=True))
+    code = [code_of[k.kernel] for k in kernels]
     listing = build_listing(lowered, kernels, code, target, prepacks=True)
     template = template_of(loaded, lowered, listing)
     work = sum(work_of(launch.kernel, target) for launch in launches)
