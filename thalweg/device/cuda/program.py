@@ -98,7 +98,8 @@ class CudaProgram(DeviceProgram[Invocation, CudaCall]):
         results = super().__call__(context, values, cells)
         if not self._is_repeated:
             self._is_repeated = True
-            if any(invocation.memory_size > _MAX_KEPT_AT_ONCE for invocation in self._idle):
+            idle = self._idle.copy()  # other threads borrow and return invocations meanwhile
+            if any(invocation.memory_size > _MAX_KEPT_AT_ONCE for invocation in idle):
                 self.release_memory()
         return results
 
