@@ -111,7 +111,9 @@ class NativeProgram(ABC, Generic[InvocationT]):
                 results = run(invocation, context, values)
                 invocation.use.cells = ()
         except BaseException:
-            invocation.close()  # a signal or a cancellation may have stopped the call
+            # A signal or a cancellation may have stopped the call, even while its use was requeued.
+            USES.end(invocation.use)
+            invocation.close()
             raise
         self._idle.append(invocation)
         return results

@@ -179,6 +179,34 @@ def test_a_waiting_step_can_be_cancelled() -> None:
     assert not uses.uses and not uses.waiting
 
 
+@pytest.mark.skipif(not engine.COMPILES, reason="nothing is compiled")
+def test_a_use_that_is_interrupted_while_it_is_requeued_excludes_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ctrl-C between the two steps of `requeue`, in a loop that others wait for."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        v = tf.get_variable("v", [], initializer=tf.zeros_initializer(), use_resource=True)
+
+        def body(i: Any) -> Any:
+            with tf.control_dependencies([v.assign_add(1.0)]):
+                return i + 1
+
+        loop = tf.while_loop(lambda i: i < 1_000_000, body, [0])
+        session.run(v.initializer)
+
+        def interrupted(self: Uses, use: Use[Any], cancellation: Any) -> None:
+            self.uses.append(use)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(Uses, "is_contended", True)
+        monkeypatch.setattr(Uses, "requeue", interrupted)
+        with impatient(), pytest.raises(KeyboardInterrupt):
+            session.run(loop)
+        monkeypatch.undo()
+        session.run(v.assign(3.0))  # would wait for ever
+        assert session.run(v) == 3.0
+
+
 def test_host_views_keep_their_value_while_the_buffer_is_updated() -> None:
     v = cell()
     view = v.read()
