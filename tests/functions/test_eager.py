@@ -526,3 +526,16 @@ class TestThreads:
 def test_what_changes_state_or_draws_numbers_is_never_replayed(name: str) -> None:
     assert not hasattr(getattr(tf, name), "__wrapped__")
     assert hasattr(tf.reduce_mean, "__wrapped__")
+
+
+def test_errors_of_repeated_operators_name_their_own_lines():
+    """Shapes that are known only at run time may not fit, whatever the operator and its dtype."""
+    for dtype in (np.int32, np.float32):
+        x, two = tf.constant(np.array([1, 2, 3], dtype)), tf.constant(np.ones(2, dtype))
+        with pytest.raises(tf.errors.InvalidArgumentError) as first:
+            (tf.unique(x)[0] + two).numpy()
+        with pytest.raises(tf.errors.InvalidArgumentError) as second:
+            (tf.unique(x)[0] + two).numpy()
+        for info in (first, second):
+            (here,) = [entry for entry in info.traceback if entry.path.name == "test_eager.py"]
+            assert f"test_eager.py:{here.lineno + 1}" in str(info.value)

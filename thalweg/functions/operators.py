@@ -53,7 +53,7 @@ def _fast_operator(method: str, is_fallible: bool) -> Callable[[Any, Any], Any]:
         else:
             return general(x, y)
         trace_node = lazy_trace.end
-        last, position, value, dtype, shape, number, end = trace_node.prediction
+        last, position, value, dtype, shape, number, end, needs_line = trace_node.prediction
         if last is not name or position != at or value is not other:
             key = (name, at, kind, other)
             end = trace_node.children.get(key)
@@ -62,7 +62,10 @@ def _fast_operator(method: str, is_fallible: bool) -> Callable[[Any, Any], Any]:
                 return _cached(key, general(x, other), lazy_trace, trace_node)
             template, number = end.outputs[0], end.count - 1
             dtype, shape = template.dtype, template._shape
-            trace_node.prediction = (name, at, other, dtype, shape, number, end)
+            needs_line = (is_fallible and not x.dtype.is_floating) or any(
+                tensor._shape.whole is None for tensor in end.nodes[0].inputs
+            )  # shapes that are known later may not fit
+            trace_node.prediction = (name, at, other, dtype, shape, number, end, needs_line)
         # `LazyTrace.advance_single` inlined, without reading the trace node and its template.
         output = _new(EagerTensor)
         output.dtype = dtype
@@ -72,7 +75,7 @@ def _fast_operator(method: str, is_fallible: bool) -> Callable[[Any, Any], Any]:
         output._lazy_trace = lazy_trace
         lazy_trace.tensors.append(output)
         lazy_trace.end = end
-        if is_fallible and not x.dtype.is_floating:
+        if needs_line:
             lazy_trace.lines[end] = user_frame(1)  # its error must name this line
         return general(x, y) if lazy_trace.closed else output  # another thread ran the trace
 

@@ -44,8 +44,8 @@ _MAX_CONSULTED = 64  # elements of a value that shape inference may read
 #: An operator, its operands' positions or values, and its result: the dtype, shape and position of
 #: the tensor, and the trace node. All in one object: with cold processor caches, the cost of
 #: recording is the number of objects that it reads.
-_Prediction = tuple[str | None, int, Any, Any, Any, int, Any]
-_NO_PREDICTION: _Prediction = (None, -1, None, None, None, -1, None)
+_Prediction = tuple[str | None, int, Any, Any, Any, int, Any, bool]
+_NO_PREDICTION: _Prediction = (None, -1, None, None, None, -1, None, False)
 
 
 @dataclass(slots=True, eq=False, repr=False)
