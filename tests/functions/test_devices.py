@@ -533,3 +533,17 @@ def test_eager_code_goes_on_without_a_gpu_that_is_lost() -> None:
         v.numpy()
     assert tf.reduce_sum(tf.ones([4]) * 3).numpy() == 12
     assert [double(tf.ones([4])).device, tf.Variable([1.0]).device] == [CPU, CPU]
+
+
+def test_host_ops_of_equal_structure_use_their_own_variables() -> None:
+    """A plan of two devices is shared by the steps of its structure, their variables are not."""
+    with tf.device("/gpu:0"):
+        variables = [tf.Variable([1.0, 2.0]), tf.Variable([10.0, 20.0])]
+
+    def doubled(variable: Any) -> Any:
+        return tf.string_to_number(tf.as_string(variable * 2.0))
+
+    assert [doubled(v).numpy().tolist() for v in variables] == [[2.0, 4.0], [20.0, 40.0]]
+    for variable in variables:
+        variable.assign_add(doubled(variable))
+    assert [v.numpy().tolist() for v in variables] == [[3.0, 6.0], [30.0, 60.0]]

@@ -528,6 +528,30 @@ def test_what_changes_state_or_draws_numbers_is_never_replayed(name: str) -> Non
     assert hasattr(tf.reduce_mean, "__wrapped__")
 
 
+def filled() -> Any:
+    """A queue with two elements, enqueued by one step."""
+    queue = tf.FIFOQueue(10, [tf.float32], shapes=[[]])
+    queue.enqueue(1.0)
+    queue.enqueue(2.0)
+    return queue
+
+
+def test_steps_of_equal_structure_use_their_own_queues():
+    """The plan of a step is shared by all steps of its structure; the objects they use are not."""
+    queues = [filled() for _ in range(3)]
+    assert [int(queue.size()) for queue in queues] == [2, 2, 2]
+
+    def move(queue: Any, variable: Any) -> float:
+        total = queue.dequeue() + queue.dequeue()
+        variable.assign_add(total)
+        queue.enqueue(total)
+        return float(variable)
+
+    variables = [tf.Variable(10.0 * n) for n in range(3)]
+    assert list(map(move, queues, variables)) == [3.0, 13.0, 23.0]
+    assert [int(queue.size()) for queue in queues] == [1, 1, 1]
+
+
 def test_errors_of_repeated_operators_name_their_own_lines():
     """Shapes that are known only at run time may not fit, whatever the operator and its dtype."""
     for dtype in (np.int32, np.float32):

@@ -11,7 +11,6 @@ import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -25,13 +24,14 @@ from thalweg.graph.context import ThreadStack
 from thalweg.graph.dtypes import DType
 from thalweg.graph.graph import Graph
 from thalweg.graph.node import Node, Tensor, as_node
+from thalweg.graph.op import Op
 from thalweg.graph.origin import MadeAt
 from thalweg.graph.shapes import TensorShape
+from thalweg.graph.signature import parse
 from thalweg.graph.subgraph import Argument, SubGraph
 from thalweg.ops.core.basic import NoOp
 from thalweg.ops.core.buffer import Buffer
 from thalweg.ops.random.random import Random
-from thalweg.ops.state.state import VariableV2
 
 Array = NDArray[Any]
 
@@ -175,14 +175,27 @@ class ConcreteValue(Argument, abstract=True):
         return self.value
 
 
-class Reference(VariableV2, abstract=True):
-    """A variable that a lazy trace takes by reference."""
+class Reference(Op, abstract=True):
+    """A variable that a lazy trace takes by reference: each run has another one."""
 
     type_name = "EagerReference"
+    parsed = parse("-> ref: &dtype")
+    stateful = True
+    host_only = True
+    not_differentiable = True
+    dtype: DType
+    given_shape: TensorShape
+
+    def shape(self) -> TensorShape:
+        return self.given_shape
 
     def kernel(self, context: Any) -> Any:
         """The variable's cell, from the resources of the step."""
-        return context.state(partial(super().kernel, context))
+        return context.state(lambda: _missing(context.node))
+
+
+def _missing(node: Node) -> Any:
+    raise AssertionError(f"{node.name} gets its variable from the caller of the step")
 
 
 class Trace(SubGraph):
