@@ -547,3 +547,16 @@ def test_host_ops_of_equal_structure_use_their_own_variables() -> None:
     for variable in variables:
         variable.assign_add(doubled(variable))
     assert [v.numpy().tolist() for v in variables] == [[3.0, 6.0], [30.0, 60.0]]
+
+
+def test_operations_that_functions_return_are_none_in_all_calls() -> None:
+    v = tf.Variable(np.ones(4, np.float32))
+
+    @tf.function
+    def add(x: Any) -> Any:
+        with tf.control_dependencies([v.assign_add(x)]):
+            return {"done": tf.no_op(), "other": 3}
+
+    results = [add(tf.ones([4])) for _ in range(3)]
+    assert results == [{"done": None, "other": 3}] * 3
+    assert v.numpy().tolist() == [4.0] * 4

@@ -229,7 +229,7 @@ class ConcreteFunction:
             dtypes=self._dtypes,
             shapes=[TensorShape.of(shape) for shape in bound[1]],
             has_effects=bool(self.body.targets),
-            pack=self._packed if planned.devices else pack,
+            pack=pack if planned.devices is None else self._packed,
             devices=planned.devices,
         )
 
