@@ -552,6 +552,11 @@ def test_steps_of_equal_structure_use_their_own_queues():
     assert [int(queue.size()) for queue in queues] == [1, 1, 1]
 
 
+def test_a_dict_is_no_argument_of_an_op():
+    with pytest.raises(TypeError, match="Add"):
+        tf.add(tf.constant([1.0]), {"a": 1.0, 2: 3.0})
+
+
 def test_errors_of_repeated_operators_name_their_own_lines():
     """Shapes that are known only at run time may not fit, whatever the operator and its dtype."""
     for dtype in (np.int32, np.float32):

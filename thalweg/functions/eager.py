@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import atexit
 import threading
-from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import copy
 from functools import partial
@@ -29,7 +29,7 @@ from thalweg.functions.devices import eager_devices, generation, resources
 from thalweg.functions.lazy_trace import LazyTrace, fast_path_disabled
 from thalweg.functions.tensors import EagerTensor, eager_graph, known, literal, value_reads
 from thalweg.functions.trace import OP, ConcreteValue, Trace, TraceNode, consulted
-from thalweg.graph import build, nest
+from thalweg.graph import build
 from thalweg.graph import op as ops
 from thalweg.graph.collections import GraphKeys
 from thalweg.graph.composite import IndexedSlices
@@ -260,7 +260,7 @@ class EagerGraph(threading.local, Graph):
         attributes: Iterable[Any] | None,
     ) -> Any:
         """Convert arguments and record an op; a symbolic argument moves the op to its graph."""
-        for argument in nest.flatten(list(arguments)):
+        for argument in _leaves(arguments):
             if isinstance(argument, Tensor) and type(argument) is not EagerTensor:
                 with argument.graph.as_default():
                     return apply(op, tuple(arguments), name)
@@ -591,6 +591,15 @@ def apply(op: Op, arguments: tuple[Any, ...], name: str | None) -> Any:
     if get_default_graph() is EAGER:
         return _recorders[type(op)](EAGER, op, arguments, name)
     return build.apply(op, arguments, name)
+
+
+def _leaves(arguments: Iterable[Any]) -> Iterator[Any]:
+    """The arguments of an op, and those in lists and tuples."""
+    for argument in arguments:
+        if isinstance(argument, list | tuple):
+            yield from _leaves(cast("Iterable[Any]", argument))
+        else:
+            yield argument
 
 
 ops.applier[:] = [apply]
