@@ -425,3 +425,15 @@ class TestTraining:
         train(200)
         gc.collect()
         assert len(gc.get_objects()) - objects < 500 and len(EAGER.trace.nodes) == nodes
+
+
+def test_zeros_for_an_unused_variable_do_not_read_it():
+    """A read would make outer tapes watch it."""
+    with tf.eager_mode():
+        x, used, unused = tf.constant(2.0), tf.Variable(3.0), tf.Variable([4.0, 5.0])
+        with tf.GradientTape() as outer:
+            with tf.GradientTape() as inner:
+                y = x * used
+            dx, zero = inner.gradient(y, [used, unused], unconnected_gradients="zero")
+        assert (float(dx), zero.numpy().tolist()) == (2.0, [0.0, 0.0])
+        assert [*outer.watched_variables()] == [used]

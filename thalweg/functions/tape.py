@@ -196,7 +196,7 @@ class GradientTape:
             results = self._graph_gradients(targets, flat_sources, seeds)
         if unconnected_gradients == "zero":
             pairs = zip(flat_sources, results, strict=True)
-            results = [filling.zeros_like(x) if g is None else g for x, g in pairs]
+            results = [_zeros_like(x) if g is None else g for x, g in pairs]
         if not self._persistent:
             self._clear()
         return results if flat_sources is sources else nest.pack_sequence_as(sources, results)
@@ -276,6 +276,12 @@ class GradientTape:
         finally:
             if not was_recording:
                 self._stop()
+
+
+def _zeros_like(source: Any) -> Tensor:
+    """Zeros like a source of a gradient. A variable is not read: an outer tape would watch it."""
+    is_variable = isinstance(source, Variable)
+    return filling.zeros_like(source.gradient_source() if is_variable else source)
 
 
 def _flatten(structure: Any) -> list[Any]:
