@@ -5,7 +5,7 @@ import threading
 import pytest
 
 import thalweg as tf
-from thalweg.ops.io.record_input import RecordInput
+from thalweg.ops.io.record_input import Buffer, RecordInput
 from thalweg.platform.files.records import TFRecordWriter
 
 
@@ -80,3 +80,20 @@ def test_readers_end_with_their_session(tmp_path):
         (reader,) = (t for t in threading.enumerate() if t.name == "RecordInput-dropped")
     del session
     reader.join()
+
+
+def test_the_end_of_an_epoch_wakes_a_step_that_waits(session, tmp_path, monkeypatch):
+    """The step asks for more records than the buffer gives away before the end of the epoch."""
+    finish = Buffer.finish_epoch
+
+    def finish_late(self):
+        while not self._takes and not self.is_closed:
+            threading.Event().wait(0.001)
+        finish(self)
+
+    monkeypatch.setattr(Buffer, "finish_epoch", finish_late)
+    records = write(tmp_path, files=1, each=10)
+    batch = RecordInput(str(tmp_path / "part-*"), batch_size=4, buffer_size=100).get_yield_op()
+    options = tf.RunOptions(timeout_in_ms=60_000)
+    found = [name for _ in range(2) for name in session.run(batch, options=options).tolist()]
+    assert set(found) < set(records) and len(set(found)) == 8

@@ -73,6 +73,7 @@ class Buffer(RandomShuffleQueue):
             self._drained.clear()
             self._is_ending = True
             self._advance_pending()
+        self._notify()
         self._drained.wait()
         self._is_ending = False
 
