@@ -160,7 +160,7 @@ class Worker:
             submit_short: runs a continuation on a thread that must not block. Used while calls are
                 short.
             done: is called once with the fetched values by fetch index, or with an error.
-            submit_long: runs the remaining calls from the first long one on.
+            submit_long: makes a long call, and continues the step after it.
             received: values that arrived with the RUN message.
             piggyback: collects values sent until it is closed, to be piggybacked on messages.
             rest: the graph that remains after the prologue; all of it if None.
