@@ -5,6 +5,7 @@ How far a step came is told by variables that count its kernels and iterations.
 
 from __future__ import annotations
 
+import _thread
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ import thalweg as tf
 from tests.runtime.pausing import Pauses, impatient
 from thalweg import errors
 from thalweg.device.cpu.program import Program
+from thalweg.runtime.dataflow.run import Run
 
 COUNTERS = 12
 SHAPE = (40, 30)
@@ -369,3 +371,44 @@ class TestData:
         with pytest.raises(KeyboardInterrupt):
             session.run(element)
         assert session.run(element) == 2
+
+
+def test_an_interrupted_step_ends_although_another_thread_continues_it(
+    session: tf.Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two slow calls leave the caller's thread; the last of their threads runs what follows."""
+    calls, result, end = [0], Run.result, Run.end
+    ended: list[Run] = []
+
+    def counted(self: Run, *given: Any) -> Any:
+        calls[0] += 1
+        if calls[0] == 100:
+            _thread.interrupt_main()
+        return result(self, *given)
+
+    def noted(self: Run, error: BaseException | None) -> None:
+        ended.append(self)
+        end(self, error)
+
+    both = threading.Barrier(2)
+
+    def meet(x: Any) -> Any:
+        both.wait(60)
+        return x
+
+    x = tf.placeholder(tf.string, [])
+    v = tf.Variable("before", dtype=tf.string)
+    session.run(v.initializer)
+    one, other = (tf.py_func(meet, [tf.string_join([x, end])], tf.string) for end in "ab")
+
+    def body(i: Any, text: Any) -> Any:
+        return i + 1, tf.as_string(tf.string_to_number(text) + 1.0)
+
+    start = [0, tf.as_string(tf.size(tf.string_split([one, other])))]
+    last = tf.while_loop(lambda i, _: i >= 0, body, start)[1]
+    monkeypatch.setattr(Run, "result", counted)
+    monkeypatch.setattr(Run, "end", noted)
+    with pytest.raises(KeyboardInterrupt):
+        session.run(v.assign(last), {x: "x"})
+    assert len(ended) == 2  # the runs of the loop and of the step
+    assert session.run(v) == b"before"

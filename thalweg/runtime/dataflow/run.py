@@ -110,10 +110,10 @@ class Run(Scheduler):
         while True:
             if arrived:
                 iteration, vertex, flat, error = arrived.popleft()
-                if error is not None:
-                    raise error
                 self._in_flight -= 1
                 iteration.out -= 1
+                if error is not None:
+                    raise error
             elif not active:
                 return
             elif not active[0].ready:

@@ -86,7 +86,7 @@ class Scheduler(ABC):
             try:
                 self.fire()
             except BaseException as error:
-                self._fail(error)
+                self._fail(error, own)
                 return
             if not self._in_flight:
                 self.end(None)
@@ -134,26 +134,25 @@ class Scheduler(ABC):
         except BaseException as error:  # raised again by the thread that continues the run
             self._arrived.append((iteration, vertex, None, error))
 
-    def _fail(self, error: BaseException) -> None:
+    def _fail(self, error: BaseException, own: Lock | None) -> None:
         """End the run with an error, after the calls on other threads have ended."""
-        if self._running:
+        if self._running - {own}:
             WORKERS.start(partial(self._end_after_calls, error))
         else:
-            self._end_after_calls(error)
+            self._end_after_calls(error, own)
 
-    def _end_after_calls(self, error: BaseException) -> None:
-        self.cancel(error)
+    def _end_after_calls(self, error: BaseException, own: Lock | None = None) -> None:
+        if self._in_flight > len(self._deferred):
+            self.cancel(error, own)
         self.end(error)
 
-    def cancel(self, error: BaseException) -> None:
-        """Cancel the calls in flight and wait for those that threads are making. A call that is
-        made later sees the cancellation."""
-        if not self._in_flight:
-            return
+    def cancel(self, error: BaseException, own: Lock | None = None) -> None:
+        """Cancel the run and wait for the calls that other threads are making, and for those that
+        continue the run. A call that is made later sees the cancellation."""
         reason = error if isinstance(error, errors.OpError) else None
         self._cancellation.cancel(
             reason or errors.CancelledError(None, None, "another node of the step failed")
         )
-        for running in [*self._running]:
+        for running in self._running - {own}:
             with running:
                 pass
