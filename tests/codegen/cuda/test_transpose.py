@@ -1,4 +1,4 @@
-"""Transposes through shared memory: by squares, with whatever is computed on the way."""
+"""Transposes through shared memory: by tiles, with whatever is computed on the way."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_extents_known_at_run_time(rows: int) -> None:
     close(actual[1], values.T, 0, "transposed")
 
 
-def test_rows_of_a_grid_are_whole_squares() -> None:
+def test_rows_of_a_grid_are_whole_tiles() -> None:
     kernel = transpose(4, 64, 96, np.float32)
     (shape,) = launch_shapes(kernel, CudaTarget())
     assert shape.grid == (4 * 2 * 3, 1, 1)

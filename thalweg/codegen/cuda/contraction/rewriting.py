@@ -76,10 +76,10 @@ class Rewriter:
             found.append(frame.load_aligned(kind, address, size))
         frame.grid.warp_barrier()
         line = frame.at_byte(place, frame.times32(lane, LINE))
-        turn = frame.times32(frame.modulo32(lane, 8), PIECE)
+        swizzle = frame.times32(frame.modulo32(lane, 8), PIECE)
         for piece in range(LINE // PIECE):
             four = [found[self._term(PIECE // size * piece + n)] for n in range(PIECE // size)]
-            byte = b.binary("xor", turn, frame.i32(piece * PIECE))
+            byte = b.binary("xor", swizzle, frame.i32(piece * PIECE))
             frame.store_aligned(frame.b.vector(four), frame.at_byte(line, byte), PIECE)
 
     def _term(self, place: int) -> int:

@@ -151,8 +151,8 @@ class StagedOutput:
         number = self._number(tile.sequence, chunk)
         buffer = self._buffer(number)
         if epilogue.loads:
-            turn = frame.over32(number, epilogue.buffers)
-            engine.wait(self._barrier(number), frame.b.binary("and", turn, frame.i32(1)))
+            phase = frame.over32(number, epilogue.buffers)
+            engine.wait(self._barrier(number), frame.b.binary("and", phase, frame.i32(1)))
         else:
             with frame.b.when(self._is_first):
                 engine.wait_stores(epilogue.buffers - 1)

@@ -28,7 +28,7 @@ from thalweg.ir.loop import Variable
 #: terms two apart, which are in different banks, as the copy engine swizzles lines.
 ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 
-_SIDE = 64  # of the square that a block transposes
+_SIDE = 64  # of the tile that a block transposes
 _PITCH = _SIDE + 1  # elements from one term to the next in shared memory, in different banks
 _THREADS = 256
 _BLOCKS = 32  # per multiprocessor, for an even distribution of work
@@ -103,7 +103,7 @@ def transposition_shape(operand: Operand, target: CudaTarget) -> LaunchShape:
 
 
 class Transposition:
-    """Emits the entry that makes the copy of an operand; blocks loop over squares."""
+    """Emits the entry that makes the copy of an operand; blocks loop over tiles."""
 
     threads = _THREADS
 
@@ -130,7 +130,7 @@ class Transposition:
             frame.grid.barrier()
 
     def _read(self, mn: Value, k: Value) -> None:
-        """Copy a square to shared memory, term by term."""
+        """Copy a tile to shared memory, term by term."""
         frame = self.frame
         reader = TileReader(frame, self.source, (_SIDE, _SIDE), {}, mn, threads=(0, _THREADS))
         for chunk, value in zip(reader.chunks, reader.raw(k), strict=True):
@@ -141,7 +141,7 @@ class Transposition:
                 frame.store_aligned(part, self._cell(row, term), self._size)
 
     def _write(self, mn: Value, k: Value) -> None:
-        """Store the square row by row."""
+        """Store the tile row by row."""
         frame, b, words = self.frame, self.frame.b, Words(0)
         width = self.copy.vector
         per_row = _SIDE // width

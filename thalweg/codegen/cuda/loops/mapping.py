@@ -31,9 +31,9 @@ MIN_SHARED_TERMS = 33  # of a reduction that a team of threads shares
 STRAIGHT = 8  # the maximum vectors of a row in a thread's straight-line code
 UNROLLED = 4  # vectors of an unrolled iteration of a long reduction
 MIN_UNROLLED = 8  # vectors of a thread from which it is unrolled
-SQUARE, SQUARE_ROWS = 32, 8  # the side of a transposed square; the threads along a column of it
-_MAX_TRANSPOSED = 4  # loads whose squares fit in shared memory
-_NARROW_ELEMENT, _MAX_WIDE_SQUARES = 2, 8  # bytes of an element; of all loads of wide squares
+TILE, TILE_ROWS = 32, 8  # the side of a transposed tile; the threads along a column of it
+_MAX_TRANSPOSED = 4  # loads whose tiles fit in shared memory
+_NARROW_ELEMENT, _MAX_WIDE_TILES = 2, 8  # bytes of an element; of all loads of wide tiles
 SCAN_THREADS = 256  # of a block that scans
 _MIN_BLOCK_SCAN = 64  # elements of a scan from which a block shares it
 _MAX_WIDTH = 8
@@ -55,7 +55,7 @@ class Mapping:
 
     An item is one value of all `items`. For "each" it is `width` elements of one thread; for "row",
     a row of a team, whose threads reduce `width` neighbours at a time; for "column", `width`
-    adjacent columns of a team, which shares a block with other teams; for "transpose", a square of
+    adjacent columns of a team, which shares a block with other teams; for "transpose", a tile of
     the last two variables, of which `transposed` loads are contiguous along the first and whose
     threads take `width` neighbours at a time; for "scan", the scans of a block, `width` neighbours
     per thread at a time.
@@ -437,16 +437,16 @@ def _scan_mapping(
 def _transpose_mapping(
     form: Loops, target: CudaTarget, items: tuple[Variable, ...], aligned: bool
 ) -> Mapping | None:
-    """A mapping with squares for loads that are contiguous along another variable than the stores,
+    """A mapping with tiles for loads that are contiguous along another variable than the stores,
     if there are any and the kernel only stores elements."""
     *others, along = items
     works = (*form.stores, *form.checks)
     if form.every(Reduce) or any(set(work.variables) != set(items) for work in works):
         return None
-    if typical(along.extent) < SQUARE // 2 or any(s.combine != "set" for s in form.stores):
+    if typical(along.extent) < TILE // 2 or any(s.combine != "set" for s in form.stores):
         return None
     for across in others:
-        if typical(across.extent) < SQUARE // 2 or any(
+        if typical(across.extent) < TILE // 2 or any(
             stride(store.offset, across) == 1 for store in form.stores
         ):
             continue
@@ -454,7 +454,7 @@ def _transpose_mapping(
         loads = tuple(e for e in certain if _is_transposed(e, across, along))
         if 0 < len(loads) <= _MAX_TRANSPOSED:
             ordered = (*(v for v in others if v is not across), across, along)
-            team = SQUARE * SQUARE_ROWS
+            team = TILE * TILE_ROWS
             return Mapping(
                 form,
                 target,
@@ -464,7 +464,7 @@ def _transpose_mapping(
                 (),
                 frozenset(),
                 along,
-                _square_width(form, loads, (across, along), aligned),
+                _tile_width(form, loads, (across, along), aligned),
                 team,
                 1,
                 transposed=loads,
@@ -472,15 +472,15 @@ def _transpose_mapping(
     return None
 
 
-def _square_width(
+def _tile_width(
     form: Loops, loads: Sequence[Load], pair: tuple[Variable, Variable], aligned: bool
 ) -> int:
     """The number of neighbours that a thread reads and writes at once: two narrow elements, so that
     a warp accesses whole lines."""
     buffers = [load.buffer for load in loads]
     sizes = [np.dtype(b.dtype).itemsize for b in (*buffers, *(s.buffer for s in form.stores))]
-    fits = sum(sizes[: len(loads)]) <= _MAX_WIDE_SQUARES
-    even = all(divisor(v.extent) % 2 == 0 and typical(v.extent) >= 2 * SQUARE for v in pair)
+    fits = sum(sizes[: len(loads)]) <= _MAX_WIDE_TILES
+    even = all(divisor(v.extent) % 2 == 0 and typical(v.extent) >= 2 * TILE for v in pair)
     return 2 if aligned and even and fits and min(sizes) <= _NARROW_ELEMENT else 1
 
 
@@ -507,7 +507,7 @@ def item_count(mapping: Mapping, extents: dict[Variable, int]) -> int:
     """The number of items for given extents of the variables."""
     if mapping.kind == "transpose":
         *others, across, along = (extents[v] for v in mapping.items)
-        side = SQUARE * mapping.width
+        side = TILE * mapping.width
         return math.prod(others) * -(-across // side) * -(-along // side)
     return math.prod(extents[v] for v in mapping.items) // mapping.item_width
 

@@ -1,7 +1,7 @@
 """Transposes: a block reads a square tile of elements by rows and writes it by columns.
 
 Some loads of a kernel are contiguous along another variable than its stores. A block copies the
-elements of a square of both variables to shared memory in the order of the source, then computes
+elements of a tile of both variables to shared memory in the order of the source, then computes
 and stores in the order of the result. All other computations of the kernel are fused.
 """
 
@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 import numpy as np
 
 from thalweg.codegen.cuda.loops.emit import GridEmitter
-from thalweg.codegen.cuda.loops.mapping import SQUARE, SQUARE_ROWS, Mapping, divisor
+from thalweg.codegen.cuda.loops.mapping import TILE, TILE_ROWS, Mapping, divisor
 from thalweg.codegen.llvm.builder import I64, Value, constant
 from thalweg.codegen.loops.scope import LaneScope, Scope
 from thalweg.codegen.math.conversion import from_memory, storage_type
@@ -20,56 +20,56 @@ from thalweg.ir.expr import Load, Variable
 
 
 def side_of(mapping: Mapping) -> int:
-    """The side of a square in elements: the lanes of a warp read and write its rows."""
-    return SQUARE * mapping.width
+    """The side of a tile in elements: the lanes of a warp read and write its rows."""
+    return TILE * mapping.width
 
 
 def transpose_bytes(mapping: Mapping) -> int:
-    """The shared memory that a block needs for its squares."""
-    return sum(_square_bytes(load, mapping.width) for load in mapping.transposed)
+    """The shared memory that a block needs for its tiles."""
+    return sum(_tile_bytes(load, mapping.width) for load in mapping.transposed)
 
 
-def _square_bytes(load: Load, width: int) -> int:
-    """The bytes of a square with a padding column, which avoids bank conflicts of columns."""
-    side = SQUARE * width
+def _tile_bytes(load: Load, width: int) -> int:
+    """The bytes of a tile with a padding column, which avoids bank conflicts of columns."""
+    side = TILE * width
     return -(-side * (side + 1) * np.dtype(load.buffer.dtype).itemsize // 16) * 16
 
 
 class TransposeEmitter(GridEmitter):
-    """The emitter of kernels in which blocks have squares of two variables."""
+    """The emitter of kernels in which blocks have tiles of two variables."""
 
     def write(self) -> None:
         b, m, grid = self.b, self.mapping, self._grid
         *others, across, along = m.items
         thread = grid.thread()
-        column = self._wide(b.binary("urem", thread, SQUARE))
+        column = self._wide(b.binary("urem", thread, TILE))
         column = self._times(column, constant(I64, m.width))
-        row = self._wide(b.binary("udiv", thread, SQUARE))
-        squares = [self._squares(across), self._squares(along)]
-        count = self._times(self.count(others), self._times(*squares))
+        row = self._wide(b.binary("udiv", thread, TILE))
+        tiles = [self._tiles(across), self._tiles(along)]
+        count = self._times(self.count(others), self._times(*tiles))
         first, step = self._wide(grid.block()), self._wide(grid.blocks())
         with b.loop(first, count, step) as loop:
             rest, starts = loop.index, list[Value]()
-            for number in reversed(squares):
+            for number in reversed(tiles):
                 starts.append(
                     self._times(b.binary("urem", rest, number), constant(I64, side_of(m)))
                 )
                 rest = b.binary("udiv", rest, number)
             corner = {along: starts[0], across: starts[1]}
             scope = self._root.bind(self.digits(rest, others))
-            grid.barrier()  # the previous square is done
+            grid.barrier()  # the previous tile is done
             self._read(scope, corner, (across, along), row, column)
             grid.barrier()
-            self._write_square(scope, corner, (across, along), row, column)
+            self._write(scope, corner, (across, along), row, column)
 
-    def _squares(self, variable: Variable) -> Value:
-        """The number of squares along a variable."""
+    def _tiles(self, variable: Variable) -> Value:
+        """The number of tiles along a variable."""
         side = side_of(self.mapping)
         above = self._plus(self.extent(variable), constant(I64, side - 1))
         return self.b.binary("udiv", above, side)
 
     def _inside(self, places: dict[Variable, Value]) -> AbstractContextManager[None]:
-        """Guard code for places that may be out of bounds in partial squares."""
+        """Guard code for places that may be out of bounds in partial tiles."""
         found: Value | None = None
         for variable, place in places.items():
             if divisor(variable.extent) % side_of(self.mapping):
@@ -92,10 +92,10 @@ class TransposeEmitter(GridEmitter):
         row: Value,
         column: Value,
     ) -> None:
-        """Read a square: adjacent threads read adjacent elements of the source."""
+        """Read a tile: adjacent threads read adjacent elements of the source."""
         across, along = pair
-        for turn in range(0, side_of(self.mapping), SQUARE_ROWS):
-            there = self._plus(row, constant(I64, turn))
+        for start in range(0, side_of(self.mapping), TILE_ROWS):
+            there = self._plus(row, constant(I64, start))
             places = {
                 across: self._plus(corner[across], column),
                 along: self._plus(corner[along], there),
@@ -115,7 +115,7 @@ class TransposeEmitter(GridEmitter):
             one = raw if copy.lanes == 1 else b.extract(raw, lane)
             b.store(one, self._cell(number, row, self._plus(column, constant(I64, lane))))
 
-    def _write_square(
+    def _write(
         self,
         scope: Scope,
         corner: dict[Variable, Value],
@@ -123,10 +123,10 @@ class TransposeEmitter(GridEmitter):
         row: Value,
         column: Value,
     ) -> None:
-        """Write a square: adjacent threads write adjacent elements of the result."""
+        """Write a tile: adjacent threads write adjacent elements of the result."""
         across, along = pair
-        for turn in range(0, side_of(self.mapping), SQUARE_ROWS):
-            there = self._plus(row, constant(I64, turn))
+        for start in range(0, side_of(self.mapping), TILE_ROWS):
+            there = self._plus(row, constant(I64, start))
             places = {
                 across: self._plus(corner[across], there),
                 along: self._plus(corner[along], column),
@@ -154,7 +154,7 @@ class TransposeEmitter(GridEmitter):
 
     def _cell(self, number: int, row: Value, column: Value) -> Value:
         width, loads = self.mapping.width, self.mapping.transposed
-        before = sum(_square_bytes(load, width) for load in loads[:number])
+        before = sum(_tile_bytes(load, width) for load in loads[:number])
         start = self.b.element(self._grid.shared(), "i8", before)
         pitch = constant(I64, side_of(self.mapping) + 1)
         place = self._plus(self._times(row, pitch), column)
