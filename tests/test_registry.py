@@ -148,8 +148,8 @@ def test_floating_outputs_say_how_gradients_flow(name: str) -> None:
     op = OURS[name]
     floating = groups["floating"] | groups["complex"]
     if any(dtypes_of(op, output) & floating for output in op.parsed.outputs):
-        told = op.has("gradient") or op.not_differentiable or op.stateful
-        assert told != (name in NO_GRADIENT)
+        is_stated = op.has("gradient") or op.not_differentiable or op.stateful
+        assert is_stated != (name in NO_GRADIENT)
 
 
 @every_op

@@ -64,8 +64,8 @@ def googlenet_block() -> str:
 
 
 def _profile(plan: Any, runs: int, most: int | None = None) -> list[str]:
-    told = plan.profile(runs).text(most)
-    return [f"and `plan.profile({runs})`:", "", _fence(told)]
+    profile = plan.profile(runs).text(most)
+    return [f"and `plan.profile({runs})`:", "", _fence(profile)]
 
 
 def _fence(text: Any, language: str = "text") -> str:

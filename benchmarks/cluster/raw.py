@@ -136,13 +136,13 @@ def ring(array: Array) -> Iterator[Work]:
     slots = np.frombuffer(mmap.mmap(file, SLOTS * NBYTES), np.uint8).reshape(SLOTS, NBYTES)
     slots[:] = 1
     with other("ring", str(file), files=(file,)) as (process, _):
-        turn = 0
+        slot = 0
 
         def send() -> None:
-            nonlocal turn
-            turn = (turn + 1) % SLOTS
-            np.copyto(slots[turn], array)
-            process.stdin.write(bytes([turn]))
+            nonlocal slot
+            slot = (slot + 1) % SLOTS
+            np.copyto(slots[slot], array)
+            process.stdin.write(bytes([slot]))
             process.stdout.read(1)
 
         yield send

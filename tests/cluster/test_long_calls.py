@@ -46,14 +46,14 @@ def sampled(classes: tf.Tensor) -> tf.Tensor:
     return tf.nn.log_uniform_candidate_sampler(given, 1, 4, True, 10)[0]
 
 
-def telling(event: threading.Event):
+def signalling(event: threading.Event):
     """A function that gives what it takes, and has something happen."""
 
-    def tell(value: np.ndarray) -> np.ndarray:
+    def signal(value: np.ndarray) -> np.ndarray:
         event.set()
         return value
 
-    return tell
+    return signal
 
 
 def test_what_was_sent_leaves_before_a_call_that_takes_long(
@@ -66,11 +66,11 @@ def test_what_was_sent_leaves_before_a_call_that_takes_long(
         with tf.control_dependencies([y.op]):
             waited = sampled(x)
     with tf.device(PS):
-        told = tf.py_func(telling(event), [y], tf.float32)
+        signalled = tf.py_func(signalling(event), [y], tf.float32)
     with tf.Session(target) as session:
         for _ in range(3):  # the region is compiled in the first, and short from then on
             event.clear()
-            samples, sent = session.run([waited, told], {x: np.zeros(3, np.float32)})
+            samples, sent = session.run([waited, signalled], {x: np.zeros(3, np.float32)})
             assert samples.shape == (4,) and sent.tolist() == [1, 1, 1]
 
 
@@ -98,14 +98,14 @@ def test_values_that_come_during_a_call_that_takes_long_are_taken_after_it(
     with tf.device(PS):
         x = tf.get_variable("x", initializer=np.ones(2, np.float32))
         early, late = x + 1, x + 2
-        told = tf.py_func(telling(event), [late], tf.float32)
+        signalled = tf.py_func(signalling(event), [late], tf.float32)
     with tf.device(WORKER):
         total = late + tf.cast(tf.shape(sampled(early))[0], tf.float32)
     with tf.Session(target) as session:
         session.run(x.initializer)
         for _ in range(3):
             event.clear()
-            assert session.run([total, told])[0].tolist() == [7, 7]
+            assert session.run([total, signalled])[0].tolist() == [7, 7]
 
 
 def test_an_error_of_a_call_that_takes_long_ends_the_step(target: str) -> None:

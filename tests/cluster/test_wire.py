@@ -109,12 +109,12 @@ def test_values_of_impossible_sizes_and_types_are_refused(header: ValueHeader):
         opened(frame)
 
 
-@pytest.mark.parametrize("told", [b"[1]", b"{", b"\xff", b"[" * 100_000, b"1" * 5000])
-def test_fields_that_are_no_json_object_are_refused(told: bytes):
+@pytest.mark.parametrize("fields", [b"[1]", b"{", b"\xff", b"[" * 100_000, b"1" * 5000])
+def test_fields_that_are_no_json_object_are_refused(fields: bytes):
     frame = bytearray(wire.write(Message(Kind.RUN)))
-    frame[44:48] = len(told).to_bytes(4, "little")
+    frame[44:48] = len(fields).to_bytes(4, "little")
     with pytest.raises(WireError):
-        opened(bytes(frame + told))
+        opened(bytes(frame + fields))
 
 
 def test_ten_thousand_mutated_messages_are_read_or_refused():

@@ -132,7 +132,7 @@ def test_other_values_are_no_such_messages(value: Any):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("message A {", "ends too early"),
         ("message A { int32 x 1; }", "'=' is missing before '1'"),
@@ -140,6 +140,6 @@ def test_other_values_are_no_such_messages(value: Any):
         ('syntax = "proto3"', "ends too early"),
     ],
 )
-def test_a_file_that_cannot_be_read(text: str, told: str):
-    with pytest.raises(SyntaxError, match=told):
+def test_a_file_that_cannot_be_read(text: str, message: str):
+    with pytest.raises(SyntaxError, match=message):
         parse("a.proto", text)

@@ -248,7 +248,7 @@ def units(fetches: Any, *feeds: Any) -> list[ControlRegion]:
 def build(
     factor: Any = 2.0,
     large: int = 0,
-    told: Any = None,
+    length: Any = None,
     swapped: bool = False,
     after: bool = False,
     name: str = "noise",
@@ -270,7 +270,7 @@ def build(
         def body(i: Any, y: Any, z: Any) -> Any:
             first, second = (y, z)[:: -1 if swapped else 1]
             shaped = tf.reshape(first, tf.shape(first) + 0)
-            shaped.set_shape([told])
+            shaped.set_shape([length])
             noise = tf.random_uniform([], seed=seed, name=name)
             with tf.control_dependencies([noise] if after else []):
                 product = tf.sin(shaped) * tf.cos(second) * tf.cast(factor, dtype)
@@ -295,7 +295,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "the value of a constant": {"factor": 3.0},
     "the sign of a zero": {"factor": -0.0},
     "an element of a large constant": {"large": 1},
-    "a static shape that the user has set": {"told": 3},
+    "a static shape that the user has set": {"length": 3},
     "the wiring": {"swapped": True},
     "a control input": {"after": True},
     "the name of a stateful node": {"name": "other"},

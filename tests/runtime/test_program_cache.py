@@ -376,21 +376,21 @@ def test_errors_name_the_op_and_the_line(processes: Processes) -> None:
     assert "picking" in first and f"{Path(__file__).name}:{line}" in first
 
 
-def told(session: Any, x: Any, y: Any) -> str:
+def descriptions(session: Any, x: Any, y: Any) -> str:
     plan = session.plan(y, {x: batch(7)})
     code = "\n".join(kernel.llvm + kernel.asm for kernel in plan.kernels)
     lines = [f"{row.ops} {row.lines}" for row in plan.profile(2).rows]
     return re.sub(r"compiled in .*", "", f"{plan}\n{code}\n{sorted(lines)}")
 
 
-def test_plans_kernels_and_profiles_are_told_as_before(processes: Processes) -> None:
+def test_plans_kernels_and_profiles_are_described_as_before(processes: Processes) -> None:
     def describe() -> str:
         with processes.next() as session:
             x = tf.placeholder(tf.float32, [None, 20])
             y = layer(x)
             session.run(y, {x: batch(7)})
             assert processes.lowered == lowered
-            return told(session, x, y)
+            return descriptions(session, x, y)
 
     lowered = 1
     first = describe()

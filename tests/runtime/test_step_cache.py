@@ -428,7 +428,7 @@ def build(
     constant: Any = 2.0,
     large: int = 0,
     size: Any = None,
-    told: Any = None,
+    length: Any = None,
     name: str = "v",
     shared: str = "",
     after: bool = False,
@@ -445,7 +445,7 @@ def build(
     """A step with a constant, a variable, a random stream and an update, any of them varied."""
     x = tf.placeholder(dtype, [size, 3])
     y = x[: tf.shape(x * 2)[0] - 1]
-    y.set_shape([told, None])
+    y.set_shape([length, None])
     values = np.arange(100, dtype=np.float32)
     values[50] += large
     v = tf.Variable(1.0, name=name)
@@ -471,7 +471,7 @@ CHANGES = {
     "the static shape of a feed": {"size": 5},
     "the dtype of a feed": {"dtype": tf.float64},
     "another dtype of the same size": {"dtype": tf.int32},
-    "a static shape that the user has set": {"told": 3},
+    "a static shape that the user has set": {"length": 3},
     "the name of a variable": {"name": "w"},
     "which variable is updated": {"order": -1},
     "a variable that is shared": {"shared": "u"},

@@ -93,10 +93,10 @@ def test_training_goes_on(tmp_path, caplog, way):
     assert all(weights == [float(step)] for step, weights in saved(tmp_path).items())
     assert tf.train.latest_checkpoint(str(tmp_path)).endswith("-11")
     assert not list(tmp_path.glob("*.partial-*"))
-    told = [text for text in errors_of(caplog) if "checkpoint" in text]
-    assert told and all("training goes on" in text for text in told)
+    warned = [text for text in errors_of(caplog) if "checkpoint" in text]
+    assert warned and all("training goes on" in text for text in warned)
     reason = "File too large" if way == "limit" else "No space left on device"
-    assert all(reason in text and str(tmp_path) in text for text in told)
+    assert all(reason in text and str(tmp_path) in text for text in warned)
 
 
 def test_the_last_checkpoint_must_be_written(tmp_path):

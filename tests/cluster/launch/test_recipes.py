@@ -76,13 +76,13 @@ def test_slurm_starts_all_tasks_and_ends_with_the_workers(slurm) -> None:
     assert done.returncode == 0, done.stderr
     lines = [line.rsplit(" ", 2) for line in done.stdout.splitlines()]
     assert {(key, argument) for _, key, argument in lines} == {("40", "--sync")}
-    told = [json.loads(config) for config, _, _ in lines]
-    assert all(each["cluster"] == told[0]["cluster"] for each in told)
-    assert told[0]["cluster"] == {
+    configs = [json.loads(config) for config, _, _ in lines]
+    assert all(each["cluster"] == configs[0]["cluster"] for each in configs)
+    assert configs[0]["cluster"] == {
         "ps": ["node-a:22220"],
         "worker": ["node-b:22221", "node-a:22222", "node-b:22223"],
     }
-    workers = {each["task"]["index"] for each in told if each["task"]["type"] == "worker"}
+    workers = {each["task"]["index"] for each in configs if each["task"]["type"] == "worker"}
     assert workers == {0, 1, 2}
 
 

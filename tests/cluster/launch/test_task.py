@@ -11,8 +11,8 @@ CLUSTER = ClusterSpec({"ps": ["a:1"], "worker": ["b:2", "c:3"]})
 
 
 def test_tf_config_is_as_in_tensorflow():
-    told = json.loads(environment(CLUSTER, Task("worker", 1))["TF_CONFIG"])
-    assert told == {
+    config = json.loads(environment(CLUSTER, Task("worker", 1))["TF_CONFIG"])
+    assert config == {
         "cluster": {"ps": ["a:1"], "worker": ["b:2", "c:3"]},
         "task": {"type": "worker", "index": 1},
     }

@@ -17,9 +17,9 @@ class Actor:
     """Stands in for the handle of an actor: remembers what it is told."""
 
     def __init__(self):
-        self.told = []
+        self.messages = []
         self.update = self
-        self.remote = lambda *given: self.told.append(given)
+        self.remote = lambda *given: self.messages.append(given)
 
 
 def test_others_are_told_who_comes():
@@ -27,8 +27,8 @@ def test_others_are_told_who_comes():
     assert registry.register(PS, "a:1", True, ps) == (1, {"ps": {0: "a:1"}})
     everybody = (2, {"ps": {0: "a:1"}, "worker": {0: "b:2"}})
     assert registry.register(WORKER, "b:2", True, worker) == everybody == registry.cluster()
-    assert ps.told == [everybody]
-    assert worker.told == []
+    assert ps.messages == [everybody]
+    assert worker.messages == []
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_who_comes_back_to_the_same_machine_keeps_its_address(offered, keeps, fo
     registry.register(WORKER, "c:3", True, worker)
     registry.register(PS, "a:1", True, Actor())
     assert registry.register(PS, offered, keeps, Actor())[1]["ps"] == {0: found}
-    assert worker.told[-1][1]["ps"] == {0: found}
+    assert worker.messages[-1][1]["ps"] == {0: found}
 
 
 def test_without_ray_the_name_says_what_to_install(monkeypatch):

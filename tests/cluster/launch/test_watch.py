@@ -23,11 +23,11 @@ def test_a_server_answers_a_watch(monkeypatch):
     watch = Watch({task: server.target.removeprefix("thalweg://")})
     answered, answers = threading.Event(), watch._on_reply
 
-    def told(task):
+    def on_reply(task):
         done = answers(task)
         return lambda *given: (done(*given), answered.set())
 
-    monkeypatch.setattr(watch, "_on_reply", told)
+    monkeypatch.setattr(watch, "_on_reply", on_reply)
     try:
         assert watch.statistics(task) is None
         watch.poll()

@@ -118,8 +118,8 @@ def lives(made: Lowered) -> dict[Buffer, tuple[int, int]]:
 
 def kept(made: Lowered) -> list[str]:
     """The op types of the values that are kept from the first half of a step to the second."""
-    turn = next(i for i, launch in enumerate(made.launches) if _is_gradient(launch.nodes[0]))
-    passing = [b.source.op for b, (first, last) in lives(made).items() if first < turn < last]
+    gradient = next(i for i, launch in enumerate(made.launches) if _is_gradient(launch.nodes[0]))
+    passing = [b.source.op for b, (first, last) in lives(made).items() if first < gradient < last]
     return sorted(node.type for node in passing if not _is_gradient(node))
 
 
@@ -162,11 +162,11 @@ def test_a_norm_keeps_what_came_in() -> None:
 def test_softmax_is_kept_and_what_it_was_made_of_is_not() -> None:
     _, loss, train = training(attending_layers, sgd())
     made = lowered(loss, train)
-    turn = next(i for i, launch in enumerate(made.launches) if _is_gradient(launch.nodes[0]))
+    gradient = next(i for i, launch in enumerate(made.launches) if _is_gradient(launch.nodes[0]))
     square = ROWS * ROWS * 4
     sources: list[str] = []
-    for buffer in {b for launch in made.launches[:turn] for b in launch.buffers}:
-        later = any(buffer in launch.buffers for launch in made.launches[turn:])
+    for buffer in {b for launch in made.launches[:gradient] for b in launch.buffers}:
+        later = any(buffer in launch.buffers for launch in made.launches[gradient:])
         if buffer.kind is BufferKind.TEMPORARY and buffer.bytes == square and later:
             sources.append(buffer.source.op.type)
     assert sources == ["Softmax"] * 3

@@ -36,9 +36,9 @@ def main() -> None:
     folder = given.folder or Path(tempfile.mkdtemp(prefix="chaos-"))
     print(f"checkpoints and logs: {folder}")
     calm = trained(folder / "calm", 0.0, given.seed)
-    print(f"calm: {told(calm)}")
+    print(f"calm: {summary(calm)}")
     chaos = trained(folder / "chaos", 60 * given.minutes, given.seed)
-    print(f"chaos: {told(chaos)}")
+    print(f"chaos: {summary(chaos)}")
     if chaos["loss"] > MAX_RATIO * calm["loss"]:
         sys.exit("the loss of the calm run was not reached")
 
@@ -59,7 +59,7 @@ def trained(folder: Path, seconds: float, seed: int) -> dict[str, Any]:
     return last | {"loss": loss_of(last), "fabric": type(network.fabric).__name__}
 
 
-def told(values: dict[str, Any]) -> str:
+def summary(values: dict[str, Any]) -> str:
     """The result of a run in words."""
     return (
         f"step {values['global_step']}, loss {values['loss']:.5f}, {values['checkpoints']} "
