@@ -25,7 +25,7 @@ from thalweg.public import public
 from thalweg.train.optimizers.optimizer import Gradient, GradientAndVariable, Loss, Optimizer
 from thalweg.variables.variable import Variable
 
-_INITIAL, _LEAST, _MOST = 2.0**15, 1.0, 2.0**24
+_INITIAL, _MIN, _MAX = 2.0**15, 1.0, 2.0**24
 _PERIOD = 2000  # good steps after which the scale is doubled
 
 
@@ -109,8 +109,8 @@ class MixedPrecisionLossScaleOptimizer(Optimizer):
         before = self._scale.read_value()
         good = where(is_good, self._good.read_value() + 1, 0)
         is_full = good >= _PERIOD
-        larger = where(is_full, minimum(before * 2, _MOST), before)
-        scale = where(is_good, larger, maximum(before / 2, _LEAST))
+        larger = where(is_full, minimum(before * 2, _MAX), before)
+        scale = where(is_good, larger, maximum(before / 2, _MIN))
         return [assign(self._scale, scale), assign(self._good, where(is_full, 0, good))]
 
 

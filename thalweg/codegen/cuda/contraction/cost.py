@@ -70,7 +70,7 @@ _SHARED_BLOCK = 1.4  # of the time of a block of terms, if a multiprocessor has 
 #: in a loop, or stored by threads.
 _FUNCTION_OUT, _LOOP_OUT = 0.017, 0.06
 _FREE_FUNCTIONS = 4.0
-_FEW = 8  # times fewer tiles than multiprocessors: the code is not in the instruction caches
+_MIN_COLD = 8  # multiprocessors per tile: the code is not in the instruction caches
 _SCATTERED_OUT = 2.0  # the same if rows and columns are exchanged: stores are not contiguous
 _STAGED_OUT, _STAGED_READ = 0.08, 0.07  # the same by the copy engine
 
@@ -180,7 +180,7 @@ class Cost:
         if schedule.buffers:
             staged = epilogue_of(self.problem, schedule)
             is_slow = (
-                staged is None or staged.is_long or _FEW * tiles <= self.target.multiprocessors
+                staged is None or staged.is_long or _MIN_COLD * tiles <= self.target.multiprocessors
             )
             each = _LOOP_OUT if is_slow else _FUNCTION_OUT
             moved = _STAGED_OUT + _STAGED_READ * reads + bool(schedule.chunk) * _NARROW_OUT
