@@ -202,6 +202,23 @@ def test_a_variable_itself_goes_to_a_loop_on_several_devices():
     assert "_SendRef(v:0) -> v:0 to CPU:0" in text(y)
 
 
+def test_a_variable_is_sent_once_to_a_node_that_reads_it_twice():
+    v = tf.Variable([1.0], name="v")
+    with tf.device("/cpu:1"):
+        y = tf.add(v.op.outputs[0], v.op.outputs[0], name="y")
+    assert (
+        text(y)
+        == """
+CPU:0:
+  v:0 = VariableV2()
+  ^v/_Send = _Send(v:0) -> v:0>y to CPU:1
+CPU:1:
+  v/_Recv:0 = _Recv() <- v:0>y from CPU:0
+  y:0 = Add(v/_Recv:0, v/_Recv:0)
+"""
+    )
+
+
 def test_fetches_and_feeds_know_their_places():
     x, y = tf.placeholder(tf.float32), tf.placeholder(tf.float32)
     with tf.device("/cpu:1"):

@@ -172,9 +172,10 @@ class _Partitioner:
         pruned = prune_loop_vars(node, self._wanted.get(node, ())) if is_control(node) else node
         for tensor in pruned.inputs:
             self._fold_static(tensor, part)
-        inputs = [self._local(tensor, node, part) for tensor in pruned.inputs]
-        pairs = zip(pruned.inputs, inputs, strict=True)
-        producers = {tensor.op for tensor, local in pairs if self._is_edge(tensor, local, part)}
+        # Once for each tensor, even of several inputs: the key of a read names the reader only.
+        local_of = {t: self._local(t, node, part) for t in dict.fromkeys(pruned.inputs)}
+        inputs = [local_of[tensor] for tensor in pruned.inputs]
+        producers = {t.op for t, local in local_of.items() if self._is_edge(t, local, part)}
         after = self._after(set(self._order[node]) - producers, part)
         arrivals = [each for each in after if isinstance(each.op, transfers.Receiving)]
         controls = tuple(dict.fromkeys([*part.rewriter.mapped(pruned.controls), *arrivals]))
