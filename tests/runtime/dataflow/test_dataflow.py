@@ -119,3 +119,13 @@ def test_a_step_that_fails_takes_no_later_element(devices):
             session.run(queue.enqueue(1.0))
             session.run(queue.enqueue(2.0))
             assert session.run(taken) == 1.0
+
+
+def test_a_step_that_fails_elsewhere_takes_no_element_that_is_there(session):
+    queue = tf.FIFOQueue(3, [tf.float32], [[]])
+    taken = queue.dequeue()
+    bad = tf.gather([1.0], tf.placeholder_with_default([7], [1]))
+    session.run(queue.enqueue(1.0))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="7 is not in"):
+        session.run([taken, bad])
+    assert session.run(queue.size()) == 1

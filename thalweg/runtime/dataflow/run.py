@@ -115,7 +115,10 @@ class Run(Scheduler):
                 if error is not None:
                     raise error
             elif not active:
-                return
+                if not self._unstarted:
+                    return
+                self._start(*self._unstarted.popleft())
+                continue
             elif not active[0].ready:
                 iteration = active.popleft()
                 iteration.queued = False
@@ -238,15 +241,19 @@ class Run(Scheduler):
     # Vertices that fire
 
     def _leave(self, iteration: Iteration, vertex: WiredVertex, inputs: list[Any]) -> bool:
-        """Start a call, or leave it until nothing else is ready; False for one to be made now."""
-        if vertex.starter is not None or vertex.key is not None:
+        """Start a call, or leave it until nothing else is ready; False for one to be made now. What
+        takes an element of a queue is left: a step that fails before takes none."""
+        call: Call = vertex.call  # pyright: ignore[reportAssignmentType] - it is a call
+        if vertex.key is not None or call.is_async:
             self._start(iteration, vertex, inputs)
+        elif vertex.starter is not None:
+            self._unstarted.append((iteration, vertex, inputs))
         elif vertex.blocks or (self._defers and not is_short(vertex, inputs)):
             self._deferred.append((iteration, vertex, inputs))
+            self._in_flight += 1
         else:
             return False
         iteration.out += 1
-        self._in_flight += 1
         return True
 
     def _start(self, iteration: Iteration, vertex: WiredVertex, inputs: list[Any]) -> None:
@@ -258,6 +265,7 @@ class Run(Scheduler):
             start(self._context_of(iteration, call), arrive, *inputs)
         except Exception as error:
             raise_at(error, call.node)
+        self._in_flight += 1
 
     def result(self, iteration: Iteration, vertex: WiredVertex, inputs: list[Any]) -> Any:
         call: Any = vertex.call

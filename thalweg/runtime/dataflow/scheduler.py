@@ -63,6 +63,7 @@ class Scheduler(ABC):
         #: The results, or the errors, of calls that were deferred or started.
         self._arrived: deque[tuple[Iteration, WiredVertex, Any, BaseException | None]] = deque()
         self._deferred: list[Deferred] = []
+        self._unstarted: deque[Deferred] = deque()  # to be started when nothing else is ready
         self._in_flight = 0  # calls that were deferred or started and have not arrived
         self._running: set[Lock] = set()  # of calls on other threads, each held during its call
         self._turn = Lock()  # held by the thread that runs, and forever after the end
