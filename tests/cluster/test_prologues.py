@@ -392,3 +392,24 @@ def test_a_step_that_a_task_refuses_leaves_nothing_there(target: str, cluster: l
         plans.update(kept)
         session.run(sums, {given: [1]})  # after the message that ended the other
         assert not any(server._task._worker._steps for server in cluster)
+
+
+def test_a_step_whose_queue_is_of_another_type_leaves_nothing_there(
+    target: str, cluster: list[Any]
+) -> None:
+    """The session looks queues up before it runs anything, here before calls that may wait."""
+
+    def size(dtype: tf.DType) -> tf.Tensor:
+        with tf.device(PS0):
+            queued = tf.FIFOQueue(3, dtype, [()], shared_name="queued").size()
+            both = [tf.py_func(np.copy, [queued], tf.int32) for _ in range(2)]
+        with tf.device(WORKER):
+            return tf.add_n(both)
+
+    first, other = size(tf.float32), size(tf.int32)
+    with tf.Session(target) as session:
+        assert session.run(first) == 0
+        with pytest.raises(tf.errors.InvalidArgumentError, match="component types float32"):
+            session.run(other)
+        assert session.run(first) == 0  # after the message that ended the other
+        assert not any(server._task._worker._steps for server in cluster)

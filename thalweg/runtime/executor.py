@@ -21,7 +21,7 @@ from thalweg.partition.rendezvous import Key, Rendezvous
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.dataflow.prologue import Prologue
 from thalweg.runtime.dataflow.run import Dataflow, Run, run_all
-from thalweg.runtime.dataflow.scheduler import Graph, Submit
+from thalweg.runtime.dataflow.scheduler import Graph, Submit, Threads
 from thalweg.runtime.kernels import Context, raise_at, run
 from thalweg.runtime.plan import PartitionPlan, Plan
 from thalweg.runtime.resources import Resources
@@ -146,13 +146,18 @@ class StartablePartitions:
         for part, node, resources in self._parts:
             context = Context(node, resources, cancellation, rendezvous)
             graphs.append((rest or part.plan.dataflow, part.feeds(feeds) if feeds else (), context))
-        ended = partial(self._end, done)
+        threads: Threads = submit_long, submit_long, operator.call
         if self._is_local:
             threads = submit_short, submit_long, rendezvous.run_batched
-            Run(graphs, cancellation, threads, ended).begin()
+        try:
+            run = Run(graphs, cancellation, threads, partial(self._end, done))
+        except errors.OpError as error:  # of a queue that is looked up, for example
+            done({}, error)
+            return self._never_blocks
+        if self._is_local:
+            run.begin()
         else:
-            threads = submit_long, submit_long, operator.call
-            submit_long(Run(graphs, cancellation, threads, ended).begin)
+            submit_long(run.begin)
         return self._never_blocks
 
     def _end(
