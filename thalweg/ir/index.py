@@ -509,7 +509,8 @@ def compared(function: str, left: Affine, right: Affine) -> bool | None:
 
 def simplified_call(function: str, arguments: tuple[Expr, ...]) -> Expr:
     """A call; a comparison of indices that ranges decide, and logic with constants, are folded."""
-    if function in COMPARISONS and all(part.dtype in INDEX_DTYPES for part in arguments):
+    are_indices = all(part.is_index or part.dtype in INDEX_DTYPES for part in arguments)
+    if function in COMPARISONS and are_indices:
         decided = compared(function, *map(affine, arguments))
         if decided is not None:
             return TRUE if decided else FALSE
