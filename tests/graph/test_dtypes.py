@@ -1,6 +1,7 @@
 """Element types: their identity, spellings, NumPy counterparts and groups."""
 
 import copy
+import dataclasses
 import pickle
 from typing import Any
 
@@ -39,6 +40,17 @@ def test_one_object_per_type(dtype: DType) -> None:
     assert DType(dtype.as_datatype_enum) is dtype
     assert as_dtype(int(dtype)) is as_dtype(dtype.name) is as_dtype(dtype) is dtype
     assert pickle.loads(pickle.dumps(dtype)) is copy.deepcopy(dtype) is dtype
+
+
+@dataclasses.dataclass
+class Options:
+    dtype: DType
+
+
+def test_dtypes_stay_whole_inside_the_dataclasses_of_users() -> None:
+    options = Options(tf.float32)
+    assert dataclasses.asdict(options) == {"dtype": tf.float32}
+    assert dataclasses.astuple(options) == (tf.float32,)
 
 
 @pytest.mark.parametrize("dtype", [d for d in ALL if d.is_numpy_compatible], ids=repr)

@@ -6,7 +6,6 @@ at the end (`FLOATING`, `INTEGER`, ...) are the vocabulary of op signatures.
 """
 
 import builtins
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import ml_dtypes
@@ -25,7 +24,6 @@ _by_value: dict[Any, "DType"] = {}  # every hashable spelling as_dtype knows, ex
 
 
 @public("DType")
-@dataclass(init=False, eq=False, repr=False, slots=True)
 class DType:
     """The type of the elements of a tensor: `tf.float32`, `tf.int64`, `tf.string` and so on.
 
@@ -43,6 +41,13 @@ class DType:
         >>> tf.uint8.min, tf.uint8.max
         (0, 255)
     """
+
+    # Not by `dataclass`: `dataclasses.asdict` of a user's dataclass would take its dtypes apart.
+    __slots__ = (
+        *("as_datatype_enum", "as_numpy_dtype", "as_ref", "base_dtype", "is_bool", "is_complex"),
+        *("is_floating", "is_integer", "is_narrow_float", "is_numpy_compatible", "is_quantized"),
+        *("is_ref_dtype", "is_unsigned", "name", "traits"),
+    )
 
     name: str  # such as "float32" or "float32_ref"
     as_datatype_enum: int  # the number of this type in serialized graphs
