@@ -1,6 +1,7 @@
 """Nested structures: flatten, pack, map, compare."""
 
 from collections import OrderedDict, namedtuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -31,6 +32,27 @@ def test_mappings_keep_their_type_and_order() -> None:
     packed = nest.pack_sequence_as(structure, ["first", "second"])
     assert isinstance(packed, OrderedDict)
     assert list(packed.items()) == [("b", "second"), ("a", "first")]
+
+
+class Batch(NamedTuple):
+    """A named tuple with the length and the items of its arrays."""
+
+    x: Any
+    y: Any
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, index: Any) -> Any:
+        return Batch(self.x[index], self.y[index])
+
+
+def test_the_parts_of_a_named_tuple_are_its_fields_whatever_its_length_and_items() -> None:
+    batch = Batch(np.arange(3), np.ones(3))
+    x, y = nest.flatten(batch)
+    assert x is batch.x and y is batch.y
+    sums = nest.map_structure(lambda one, two: (one + two).sum(), batch, batch)
+    assert (sums.x, sums.y) == (6, 6)
 
 
 def test_map_structure() -> None:

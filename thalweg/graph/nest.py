@@ -49,7 +49,7 @@ def as_list(value: Any) -> list[Any]:
 
 def _keys(structure: Any) -> list[Any]:
     """The keys or indices of the parts of a sequence, in flattening order."""
-    return sorted_keys(structure) if is_mapping(structure) else [*range(len(structure))]
+    return sorted_keys(structure) if is_mapping(structure) else [*range(len(_parts(structure)))]
 
 
 def sorted_keys(mapping: Mapping[Any, Any]) -> list[Any]:
@@ -61,7 +61,9 @@ def sorted_keys(mapping: Mapping[Any, Any]) -> list[Any]:
 
 
 def _parts(structure: Any) -> list[Any]:
-    return [structure[key] for key in _keys(structure)]
+    if is_mapping(structure):
+        return [structure[key] for key in sorted_keys(structure)]
+    return list(structure)  # named tuples of users may have their own `__len__` or `__getitem__`
 
 
 def _rebuild(structure: Any, parts: Sequence[Any]) -> Any:
