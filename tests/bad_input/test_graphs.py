@@ -63,6 +63,11 @@ BUILD_TIME: dict[str, tuple[Build, type[Exception], str]] = {
         TypeError,
         "'y' of 'Add' Op has type float that does not match type int32 of argument 'x'",
     ),
+    "slices of an unknown shape": (
+        lambda p: tf.add(p.x, tf.IndexedSlices(tf.zeros([1, 3]), tf.constant([0])), name="bad"),
+        ValueError,
+        "'y' of 'Add' Op cannot be a tensor: .* without dense_shape",
+    ),
     "reference where there is none": (
         lambda p: tf.assign(tf.zeros([2]), [1.0, 2.0], name="bad"),
         TypeError,

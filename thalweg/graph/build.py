@@ -283,10 +283,9 @@ def _conversion_error(
 ) -> Exception:
     """The error for a value that cannot be converted to this input."""
     error_class = TypeError if isinstance(error, TypeError) else ValueError
-    fault = "cannot be a tensor"
-    if dtype is not None:
-        expected = _expected_type(op, argument, dtype)
-        fault = f"has type {_type_of(value)} that does not match {expected}"
+    fault, actual = "cannot be a tensor", _type_of(value)
+    if dtype is not None and actual != dtype.name:
+        fault = f"has type {actual} that does not match {_expected_type(op, argument, dtype)}"
     return error_class(
         f"Input '{argument.name}' of '{op.type_name}' Op {fault}: {error} (at {user_line()})"
     )
