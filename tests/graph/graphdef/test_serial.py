@@ -2,7 +2,7 @@
 
 import importlib
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from google.protobuf import text_format
 import thalweg as tf
 from thalweg.graph.graphdef import attributes, serial
 from thalweg.graph.graphdef.attributes import AttributeKind
-from thalweg.graph.op import REGISTRY
+from thalweg.graph.op import REGISTRY, Op
 
 
 def graph_def(text: str) -> Any:
@@ -143,6 +143,29 @@ def test_every_op_has_an_op_def(name: str):
     assert written.name == name
     assert len(written.input_arg) == len(block.parsed.inputs)
     assert len({attribute.name for attribute in written.attr}) == len(written.attr)
+
+
+class Repeated(Op):
+    """An op as users write them: its annotations are types, and not all of a kind."""
+
+    signature = "x: T -> y: T; T: numeric"
+
+    times: int
+    mode: Literal["once", "twice"] = "once"
+
+    def shape(self, x: tf.Tensor) -> tf.TensorShape:
+        return x.shape
+
+    def numpy(self, x: Any) -> Any:
+        return x * self.times * (2 if self.mode == "twice" else 1)
+
+
+def test_attributes_of_ops_of_users(graph: Any):
+    Repeated(times=3, mode="twice")(tf.constant(5), name="y")
+    with tf.Graph().as_default(), tf.Session() as session:
+        (y,) = tf.import_graph_def(graph.as_graph_def(), return_elements=["y:0"])
+        assert y.op.op == Repeated(times=3, mode="twice")
+        assert session.run(y) == 30
 
 
 class TestImporting:

@@ -79,7 +79,9 @@ def block_of(proto: Any, op_dict: Mapping[str, Any] | None, op: str) -> type[Op]
 
 def own_attributes(block: type[Op]) -> dict[str, str]:
     """The attributes that a block defines, by their names in a GraphDef."""
-    return {block.graphdef_names.get(name, name): name for name in attributes.kinds(block)}
+    # The fields of a user's op may have annotations that are of no kind.
+    names = [*attributes.kinds(block), *block.fields]
+    return {block.graphdef_names.get(name, name): name for name in names}
 
 
 def with_inputs(node: Any, inputs: Sequence[str]) -> Any:
