@@ -148,8 +148,9 @@ def test_every_op_has_an_op_def(name: str):
 class Repeated(Op):
     """An op as users write them: its annotations are types, and not all of a kind."""
 
-    signature = "x: T -> y: T; T: numeric"
+    signature = "x: T -> y: Tout; T: numeric"
 
+    Tout: tf.DType
     times: int
     mode: Literal["once", "twice"] = "once"
 
@@ -157,15 +158,22 @@ class Repeated(Op):
         return x.shape
 
     def numpy(self, x: Any) -> Any:
-        return x * self.times * (2 if self.mode == "twice" else 1)
+        repeated = x * self.times * (2 if self.mode == "twice" else 1)
+        return repeated.astype(self.Tout.as_numpy_dtype)
 
 
 def test_attributes_of_ops_of_users(graph: Any):
-    Repeated(times=3, mode="twice")(tf.constant(5), name="y")
+    op = Repeated(Tout=tf.float32, times=3, mode="twice")
+    op(tf.constant(5), name="y")
     with tf.Graph().as_default(), tf.Session() as session:
         (y,) = tf.import_graph_def(graph.as_graph_def(), return_elements=["y:0"])
-        assert y.op.op == Repeated(times=3, mode="twice")
+        assert y.op.op == op
         assert session.run(y) == 30
+
+
+def test_a_type_has_its_kind_whatever_its_annotation():
+    written = {attribute.name: attribute.type for attribute in serial.op_def(Repeated).attr}
+    assert written == {"T": "type", "Tout": "type"}
 
 
 class TestImporting:

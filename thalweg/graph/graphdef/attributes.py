@@ -50,7 +50,7 @@ class AttributeKind:
 def kinds(op: type[Op]) -> dict[str, AttributeKind]:
     """The kinds of an op's type variables, list lengths and fields, by name; fields with an
     annotation that is of no kind are left out."""
-    found: dict[str, AttributeKind | None] = {}
+    found: dict[str, AttributeKind] = {}
     for argument in op.parsed.inputs + op.parsed.outputs:
         if argument.count:
             found[argument.count] = AttributeKind("i")
@@ -59,8 +59,8 @@ def kinds(op: type[Op]) -> dict[str, AttributeKind]:
     annotations: dict[str, Any] = {}
     for base in reversed(op.__mro__):
         annotations |= inspect.get_annotations(base)
-    found |= {name: _kind_of_annotation(str(annotations[name])) for name in op.fields}
-    return {name: kind for name, kind in found.items() if kind is not None}
+    of_fields = {name: _kind_of_annotation(str(annotations[name])) for name in op.fields}
+    return found | {name: kind for name, kind in of_fields.items() if kind is not None}
 
 
 def _kind_of_annotation(annotation: str) -> AttributeKind | None:
