@@ -153,6 +153,7 @@ class Repeated(Op):
     Tout: tf.DType
     times: int
     mode: Literal["once", "twice"] = "once"
+    tags: "tuple[bytes, ...]" = ()
 
     def shape(self, x: tf.Tensor) -> tf.TensorShape:
         return x.shape
@@ -163,7 +164,7 @@ class Repeated(Op):
 
 
 def test_attributes_of_ops_of_users(graph: Any):
-    op = Repeated(Tout=tf.float32, times=3, mode="twice")
+    op = Repeated(Tout=tf.float32, times=3, mode="twice", tags=(b"text", b"\xff"))
     op(tf.constant(5), name="y")
     with tf.Graph().as_default(), tf.Session() as session:
         (y,) = tf.import_graph_def(graph.as_graph_def(), return_elements=["y:0"])
@@ -173,7 +174,7 @@ def test_attributes_of_ops_of_users(graph: Any):
 
 def test_a_type_has_its_kind_whatever_its_annotation():
     written = {attribute.name: attribute.type for attribute in serial.op_def(Repeated).attr}
-    assert written == {"T": "type", "Tout": "type"}
+    assert written == {"T": "type", "Tout": "type", "tags": "list(string)"}
 
 
 class TestImporting:

@@ -24,7 +24,7 @@ from thalweg.graph.node import Node, Tensor, operators
 from thalweg.graph.op import REGISTRY, Op
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.subgraph import Body, SubGraph
-from thalweg.platform.compat import as_str
+from thalweg.platform.compat import as_bytes, as_str
 from thalweg.public import public
 
 if TYPE_CHECKING:
@@ -348,19 +348,20 @@ class _Importer:
         type_name = "" if kind is None else kind.type_name
         if type_name == "Tensor":
             return functions.traced_tensor(inputs[0].op, value)
-        return self._resolved(proto, value, type_name == "Body")
+        return self._resolved(proto, value, type_name)
 
-    def _resolved(self, proto: Any, value: Any, is_body: bool) -> Any:
-        """An attribute with functions, or their bodies, in place of their names."""
+    def _resolved(self, proto: Any, value: Any, type_name: str) -> Any:
+        """An attribute of an annotated type, with functions, or their bodies, in place of their
+        names."""
         if isinstance(value, tuple):
             items = cast("tuple[Any, ...]", value)
-            return tuple(self._resolved(proto, item, is_body) for item in items)
+            return tuple(self._resolved(proto, item, type_name) for item in items)
         if isinstance(value, attributes.FunctionName):
             function = self.library.function(value)
-            return function.body if is_body else function
-        if is_body:
+            return function.body if type_name == "Body" else function
+        if type_name == "Body":
             raise node_defs.invalid(proto, f"Expected the name of a function, not {value!r}.")
-        return value
+        return as_bytes(value) if type_name == "bytes" else value
 
     def _attributes(self, proto: Any, own: Mapping[str, str]) -> tuple[dict[str, Any], Any]:
         """The attributes that an op has of its own, and the others: annotations. Those that only
