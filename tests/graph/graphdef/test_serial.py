@@ -316,6 +316,19 @@ ERRORS = {
         ValueError,
         "More inputs specified",
     ),
+    "text as a number": (
+        lambda: make(
+            f"{INT} node {{ name: 'b' op: 'Pack' input: 'a' {NEGATIVE} "
+            "attr { key: 'N' value { s: 'one' } } }"
+        ),
+        ValueError,
+        "invalid at node 'b': An attribute is of another kind",
+    ),
+    "one type as a list": (
+        lambda: make(f"{INT} node {{ name: 'b' op: 'IdentityN' input: 'a' {NEGATIVE} }}"),
+        ValueError,
+        "invalid at node 'b': An attribute is of another kind",
+    ),
     "too few": (
         lambda: make(f"{INT} node {{ name: 'b' op: 'Mul' input: 'a' {NEGATIVE} }}"),
         ValueError,

@@ -30,7 +30,11 @@ def check_inputs(
     inputs: Sequence[Tensor],
 ) -> tuple[int, ...]:
     """The number of tensors of each input; a ValueError if the tensors do not fit the op."""
-    expected = [_argument_types(argument, values, len(inputs)) for argument in block.parsed.inputs]
+    declared = block.parsed.inputs
+    try:
+        expected = [_argument_types(argument, values, len(inputs)) for argument in declared]
+    except TypeError as error:
+        raise invalid(proto, f"An attribute is of another kind: {error}") from None
     flat = [dtype for types in expected for dtype in types]
     for source, tensor, dtype in zip(sources, inputs, flat, strict=False):
         if dtype is not None and not dtype.is_compatible_with(tensor.dtype):
