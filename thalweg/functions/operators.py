@@ -62,9 +62,10 @@ def _fast_operator(method: str, is_fallible: bool) -> Callable[[Any, Any], Any]:
                 return _cached(key, general(x, other), lazy_trace, trace_node)
             template, number = end.outputs[0], end.count - 1
             dtype, shape = template.dtype, template._shape
+            # Shapes that are known later may not fit.
             needs_line = (is_fallible and not x.dtype.is_floating) or any(
                 tensor._shape.whole is None for tensor in end.nodes[0].inputs
-            )  # shapes that are known later may not fit
+            )
             trace_node.prediction = (name, at, other, dtype, shape, number, end, needs_line)
         # `LazyTrace.advance_single` inlined, without reading the trace node and its template.
         output = _new(EagerTensor)

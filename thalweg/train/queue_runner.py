@@ -86,9 +86,8 @@ class QueueRunner:
                 queue.close(cancel_pending_enqueues=True) if cancel_op is None else cancel_op
             )
         self._lock = threading.Lock()
-        self._runs_per_session: WeakKeyDictionary[Any, int] = (
-            WeakKeyDictionary()
-        )  # threads by session
+        #: threads by session
+        self._runs_per_session: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         self._exceptions_raised: list[Exception] = []
 
     def __repr__(self) -> str:

@@ -154,9 +154,8 @@ class _Importer:
         self.nodes: dict[str, Node] = {}
         #: the tensors to use as the outputs of a node, usually its own
         self.outputs: dict[str, Sequence[Tensor]] = {}
-        self.back_edges: list[
-            tuple[Any, int, str]
-        ] = []  # of loops: the node, its input, the source
+        #: of loops: the node, its input, the source
+        self.back_edges: list[tuple[Any, int, str]] = []
         for proto in self.protos.values():
             if proto.op in _LOOP_STARTS:
                 self._cut_back_edges(proto)

@@ -255,9 +255,8 @@ class ToInput(Convolution, abstract=True):
             places, taps = containing(slides, self.spatial(at.shape), elements, numbers)
             output = self.output_channel(filter.shape, channel, last)
             dy = out_backprop.or_else(self.full(batch, places, output), 0)
-            dy = select(
-                within(taps, filter.shape[:-2]), dy, 0
-            )  # an infinite dy has no effect outside of the taps
+            # An infinite dy has no effect outside of the taps.
+            dy = select(within(taps, filter.shape[:-2]), dy, 0)
             w = filter.or_else((*taps, channel, last), 0)
             return widened(dy, out_backprop.dtype) * widened(w, filter.dtype)
 

@@ -64,7 +64,7 @@ class Sleeper:
         self._lock.release()
 
     def sleep(self, seconds: float) -> bool:
-        """Block until `wake` is called, without a limit if `seconds` is negative. False on a
+        """Block until this object is called, without a limit if `seconds` is negative. False on a
         timeout."""
         return self._lock.acquire(timeout=max(seconds, -1))
 
