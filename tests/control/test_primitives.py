@@ -106,6 +106,22 @@ class TestSwitchAndMerge:
         assert sess.run(first, {choice: False}).tolist() == [4.0, 6.0]
         assert sess.run(second, {choice: True}).tolist() == [12.0, 18.0]
 
+    @pytest.mark.parametrize(
+        "make",
+        [
+            lambda: tf.constant(7.0),
+            lambda: tf.Variable(7.0),
+            lambda: tf.FIFOQueue(1, tf.float32).queue_ref,
+        ],
+    )
+    def test_a_step_runs_anew_whatever_its_last_node(self, sess, make):
+        queue = tf.FIFOQueue(2, tf.float32, [()])
+        no, yes = control.switch(queue.dequeue(), tf.constant(True))
+        merged = control.merge([no, yes * 3.0]).output
+        last = make().op.outputs[0]
+        sess.run([tf.global_variables_initializer(), queue.enqueue_many([[1.0, 2.0]])])
+        assert [sess.run([merged, last])[0] for _ in range(2)] == [3.0, 6.0]
+
 
 class TestLoops:
     def test_a_loop_counts(self, sess):

@@ -68,16 +68,18 @@ class WiredVertex:
             self.executable, region = call.function, call.function.region
             self.inputs = len(region.inputs)
             self.is_empty = all(isinstance(node.op, NoOp) for node in region.nodes)
+        elif call.is_async:
+            self.starter = call.function
+        elif len(call.nodes) > 1:
+            self.blocks = any(node.op.blocking for node in call.nodes)
         elif isinstance(op, Receiving):
             self.key = op.key
         elif isinstance(op, Sending):
             self.sent = op.key
-        elif call.is_async:
-            self.starter = call.function
         elif op.blocking:
             self.starter = starter_of(call)
             self.blocks = self.starter is None
-        is_brief = isinstance(op, Sending) or not call.node.inputs
+        is_brief = len(call.nodes) == 1 and (isinstance(op, Sending) or not call.node.inputs)
         waits = self.blocks or self.starter is not None or self.key is not None
         self.is_limited = waits or not (self.is_empty if self.executable else is_brief)
 
@@ -87,7 +89,8 @@ class WiredVertex:
         call = self.call
         if call is None or self.executable is not None or call.device or self.controls:
             return False
-        is_lookup = isinstance(call.node.op, _LASTING)
+        # A step of control primitives is a call that is attributed to its last node.
+        is_lookup = len(call.nodes) == 1 and isinstance(call.node.op, _LASTING)
         return is_lookup and not any(edges.merges for edges in self.edges)
 
     @property
