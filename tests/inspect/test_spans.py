@@ -157,6 +157,14 @@ def test_a_step_that_waits_for_a_queue_says_so(asleep):
     assert inside(wait, dequeue)
 
 
+def test_what_puts_and_takes_elements_in_one_step_is_shown():
+    queue = tf.FIFOQueue(4, [tf.float32], shapes=[[]])
+    filled, doubled = queue.enqueue(1.0), queue.dequeue() * 2.0
+    with tf.Session() as session:
+        names = {event["name"] for event in traced(session, [filled, doubled])[""]}
+    assert {"QueueEnqueue", "QueueDequeue", "Mul"} <= names
+
+
 def test_queue_runners_are_on_the_timeline(asleep):
     queue = tf.FIFOQueue(2, [tf.float32], shapes=[[]])
     enqueue = queue.enqueue(tf.constant(1.0))

@@ -27,7 +27,7 @@ from thalweg.partition.transfers import Transfer
 from thalweg.place.placer import Placement
 from thalweg.platform.spans import Recorder
 from thalweg.runtime.compiled import Executable
-from thalweg.runtime.kernels import Context, Instruction, outputs_of
+from thalweg.runtime.kernels import Context, Instruction, TracedFunction, outputs_of
 from thalweg.runtime.plan import Plan
 
 Description = tuple[Any, tuple[int, ...]]  # dtype and shape of a value; None for references
@@ -74,7 +74,7 @@ class Trace(list[Timed]):
             self._add_call(instruction, start, result)
             return result
 
-        return instruction._replace(call=call)
+        return instruction._replace(call=TracedFunction(call))
 
     def _add_call(self, instruction: Instruction, start: int, result: Any) -> None:
         """Add a host op, and the nodes that ran with it."""

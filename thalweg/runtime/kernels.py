@@ -63,6 +63,16 @@ class Instruction(NamedTuple):
     frees: tuple[int, ...]
 
 
+class TracedFunction:
+    """A kernel function that records its calls: an op that could be started is called instead."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def __call__(self, *values: Any) -> Any:
+        return self._function(*values)
+
+
 def call_of(unit: Node | Region, fed: Collection[Tensor], backend: Backend) -> Call:
     """The call that runs a node on its NumPy kernel, or a region as compiled code."""
     device = backend.device_of(unit if isinstance(unit, Node) else unit.nodes[-1])
@@ -115,9 +125,10 @@ def local_cells(values: Iterable[Any]) -> list[Any]:
 
 
 def starter_of(call: Call) -> Callable[..., None] | None:
-    """A function (context, done, *inputs) that starts a blocking call; None if its op has none."""
+    """A function (context, done, *inputs) that starts a blocking call; None if its op has none, or
+    if calls are recorded."""
     node, op = call.node, call.node.op
-    if not op.has("start") or not op.can_start:
+    if isinstance(call.function, TracedFunction) or not op.has("start") or not op.can_start:
         return None
     start = _grouped(node, op.start, 2)
 
