@@ -239,6 +239,19 @@ def test_a_traced_step_tells_each_kernel_with_the_nodes_in_it(model: Perceptron,
     assert [dim.size for dim in shape.dim] == [8, 30]
 
 
+def test_only_a_loop_on_the_executor_has_a_reason_to_be_there():
+    x = tf.placeholder(tf.string, [])
+    counted = tf.while_loop(lambda i: i < 3, lambda i: i + 1, [tf.strings.length(x)])
+    joined = tf.while_loop(lambda y: tf.strings.length(y) < 3, lambda y: y + "x", [x])
+    with tf.Session() as session:
+        controls = session.plan([counted, joined], {x: "a"}).controls
+        assert [(control.was_native, control.reason) for control in controls] == [(None, "")] * 2
+        session.run([counted, joined], {x: "a"})
+        native, other = sorted(controls, key=lambda control: not control.was_native)
+    assert native.was_native and not native.reason
+    assert other.was_native is False and other.reason
+
+
 def test_arithmetic_that_does_not_change_in_a_loop_counts_once():
     x = tf.placeholder(tf.float32, [7, 11])
     total = tf.reduce_sum(x, 1, keep_dims=True)

@@ -52,7 +52,9 @@ class ControlCall:
 
     @property
     def reason(self) -> str:
-        """Why it ran on the dataflow executor instead of as native code."""
+        """Why the last run was on the dataflow executor; empty if it was not."""
+        if self.was_native is not False:
+            return ""
         if self._spans:
             return "its nodes are on several devices"
         if self.native is None and self._backend.compiled:
