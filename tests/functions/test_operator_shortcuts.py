@@ -93,3 +93,13 @@ def test_reads_of_a_variable_see_what_was_written():
         before = variable * 2.0
         variable.assign(before + 1.0)
         np.testing.assert_array_equal((variable + 0.0).numpy(), expected)
+
+
+@pytest.mark.parametrize("number", [3, 2.5])
+def test_the_value_of_a_tensor_of_a_shortcut_is_known_without_a_run(number):
+    x = tf.constant(np.array([1, 2], type(number)))
+    for _ in range(3):
+        y = x + number
+        assert y.op.type == "Add"
+        assert tf.contrib.util.constant_value(y).tolist() == [1 + number, 2 + number]
+        y.numpy()

@@ -274,7 +274,8 @@ class EagerGraph(threading.local, Graph):
         for tensor in (*lazy_trace.entered, *lazy_trace.tensors):
             if tensor._lazy_trace is lazy_trace and tensor._position == position:
                 return tensor
-        return None
+        op = template.op.op  # shortcuts pass constants without a tensor for them
+        return literal(op.value, op.dtype) if isinstance(op, Const) else None
 
     def node_of(self, tensor: EagerTensor) -> Node:
         """The node of a tensor: its op and inputs while it is pending, then only its value."""
