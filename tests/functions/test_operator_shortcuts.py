@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import thalweg as tf
+from thalweg.graph.shapes import TensorShape
 
 
 @pytest.fixture(autouse=True)
@@ -93,6 +94,19 @@ def test_reads_of_a_variable_see_what_was_written():
         before = variable * 2.0
         variable.assign(before + 1.0)
         np.testing.assert_array_equal((variable + 0.0).numpy(), expected)
+
+
+def test_a_shortcut_reads_no_shapes(monkeypatch):
+    """Whether the operator can fail is known from its first use, also for another number object."""
+    x = tf.constant([1.0, 2.0])
+    for _ in range(2):
+        assert (x * float("0.5")).numpy().tolist() == [0.5, 1.0]
+    reads = []
+    whole = TensorShape.whole
+    monkeypatch.setattr(TensorShape, "whole", property(lambda s: reads.append(s) or whole.fget(s)))
+    y = x * float("0.5")
+    assert not reads
+    assert y.numpy().tolist() == [0.5, 1.0]
 
 
 @pytest.mark.parametrize("number", [3, 2.5])

@@ -59,13 +59,11 @@ def _fast_operator(method: str, is_fallible: bool) -> Callable[[Any, Any], Any]:
             end = trace_node.children.get(key)
             if end is None:
                 other = y if kind is EagerTensor else _operand(y, x.dtype)
-                return _cached(key, general(x, other), lazy_trace, trace_node)
+                can_fail = is_fallible and not x.dtype.is_floating
+                return _cached(key, general(x, other), lazy_trace, trace_node, can_fail)
             template, number = end.outputs[0], end.count - 1
             dtype, shape = template.dtype, template._shape
-            # Shapes that are known later may not fit.
-            needs_line = (is_fallible and not x.dtype.is_floating) or any(
-                tensor._shape.whole is None for tensor in end.nodes[0].inputs
-            )
+            needs_line = end.needs_line
             trace_node.prediction = (name, at, other, dtype, shape, number, end, needs_line)
         # `LazyTrace.advance_single` inlined, without reading the trace node and its template.
         output = _new(EagerTensor)
@@ -104,12 +102,20 @@ def _operand(value: float, dtype: DType) -> Any:
 
 
 def _cached(
-    key: tuple[Any, ...], output: EagerTensor, lazy_trace: LazyTrace, trace_node: TraceNode
+    key: tuple[Any, ...],
+    output: EagerTensor,
+    lazy_trace: LazyTrace,
+    trace_node: TraceNode,
+    can_fail: bool,
 ) -> EagerTensor:
     """The output of an operator, whose trace node is cached. Zeros of either sign are equal as
     keys."""
     if key[2] is EagerTensor or key[3]:
         lazy_trace.cache_shortcut(key, trace_node, output)
+        end = trace_node.children.get(key)
+        if end is not None:  # shapes that are known later may not fit
+            shapes = [tensor._shape for tensor in end.nodes[0].inputs]
+            end.needs_line = can_fail or any(shape.whole is None for shape in shapes)
     return output
 
 

@@ -63,6 +63,7 @@ class TraceNode:
     plans: dict[Any, Any] = field(default_factory=dict[Any, Any])
     prediction: _Prediction = _NO_PREDICTION  # the last operator recorded here
     line: MadeAt | None = None  # of the user's code, for shortcuts to here
+    needs_line: bool = False  # shortcuts to here record their own lines: the operator can fail
     pack: Any = None  # packs the outputs; None for a single tensor
     consulted: tuple[int, ...] = ()  # leaves whose values shape inference read
     randoms: tuple[Node, ...] = ()
