@@ -16,7 +16,6 @@ from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, M
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import copy
 from functools import partial
-from sys import intern
 from types import SimpleNamespace
 from typing import Any, ClassVar, NoReturn, cast
 
@@ -359,7 +358,7 @@ class EagerGraph(threading.local, Graph):
     def _set_device_scopes(self, scopes: list[Any]) -> None:
         """Set the open device scopes, those of the hidden graph too."""
         self._devices = self.trace._devices = scopes
-        self.device_name = intern(requested_device(self))  # calls compare identities
+        self.device_name = requested_device(self)
         lazy_trace = self.lazy_trace
         with lazy_trace.lock:
             if not lazy_trace.closed:
