@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import os
 import pickle
 import sys
+import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 
@@ -94,6 +96,25 @@ def test_threads_agree_on_nodes() -> None:
     with ThreadPoolExecutor(8) as pool:
         first, *others = pool.map(build, range(8))
     assert all(a is b for other in others for a, b in zip(first, other, strict=True))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")
+def test_the_child_of_a_fork_may_add_nodes() -> None:
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with expr._LOCK:
+            held.set()
+            done.wait()
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(hold)
+        held.wait()
+        child = os.fork()
+        if not child:
+            os._exit(0 if expr._LOCK.acquire(blocking=False) else 1)
+        done.set()
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_nodes_are_frozen_and_survive_pickling() -> None:

@@ -25,6 +25,7 @@ from thalweg.ir.functions.dtypes import BOOL, INT64, Dtype, common_dtype
 from thalweg.ir.functions.reductions import REDUCTIONS
 from thalweg.ir.functions.table import FUNCTIONS
 from thalweg.platform.caches import memoized
+from thalweg.platform.forks import freed_after_fork
 
 if TYPE_CHECKING:
     from thalweg.ir.dynamic import Dynamic
@@ -45,7 +46,7 @@ _KEEPS_INT64 = _KEEPS_DTYPE | COMPARISONS.keys()
 _names = itertools.count()
 
 _NODES = WeakValueDictionary[tuple[Any, ...], Any]()
-_LOCK = RLock()  # held to add a node, not to find one
+_LOCK = freed_after_fork(RLock())  # held to add a node, not to find one
 _find = _NODES.get
 _set = object.__setattr__
 
