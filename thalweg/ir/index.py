@@ -42,7 +42,8 @@ from thalweg.ir.functions.reductions import REDUCTIONS
 Bounds = tuple[float, float]
 _ANY: Bounds = (-math.inf, math.inf)
 
-#: Dtypes of index arithmetic, which is assumed not to overflow.
+#: Dtypes of index arithmetic, which does not overflow. Arithmetic on data may: nothing is concluded
+#: from its sums that holds only of integers without bounds.
 INDEX_DTYPES = frozenset({np.dtype(np.int32), np.dtype(np.int64)})
 
 
@@ -422,12 +423,27 @@ def _normal_form(expression: Expr) -> Affine:
             expression.function in _AFFINE_FUNCTIONS and expression.dtype in INDEX_DTYPES
         ):
             left, right = map(affine, expression.arguments)
-            found = _combined(expression.function, left, right)
-            if found is not None:
-                return found
+            sides = () if expression.function in _SUMS else (left, right)
+            if all(_fits(side, expression.dtype) for side in sides):
+                found = _combined(expression.function, left, right)
+                if found is not None:
+                    return found
             return _opaque_term(call(expression.function, expressed(left), expressed(right)))
         case _:
             return _opaque_term(expression)
+
+
+def _fits(value: Affine, dtype: np.dtype[Any]) -> bool:
+    """Whether no part of a sum overflows in a dtype: indices and sizes do not, data do not where
+    their range is known, or where they are no sum."""
+    if all(isinstance(part, Word) for part in value.parts):
+        return True
+    numbers = [term.number for term in value.terms if isinstance(term, FloorMod)]
+    if not all(_fits(number, dtype) for number in numbers):
+        return False
+    low, high = value.bounds
+    limits = np.iinfo(dtype)
+    return value.sole_term is not None or (limits.min <= low and high <= limits.max)
 
 
 def _is_affine(value: Expr) -> bool:
@@ -438,8 +454,9 @@ def _opaque_term(expression: Expr) -> Affine:
     return Affine(0, {expression: 1})
 
 
-#: Functions of two sums whose result may be a sum.
-_AFFINE_FUNCTIONS = frozenset({"add", "sub", "mul", "floor_div", "remainder", "max", "min"})
+#: Functions of two sums whose result may be a sum; for `_SUMS`, also if the sums overflow.
+_SUMS = frozenset({"add", "sub", "mul"})
+_AFFINE_FUNCTIONS = _SUMS | {"floor_div", "remainder", "max", "min"}
 
 
 def _combined(function: str, left: Affine, right: Affine) -> Affine | None:
@@ -511,8 +528,10 @@ def simplified_call(function: str, arguments: tuple[Expr, ...]) -> Expr:
     """A call; a comparison of indices that ranges decide, and logic with constants, are folded."""
     are_indices = all(part.is_index or part.dtype in INDEX_DTYPES for part in arguments)
     if function in COMPARISONS and are_indices:
-        decided = compared(function, *map(affine, arguments))
-        if decided is not None:
+        left, right = map(affine, arguments)
+        decided = compared(function, left, right)
+        fit = [_fits(side, part.dtype) for side, part in zip((left, right), arguments, strict=True)]
+        if decided is not None and all(fit):
             return TRUE if decided else FALSE
     is_logic = function in ("and", "or", "not")
     return logical(function, arguments) if is_logic else Call(function, arguments)
