@@ -9,7 +9,7 @@ in registers. Convolutions by Winograd's algorithm and products on AMX are emitt
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import product
 from math import ceil
@@ -177,7 +177,7 @@ class GemmEmitter:
         if self.form.lane in spans:
             origin[self.form.lane] = frame.multiply(self.first_panel, scratch.width)
         box = {v: Span(origin[v], length) for v, length in spans.items()}
-        with self.b.when(self.has_terms) if self.has_terms else nullcontext():
+        with self.b.when(self.has_terms):
             PackEmitter(frame, packing, box, self.at, destination, self.lanes, scratch.dtype).emit()
         base = frame.element(destination, scratch.scalar, packing.constant(spans))
         # variables of a single value in the copy do not move it
@@ -410,10 +410,9 @@ class GemmEmitter:
     # Finished sums
 
     def _prefetch_results(self, rows: Sequence[Row]) -> None:
-        if not self.epilogue.streams:
-            return
-        with self.b.when(self.is_last) if self.is_last and self.schedule.split else nullcontext():
-            self.epilogue.prefetch(self.at, rows, len(self.masks))
+        if self.epilogue.streams:
+            with self.b.when(self.is_last):
+                self.epilogue.prefetch(self.at, rows, len(self.masks))
 
     def _finish(self, rows: Sequence[Row], sums: Sequence[Value]) -> None:
         if self.is_last is None or not self.schedule.split:

@@ -504,8 +504,11 @@ class Builder:
         return self.emit(kind, f"phi {kind}")
 
     @contextmanager
-    def when(self, condition: Value) -> Generator[None]:
-        """Emit code that runs only if a scalar condition holds."""
+    def when(self, condition: Value | None) -> Generator[None]:
+        """Emit code that runs only if a scalar condition holds; without one, always."""
+        if condition is None:
+            yield
+            return
         then, after = self.fresh_label("then"), self.fresh_label("after")
         self.branch(condition, then, after)
         self.label(then)

@@ -9,7 +9,6 @@ for CUDA.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from functools import cached_property
 
 import numpy as np
@@ -103,7 +102,7 @@ class StatementEmitter(ExpressionEmitter):
                     evaluated = self._evaluate_store(vector, statement)
                     stored.append((statement, vector, *evaluated))
         if stored:
-            with self.b.when(guard()) if guard else nullcontext():
+            with self.b.when(guard() if guard else None):
                 for one in stored:
                     self._store(*one)
 
@@ -156,7 +155,8 @@ class CpuEmitter(StatementEmitter):
         """Emit the whole kernel, as thread number `thread` of `threads` runs it."""
         self._threads = thread, threads
         scope = Scope((LaneScope(self),))
-        with self.b.when(self._is_first()) if self._plan.threaded_levels is None else nullcontext():
+        is_shared = self._plan.threaded_levels is not None
+        with self.b.when(None if is_shared else self._is_first()):
             self._level(scope, 0)
 
     def _is_first(self) -> Value:

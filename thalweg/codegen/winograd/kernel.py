@@ -8,7 +8,6 @@ transformed back and stored.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from math import ceil
 
 from thalweg.codegen.contraction.form import NotContraction
@@ -121,7 +120,7 @@ class _ConvolveEmitter(Stage):
         stages = {"measured_inputs": is_new, "inputs": self.b.compare("ne", is_new, _YES)}
         stages = {stage: when for stage, when in stages.items() if stage in self.stages}
         for stage, when in stages.items():
-            with self.b.when(when) if len(stages) > 1 else nullcontext():
+            with self.b.when(when if len(stages) > 1 else None):
                 self._run(stage, *arguments)
 
     def _rest(self, start: Value, end: int, most: int) -> Value:

@@ -11,7 +11,6 @@ the sums of squares in cells of a tile; infinities and NaN set them too.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import reduce
 from itertools import product
@@ -277,8 +276,6 @@ class OutputTransform(Stage):
     def _store(self, point: Point, number: int) -> None:
         """Store an output of a line, if it exists."""
         across = self.conv.axes[1].output
-        guard = nullcontext()
-        if number and across.extent % self.layout.outputs:
-            guard = self.b.when(self.output_exists(1, point.values, number))
-        with guard:
+        ragged = number and across.extent % self.layout.outputs
+        with self.b.when(self.output_exists(1, point.values, number) if ragged else None):
             store_sums(self.conv.kernel, replace(point, displacement={across: number}))

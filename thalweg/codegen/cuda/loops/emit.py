@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -187,7 +186,7 @@ class GridEmitter(StatementEmitter):
         for work in works:
             guard = self._at_zero(values, work)
             around = scope if self.mapping.vector in work.variables else plain
-            with self.b.when(guard) if guard is not None else nullcontext():
+            with self.b.when(guard):
                 inner = around.bind({})  # values computed here are not visible afterwards
                 self._hoist_statements(inner, [work])
                 self._execute(inner, [work])

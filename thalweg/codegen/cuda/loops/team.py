@@ -8,7 +8,6 @@ shared in the same way.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 
 from thalweg.codegen.cuda.loops import online
 from thalweg.codegen.cuda.loops.combine import Combination
@@ -91,7 +90,7 @@ class TeamEmitter(GridEmitter):
         own = [work for work in self._statements if set(work.variables) <= set(m.items)]
         whole = [work for work in own if set(m.items) <= set(work.variables)]
         shared = [work for work in self._statements if work not in own]
-        with b.when(inside) if inside is not None else nullcontext():
+        with b.when(inside):
             with b.when(b.compare("eq", self.member, 0)):
                 self._execute(self.item.bind({}), whole)
                 self._partial(self.item, plain, values, [w for w in own if w not in whole])

@@ -7,7 +7,7 @@ and stores in the order of the result. All other computations of the kernel are 
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 
 import numpy as np
 
@@ -75,7 +75,7 @@ class TransposeEmitter(GridEmitter):
             if divisor(variable.extent) % side_of(self.mapping):
                 one = self.b.compare("slt", place, self.extent(variable))
                 found = one if found is None else self.b.binary("and", found, one)
-        return nullcontext() if found is None else self.b.when(found)
+        return self.b.when(found)
 
     def _in_lanes(self, scope: Scope, variable: Variable, places: dict[Variable, Value]) -> Scope:
         """The scope at some places, with neighbours along a variable in lanes."""
