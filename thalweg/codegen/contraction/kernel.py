@@ -8,8 +8,7 @@ in registers. Convolutions by Winograd's algorithm and products on AMX are emitt
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import ceil
@@ -79,7 +78,6 @@ class GemmEmitter:
 
     def _piece(self, block: Value, column: Value) -> None:
         form, schedule = self.form, self.schedule
-        self.start = {}
         if form.rows:
             self.start[form.rows[schedule.block_at]] = self.frame.multiply(block, schedule.block)
         self.first_panel = self.frame.multiply(column, schedule.panels)
@@ -93,16 +91,10 @@ class GemmEmitter:
 
     def _clear_partial(self) -> None:
         zero = constant(self.kind, 0)
-        with self._each_partial() as place:
-            self.b.store(zero, self._vector_at(self.partial, place))
-            if self.scratch.many_blocks:
-                self.b.store(zero, self._vector_at(self.totals, place))
-
-    @contextmanager
-    def _each_partial(self) -> Generator[Value]:
-        """A loop over the vectors of partial sums."""
         with self.b.loop(0, self.scratch.partial, self.lanes) as loop:
-            yield loop.index
+            self.b.store(zero, self._vector_at(self.partial, loop.index))
+            if self.scratch.many_blocks:
+                self.b.store(zero, self._vector_at(self.totals, loop.index))
 
     def _vector_at(self, base: Value, place: Value) -> Value:
         return self.b.element(base, self.scratch.scalar, place)
@@ -112,8 +104,9 @@ class GemmEmitter:
         b = self.b
         ends = b.compare("eq", b.binary("urem", block, GROUP), 0)
         is_later = b.compare("sgt", block, 0)
-        with b.when(b.binary("and", ends, is_later)), self._each_partial() as place:
-            partial, total = (self._vector_at(m, place) for m in (self.partial, self.totals))
+        is_end = b.binary("and", ends, is_later)
+        with b.when(is_end), b.loop(0, self.scratch.partial, self.lanes) as loop:
+            partial, total = (self._vector_at(m, loop.index) for m in (self.partial, self.totals))
             values = b.load(self.kind, total), b.load(self.kind, partial)
             b.store(b.binary("fadd", *values), total)
             b.store(constant(self.kind, 0), partial)
@@ -124,7 +117,6 @@ class GemmEmitter:
         chunks = frame.maximum(frame.ceil_div(variable.extent, schedule.split), 1)
         extents = [*(frame.maximum(v.extent, 1) for v in outer), chunks]
         count = frame.product(extents)
-        before = dict(self.at)
         self.has_terms = self._is_nonempty(outer)
         with self.b.loop(0, count) as loop:
             *places, chunk = frame.unravel(loop.index, extents)
@@ -137,7 +129,6 @@ class GemmEmitter:
             if self.scratch.many_blocks:
                 self._flush_group(loop.index)
             self._block_of_sum()
-        self.at = before
 
     def _is_nonempty(self, variables: Sequence[Variable]) -> Value | None:
         """Whether the extents of all these variables are positive; None if all are static."""
@@ -415,7 +406,7 @@ class GemmEmitter:
                 self.epilogue.prefetch(self.at, rows, len(self.masks))
 
     def _finish(self, rows: Sequence[Row], sums: Sequence[Value]) -> None:
-        if self.is_last is None or not self.schedule.split:
+        if self.is_last is None:
             self.epilogue.store(self.at, rows, self.masks, sums)
             return
         with self.b.when(self.b.negation(self.is_last)):
