@@ -112,11 +112,6 @@ class Problem:
         return prod(max(1, int(v.extent)) for v in self.form.outer)
 
     @cached_property
-    def is_plain_a(self) -> bool:
-        """Whether `a` is a plain load."""
-        return is_plain_load(self.form.kernel.a, self.form.kernel.dtype)
-
-    @cached_property
     def costs(self) -> dict[Schedule, float]:
         """The memoized costs of schedules."""
         return {}
@@ -373,12 +368,18 @@ class CostModel:
         if packing is None:
             return self.rows * self.depth * problem.itemsize
         spans = spans_of_a(problem, schedule)
-        if not schedule.copy_a and _strided(
-            problem, schedule
-        ):  # whole lines, and few sets of a cache
+        if not schedule.copy_a and self.strided_a:  # whole lines, and few sets of a cache
             rows = problem.form.rows[schedule.tile_at]
             spans[rows] = max(int(rows.extent), spans.get(rows, 1))
         return packing.size(spans) * problem.itemsize
+
+    @cached_property
+    def strided_a(self) -> bool:
+        """Whether `a` is contiguous along rows, so that the sum strides from line to line."""
+        form = self.problem.form
+        if not form.rows or not is_plain_load(form.kernel.a, form.kernel.dtype):
+            return False
+        return argument_of(form.kernel.a)[1].factor(form.rows[self.schedule.tile_at]) == 1
 
     @property
     def strided_b(self) -> bool:
@@ -429,9 +430,7 @@ class CostModel:
     def _copies(self) -> float:
         problem, schedule, cycles = self.problem, self.schedule, 0.0
         if schedule.copy_a:
-            each = (
-                _COPY if schedule.copy_a != "tiles" or _strided(problem, schedule) else _TRANSPOSE
-            )
+            each = _COPY if schedule.copy_a != "tiles" or self.strided_a else _TRANSPOSE
             size = self.pieces * self.blocks * self.bytes_a
             far = 1.5 if self.bytes_a > 0.7 * problem.target.l2 else 1.0
             cycles += size * (each / problem.itemsize + far * (schedule.copy_a == "tiles") / _FAR)
@@ -455,7 +454,7 @@ class CostModel:
         partial = self.rows * width if self.blocks > 1 else 0
         if self.bytes_a + self.bytes_b + partial < 0.7 * problem.target.l2:
             return self.pieces * self.blocks * self.bytes_a / _FAR
-        rate = _SCATTERED if not schedule.copy_a and _strided(problem, schedule) else _FAR
+        rate = _SCATTERED if not schedule.copy_a and self.strided_a else _FAR
         rate = _PACKED if schedule.copy_a == "tiles" else rate
         panels = ceil(self.columns / problem.width(schedule))
         return self.pieces * self.rows * problem.depth * problem.itemsize * panels / rate
@@ -479,7 +478,7 @@ class CostModel:
         height, first = tile_height(problem, schedule), 0.7 * problem.target.l1
         width = problem.width(schedule) * problem.itemsize
         far_b = self.panel_b > first and self.rows > height
-        strided = not schedule.copy_a and _strided(problem, schedule)
+        strided = not schedule.copy_a and self.strided_a
         lines += width if far_b else 0
         lines += 64 * ceil(height * problem.itemsize / 64 + 0.5) if strided else height * 4
         step = height * schedule.vectors / 2
@@ -510,14 +509,6 @@ class CostModel:
         size = self.problem.itemsize
         fits = self.rows * self.columns * size < self.problem.target.l2 / 2
         return 2 * sums * self.blocks * size / (_NEAR if fits else _FAR)
-
-
-def _strided(problem: Problem, schedule: Schedule) -> bool:
-    """Whether `a` is contiguous along rows, so that the sum strides from line to line."""
-    form = problem.form
-    if not form.rows or not problem.is_plain_a:
-        return False
-    return argument_of(form.kernel.a)[1].factor(form.rows[schedule.tile_at]) == 1
 
 
 def chunk_sizes(extent: int, size: int) -> list[int]:
