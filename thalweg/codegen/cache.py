@@ -20,8 +20,9 @@ from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from queue import SimpleQueue
+from typing import Any
 
 from thalweg.codegen.llvm.compile import object_code, place, release_toolchains
 from thalweg.codegen.llvm.emitted import Emitted, Request
@@ -233,13 +234,7 @@ class Kernels:
         self.disk = disk
         self._futures = Bounded[str, Future[Loaded]]("kernels in memory", 1 << 13)
         self._lock = threading.Lock()
-        self._counts = asdict(Statistics())
-
-    @property
-    def statistics(self) -> Statistics:
-        """The counters so far."""
-        with self._lock:
-            return Statistics(**self._counts)
+        self.statistics = Statistics()
 
     def load(self, requests: Sequence[Request], target: CpuTarget) -> list[Loaded]:
         """The requested kernels. Concurrent requests for one key compile it once."""
@@ -336,8 +331,8 @@ class Kernels:
     def count(self, **more: float) -> None:
         """Add to the counters."""
         with self._lock:
-            for name, n in more.items():
-                self._counts[name] += n
+            sums: Any = {name: getattr(self.statistics, name) + n for name, n in more.items()}
+            self.statistics = replace(self.statistics, **sums)
 
 
 def _loaded(compiled: Compiled, target: CpuTarget) -> Loaded:
