@@ -51,7 +51,7 @@ def to_ptx(text: str, target: CudaTarget) -> str:
     with (
         toolchain_for(target) as tools,
         llvm_lock.acquired(),
-        parsed_module(text, target.triple, _layout(target)) as module,
+        parsed_module(text, target.triple, tools.layout) as module,
     ):
         # Created for each module: analyses are cached by a module's address, which may be reused.
         builder, whole = _passes(tools.machine)
@@ -67,11 +67,6 @@ def _passes(machine: Any) -> tuple[Any, Any]:
     options.loop_vectorization = options.slp_vectorization = False
     builder = llvm().create_pass_builder(machine, options)
     return builder, builder.getModulePassManager()
-
-
-@memoized(16)
-def _layout(target: CudaTarget) -> str:
-    return str(new_machine(target).target_data)
 
 
 # Cubins

@@ -128,9 +128,10 @@ class Machine(Protocol):
 
 @dataclass(frozen=True)
 class Toolchain:
-    """A target machine and its pass managers, used by one thread at a time."""
+    """A target machine, its data layout and pass managers, used by one thread at a time."""
 
     machine: Any
+    layout: str
     passes: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
@@ -142,7 +143,8 @@ def toolchain_for(target: Machine) -> Generator[Toolchain]:
         tools = resting.pop()
     except IndexError:
         with llvm_lock.acquired():
-            tools = Toolchain(new_machine(target))
+            machine = new_machine(target)
+            tools = Toolchain(machine, str(machine.target_data))
     try:
         yield tools
     finally:
@@ -311,11 +313,10 @@ def _optimize_and(
     nothing either, they compile 20% faster.
     """
     option: Option = "-disable-lsr=true" if passes == "tiles" else "-scev-cheap-expansion-budget=32"
-    layout = _layout(target)
     with (
         toolchain_for(target) as tools,
         llvm_lock.acquired(option),
-        parsed_module(text, target.triple, layout) as module,
+        parsed_module(text, target.triple, tools.layout) as module,
     ):
         if passes != "tiles":
             _simplify(module, tools, passes)
@@ -348,11 +349,6 @@ def _passes(machine: Any, wanted: Passes) -> tuple[Any, Any, Any, int]:
     single.add_loop_rotate_pass()
     single.add_instruction_combine_pass()
     return builder, whole, single, 1
-
-
-@memoized(16)
-def _layout(target: CpuTarget) -> str:
-    return str(new_machine(target).target_data)
 
 
 def _linker(number: int) -> Any:
