@@ -29,13 +29,9 @@ def loads_of(expression: Expr | None) -> list[Load]:
     return [part for part in postorder([expression]) if isinstance(part, Load)]
 
 
-def pinned_in(expression: Expr | None) -> set[Variable]:
-    """The variables whose value an expression uses (`Index`): they cannot be merged."""
-    return {part.variable for part in postorder([expression]) if isinstance(part, Index)}
-
-
 def _pinned(kernel: Contraction) -> set[Variable]:
-    return {variable for value in kernel.roots for variable in pinned_in(value)}
+    """The variables whose value is used (`Index`): they cannot be merged."""
+    return {part.variable for part in kernel.every(Index)}
 
 
 def canonicalize(kernel: Contraction) -> Contraction:

@@ -15,16 +15,17 @@ from typing import Any
 
 import numpy as np
 
-from thalweg.codegen.contraction.form import loads_of, pinned_in
+from thalweg.codegen.contraction.form import loads_of
 from thalweg.codegen.frame import At, Frame
 from thalweg.codegen.llvm.builder import Builder, Value, constant
 from thalweg.codegen.math.conversion import from_memory, register_type, storage_type
 from thalweg.codegen.point import Point
 from thalweg.ir.dynamic import is_static, times
-from thalweg.ir.expr import Cast, Expr, Load
+from thalweg.ir.expr import Cast, Expr, Index, Load
 from thalweg.ir.index import Affine, Term, expressed
 from thalweg.ir.kernel import Access, Argument, Bound, KernelRewriter, RenameVariables
 from thalweg.ir.loop import Variable
+from thalweg.ir.rewrite import postorder
 
 
 @dataclass(frozen=True)
@@ -156,7 +157,7 @@ def windowed(access: Access, variables: Sequence[Variable]) -> Packing | None:
     moved = {v: (factor, axis.coordinate) for axis in windows for factor, v in axis.parts}
     if not all(_moves_along(axis, offset) for axis in windows for offset in loads):
         return None
-    if moved.keys() & set(pinned_in(access.value)):
+    if any(isinstance(p, Index) and p.variable in moved for p in postorder([access.value])):
         return None
     rest = [v for v in variables if v not in moved]
     axes = [*windows, *(Axis(v, ((1, v),)) for v in rest)]

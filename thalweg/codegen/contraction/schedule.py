@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from thalweg.codegen.contraction.form import Form, argument_of, loads_of, pinned_in
+from thalweg.codegen.contraction.form import Form, argument_of, loads_of
 from thalweg.codegen.contraction.packing import Packing, dense, tiled, windowed
 from thalweg.codegen.machine import CpuTarget
 from thalweg.ir.dynamic import is_static
@@ -25,6 +25,7 @@ from thalweg.ir.expr import Load
 from thalweg.ir.index import Affine
 from thalweg.ir.kernel import Access
 from thalweg.ir.loop import Variable
+from thalweg.ir.rewrite import free_variables
 
 
 @dataclass(frozen=True)
@@ -186,18 +187,16 @@ def even_part(count: int, parts: int) -> int:
 # Access to factors
 
 
-def variables_of(access: Access) -> set[Variable]:
-    """The variables that a factor depends on, computed offsets aside."""
-    offsets = [load.offset for load in loads_of(access.value)]
-    offsets += [offset for _, offset, _ in access.bounds]
-    return {v for o in offsets for v in o.strides} | set(pinned_in(access.value))
+def variables_of(access: Access) -> frozenset[Variable]:
+    """The variables that a factor depends on."""
+    return free_variables(access.value).union(*(offset.strides for _, offset, _ in access.bounds))
 
 
 def packing_of_a(form: Form, schedule: Schedule) -> Packing | None:
     """The layout of packed `a`; None where a schedule's kind of copy is not possible."""
     access = form.kernel.a
     inner = [*form.rows, *form.reduced, *([form.lane] if form.depthwise else [])]
-    used = _all_variables_of(access)
+    used = variables_of(access)
     variables = [v for v in inner if v in used]
     if schedule.copy_a == "dense":
         return dense(access, variables)
@@ -212,18 +211,9 @@ def packing_of_a(form: Form, schedule: Schedule) -> Packing | None:
 def packing_of_b(problem: Problem, schedule: Schedule) -> Packing:
     """The layout of packed `b`: panels, zero-padded past the last column."""
     form, access = problem.form, problem.form.kernel.b
-    used = _all_variables_of(access)
+    used = variables_of(access)
     whole = dense(access, [*(v for v in form.reduced if v in used), form.lane])
     return tiled(whole, form.lane, problem.width(schedule), has_contiguous_columns(problem))
-
-
-def _all_variables_of(access: Access) -> set[Variable]:
-    """The variables that a factor depends on, computed offsets included."""
-    result = variables_of(access)
-    for load in loads_of(access.value):
-        for part in load.offset.parts:
-            result |= variables_of(Access(part))
-    return result
 
 
 def is_plain_load(access: Access, dtype: Any) -> bool:
