@@ -16,6 +16,7 @@ from thalweg.codegen.contraction.packing import transposed
 from thalweg.codegen.frame import At, PhaseFrame
 from thalweg.codegen.llvm.builder import POINTER, Module, Value
 from thalweg.codegen.llvm.emitted import Emitted
+from thalweg.codegen.loops.simplify import stride
 from thalweg.codegen.machine import CpuTarget
 from thalweg.codegen.math.conversion import storage_type
 from thalweg.ir.dynamic import Dynamic
@@ -89,12 +90,7 @@ def transpose_of(form: Loops, target: CpuTarget) -> Transpose | None:
 
 def _contiguous_variable(near: Affine, far: Affine) -> Variable | None:
     """The variable of stride 1 in one offset and of another stride in the other."""
-    found = [v for v, factor in near.strides.items() if _is_one(factor)]
-    return next((v for v in found if not _is_one(far.factor(v))), None)
-
-
-def _is_one(factor: int) -> bool:
-    return not isinstance(factor, Dynamic) and factor == 1
+    return next((v for v in near.strides if stride(near, v) == 1 and stride(far, v) != 1), None)
 
 
 def _conflicts_in_cache(step: int, size: int) -> bool:
