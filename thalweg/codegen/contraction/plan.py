@@ -186,8 +186,7 @@ def _dot_product_schedule(problem: Problem) -> Schedule | None:
         return None
     columns = 1 if problem.columns == 1 else min(8 if problem.height == 1 else 4, problem.columns)
     room = (problem.target.registers - 2) // columns - 1
-    rows = [] if not form.rows else [form.rows[-1]]
-    tile = min(max(1, min(room, 6)), *(max(1, int(v.extent)) for v in rows), 6)
+    tile = min(max(1, room), 6, *problem.row_extents[-1:])
     at = max(0, len(form.rows) - 1)
     schedule = Schedule(columns, at, tile, dots=True, unroll=max(1, 8 // (tile * columns)))
     if not reads_a_in_place(form, schedule):
