@@ -14,7 +14,7 @@ from thalweg.codegen.contraction.form import NotContraction
 from thalweg.codegen.contraction.microkernel import Addresses, Level, MicroKernel
 from thalweg.codegen.contraction.schedule import Schedule
 from thalweg.codegen.frame import PhaseFrame
-from thalweg.codegen.llvm.builder import I1, Module, Value, constant
+from thalweg.codegen.llvm.builder import Module, Value, constant
 from thalweg.codegen.llvm.emitted import Emitted
 from thalweg.codegen.machine import SLOTS, CpuTarget
 from thalweg.codegen.winograd.form import match_convolution
@@ -30,7 +30,6 @@ from thalweg.codegen.winograd.transforms import (
 from thalweg.ir.kernel import Contraction
 
 _ITEM = 4  # the bytes of an element
-_YES = constant(I1, True)
 
 
 def emit_winograd(kernel: Contraction, target: CpuTarget, schedule: Schedule) -> Emitted:
@@ -117,7 +116,7 @@ class _ConvolveEmitter(Stage):
 
     def _transform(self, is_new: Value, *arguments: Value) -> None:
         """Call the transform of inputs, which measures them if they are new."""
-        stages = {"measured_inputs": is_new, "inputs": self.b.compare("ne", is_new, _YES)}
+        stages = {"measured_inputs": is_new, "inputs": self.b.negation(is_new)}
         stages = {stage: when for stage, when in stages.items() if stage in self.stages}
         for stage, when in stages.items():
             with self.b.when(when if len(stages) > 1 else None):
