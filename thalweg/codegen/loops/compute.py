@@ -25,7 +25,6 @@ from thalweg.codegen.loops.lanes import (
     flatten,
     initial_states,
     map_states,
-    split_states,
     unflatten,
 )
 from thalweg.codegen.loops.plan import BLOCK, Plan, is_long, vector_width
@@ -166,7 +165,7 @@ class ExpressionEmitter(KernelContext):
         else:
             slots = self._reduce_in_lanes(scope, group, lane, accumulate)
         for vector, slot in zip(scope.vectors, slots, strict=True):
-            for expr, state in split_states(group, slot):
+            for expr, state in zip(group, slot, strict=True):
                 vector.define(expr, accumulator_of(expr).result(self.b, state))
         for vector, memory in zip(scope.vectors, spilled, strict=True):
             vector.spilled |= memory
@@ -294,7 +293,7 @@ class ExpressionEmitter(KernelContext):
             for expr, place in memory.items():
                 vector.spill(expr, place)
         return [
-            flatten([self._accumulated(vector, *pair) for pair in split_states(group, slot)])
+            [self._accumulated(vector, *pair) for pair in zip(group, slot, strict=True)]
             for vector, slot in zip(scope.vectors, slots, strict=True)
         ]
 
@@ -324,19 +323,17 @@ class ExpressionEmitter(KernelContext):
 
     def _merge_vectors(self, nest: ReductionNest, slots: Slots) -> Slots:
         """Merge the slots of interleaved vectors into one; a scalar slot stays."""
-        vectors = [slot for slot in slots if slot[0].type.lanes > 1]
+        vectors = [slot for slot in slots if slot[0][0].type.lanes > 1]
         if nest.lanes is None or not vectors:
             return slots
         return [self._merge_slots(nest.group, vectors), *slots[len(vectors) :]]
 
-    def _merge_slots(self, group: Sequence[Reduce], slots: Slots) -> list[Value]:
+    def _merge_slots(self, group: Sequence[Reduce], slots: Slots) -> list[State]:
         """Merge the states of several slots."""
-        columns = zip(*(split_states(group, slot) for slot in slots), strict=True)
-        return flatten(
-            [self._merge_tree(accumulator_of(c[0][0]), [state for _, state in c]) for c in columns]
-        )
+        columns = zip(group, *slots, strict=True)
+        return [self._merge_tree(accumulator_of(expr), states) for expr, *states in columns]
 
-    def _merge_lanes(self, group: Sequence[Reduce], slots: Slots) -> list[Value]:
+    def _merge_lanes(self, group: Sequence[Reduce], slots: Slots) -> list[State]:
         """Merge the states of all slots and of all their lanes."""
 
         def across(accumulator: Accumulator, state: State) -> State:
@@ -396,7 +393,7 @@ def _long_expressions(exprs: Sequence[Expr]) -> set[Expr]:
 
 def _merged_slots(nest: ReductionNest, slots: Slots) -> Slots:
     """Initial slots in the shape of merged ones."""
-    vectors = [slot for slot in slots if slot[0].type.lanes > 1]
+    vectors = [slot for slot in slots if slot[0][0].type.lanes > 1]
     return slots if nest.lanes is None else [*vectors[:1], *slots[len(vectors) :]]
 
 

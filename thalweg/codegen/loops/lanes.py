@@ -11,9 +11,8 @@ are merged block by block.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import islice
 
 from thalweg.codegen.frame import Frame
 from thalweg.codegen.llvm.builder import Builder, Value, constant
@@ -26,8 +25,8 @@ from thalweg.ir.loop import Variable
 #: The half-open range of a loop.
 Span = tuple[Value, Value]
 
-#: For each lane scope, the values that a loop carries.
-Slots = list[list[Value]]
+#: For each lane scope, the states of several reductions that a loop carries.
+Slots = list[list[State]]
 
 #: Emits a loop body: takes the inner scope and the carried values, returns their new values.
 LoopBody = Callable[[Scope, Slots], Slots]
@@ -94,34 +93,27 @@ class VectorLoop:
         return unflatten(slots, loop.results)
 
 
-def initial_states(group: Sequence[Reduce | Scan], lanes: int) -> list[Value]:
-    """The concatenated initial states of several reductions or scans."""
-    return [value for expr in group for value in accumulator_of(expr).initial(lanes)]
-
-
-def split_states(group: Sequence[Reduce], slot: Sequence[Value]) -> Iterator[tuple[Reduce, State]]:
-    """Each reduction with its state, from a slot of concatenated states."""
-    values = iter(slot)
-    for expr in group:
-        yield expr, list(islice(values, accumulator_of(expr).size))
+def initial_states(group: Sequence[Reduce | Scan], lanes: int) -> list[State]:
+    """The initial states of several reductions or scans."""
+    return [accumulator_of(expr).initial(lanes) for expr in group]
 
 
 def map_states(
-    group: Sequence[Reduce], slot: Sequence[Value], made: Callable[[Accumulator, State], State]
-) -> list[Value]:
+    group: Sequence[Reduce], slot: Sequence[State], made: Callable[[Accumulator, State], State]
+) -> list[State]:
     """A slot with `made` applied to the state of each reduction."""
-    return flatten([made(accumulator_of(e), state) for e, state in split_states(group, slot)])
+    return [made(accumulator_of(e), state) for e, state in zip(group, slot, strict=True)]
 
 
 def flatten(slots: Slots) -> list[Value]:
     """The values of all slots in one list."""
-    return [value for slot in slots for value in slot]
+    return [value for slot in slots for state in slot for value in state]
 
 
 def unflatten(slots: Slots, values: Sequence[Value]) -> Slots:
-    """Values in slots of the same sizes as these."""
+    """Values in slots and states of the same sizes as these."""
     remaining = iter(values)
-    return [[next(remaining) for _ in slot] for slot in slots]
+    return [[[next(remaining) for _ in state] for state in slot] for slot in slots]
 
 
 @dataclass(frozen=True)
@@ -170,26 +162,20 @@ class BlockTotals:
 
     def add_block(self, totals: Slots, slots: Slots) -> Slots:
         """The totals after one more block."""
-        result: Slots = []
-        for total, slot in zip(totals, slots, strict=True):
-            pairs = zip(self._split(total), split_states(self.group, slot), strict=True)
-            result.append(flatten([self._merged(*kept, state) for kept, (_, state) in pairs]))
-        return result
+        return [
+            [self._merged(*states) for states in zip(self.group, total, slot, strict=True)]
+            for total, slot in zip(totals, slots, strict=True)
+        ]
 
     def states(self, totals: Slots) -> Slots:
         """The totals as plain states of the reductions."""
-        return [flatten([self._state(*kept) for kept in self._split(total)]) for total in totals]
+        return [map_states(self.group, total, self._state) for total in totals]
 
     def _state(self, accumulator: Accumulator, kept: State) -> State:
         return [with_compensation(self.b, *kept)] if accumulator.is_compensated else kept
 
-    def _split(self, total: Sequence[Value]) -> Iterator[tuple[Accumulator, State]]:
-        """Each reduction with its state and rounding error."""
-        values = iter(total)
-        for accumulator in map(accumulator_of, self.group):
-            yield accumulator, list(islice(values, accumulator.size + accumulator.is_compensated))
-
-    def _merged(self, accumulator: Accumulator, kept: State, state: State) -> State:
+    def _merged(self, expr: Reduce, kept: State, state: State) -> State:
+        accumulator = accumulator_of(expr)
         if not accumulator.is_compensated:
             return accumulator.merge(self.b, kept, state)
         return [*compensated_add(self.b, *kept, *state)]

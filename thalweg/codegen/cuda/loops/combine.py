@@ -40,11 +40,11 @@ class Combination:
     member: Value
     beside: Value
 
-    def row(self, group: Sequence[Reduce], slot: Sequence[Value]) -> list[Value]:
+    def row(self, group: Sequence[Reduce], slot: Sequence[State]) -> list[State]:
         """Combine the states of adjacent threads."""
         return map_states(group, slot, self._neighbours)
 
-    def columns(self, group: Sequence[Reduce], slot: Sequence[Value]) -> list[Value]:
+    def columns(self, group: Sequence[Reduce], slot: Sequence[State]) -> list[State]:
         """Combine the states of threads whose distance is the number of teams."""
         return map_states(group, slot, self._apart)
 

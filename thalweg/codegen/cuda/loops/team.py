@@ -29,12 +29,11 @@ from thalweg.codegen.loops.lanes import (
     Slots,
     flatten,
     initial_states,
-    split_states,
     unflatten,
 )
 from thalweg.codegen.loops.scope import Scope
 from thalweg.codegen.loops.simplify import outside_reductions, static_extent
-from thalweg.codegen.math.elements import accumulator_of
+from thalweg.codegen.math.elements import State, accumulator_of
 from thalweg.ir.expr import Load, Reduce, Variable
 from thalweg.ir.kernel import Check, Store
 
@@ -190,7 +189,7 @@ class TeamEmitter(GridEmitter):
         if phase is not None and phase.is_first:
             self._keep(phase, group, slots)
         for copy, slot in zip(scope.vectors, slots, strict=True):
-            for expr, state in split_states(group, slot):
+            for expr, state in zip(group, slot, strict=True):
                 copy.define(expr, accumulator_of(expr).result(self.b, state))
 
     # Maxima with sums of exponentials
@@ -219,9 +218,9 @@ class TeamEmitter(GridEmitter):
         first, *state = loop.results
         with b.loop(first, end, step, state) as loop:
             loop.next = take(loop.index, loop.carried, 1)
-        (largest,) = self.combination.row([most], loop.results[:1])
+        ((largest,),) = self.combination.row([most], [loop.results[:1]])
         powers = online.finished(b, loop.results, largest)
-        (summed,) = self.combination.row([total], [powers])
+        ((summed,),) = self.combination.row([total], [[powers]])
         for copy in scope.vectors:
             copy.define(most, largest)
             copy.define(total, summed)
@@ -373,20 +372,21 @@ class TeamEmitter(GridEmitter):
         part = self.part()
         with b.when(first):
             for slot in slots:
-                for expr, state in split_states(group, slot):
+                for expr, state in zip(group, slot, strict=True):
                     for number, value in enumerate(state):
                         for lane in range(value.type.lanes):
                             one = value if value.type.lanes == 1 else b.extract(value, lane)
                             b.store(one, self._cell(phase, expr, number, part, lane))
 
-    def _parts(self, phase: Phase, group: Sequence[Reduce], lanes: int) -> list[Value]:
+    def _parts(self, phase: Phase, group: Sequence[Reduce], lanes: int) -> list[State]:
         """This thread's share of the states that the first launch stored."""
         b, m, count = self.b, self.mapping, phase.split.parts
         start = initial_states(group, lanes)
         if count > STRAIGHT * m.team:
-            with b.loop(self.member, count, m.team, start) as loop:
-                loop.next = self._with_part(phase, group, loop.carried, loop.index)
-            return loop.results
+            with b.loop(self.member, count, m.team, flatten([start])) as loop:
+                (slot,) = unflatten([start], loop.carried)
+                loop.next = flatten([self._with_part(phase, group, slot, loop.index)])
+            return unflatten([start], loop.results)[0]
         slots = Slots()
         for first in range(0, count, m.team):
             part = b.binary("add", self.member, first)
@@ -398,29 +398,24 @@ class TeamEmitter(GridEmitter):
         phase: Phase,
         group: Sequence[Reduce],
         part: Value,
-        start: list[Value],
+        start: list[State],
         is_certain: bool,
-    ) -> list[Value]:
+    ) -> list[State]:
         """The state of a part, or the identity if there is no such part."""
         if is_certain:
             return self._with_part(phase, group, start, part)
         b, last = self.b, constant(I64, phase.split.parts - 1)
         inside = b.compare("ule", part, last)
         found = self._with_part(phase, group, start, b.select(inside, part, last))
-        return [
-            b.select(b.splat(inside, one.type.lanes), one, none)
-            for one, none in zip(found, start, strict=True)
-        ]
+        pairs = zip(flatten([found]), flatten([start]), strict=True)
+        return unflatten([start], [_where(b, inside, one, none) for one, none in pairs])[0]
 
     def _with_part(
-        self, phase: Phase, group: Sequence[Reduce], slot: Sequence[Value], part: Value
-    ) -> list[Value]:
+        self, phase: Phase, group: Sequence[Reduce], slot: Sequence[State], part: Value
+    ) -> list[State]:
         return [
-            value
-            for expr, state in split_states(group, slot)
-            for value in accumulator_of(expr).merge(
-                self.b, state, self._left(phase, expr, state, part)
-            )
+            accumulator_of(expr).merge(self.b, state, self._left(phase, expr, state, part))
+            for expr, state in zip(group, slot, strict=True)
         ]
 
     def _left(
