@@ -233,8 +233,8 @@ class ExpressionEmitter(KernelContext):
         b, totals = self.b, BlockTotals(self.b, nest.group)
         none = totals.start(_merged_slots(nest, start))
         count = self.extent(nest.variables[0])
-        with self._block_loop(nest, split, [*flatten(none), *flatten(start)]) as (loop, span):
-            kept, _ = _split_values(loop.carried, none, start)
+        with self._block_loop(nest, split, flatten(none + start)) as (loop, span):
+            kept = unflatten(none, loop.carried)
             after = self._loop_nest(scope, nest, start, span)
             taken = b.choose_all(
                 b.compare("slt", span[1], count),
@@ -242,8 +242,8 @@ class ExpressionEmitter(KernelContext):
                 lambda: flatten(kept),
             )
             loop.next = [*taken, *flatten(after)]
-        kept, last = _split_values(loop.results, none, start)
-        joined = self._merge_vectors(nest, last)
+        slots = unflatten(none + start, loop.results)
+        kept, joined = slots[: len(none)], self._merge_vectors(nest, slots[len(none) :])
         several = b.compare("sgt", count, split.size * nest.unit(split.position))
         values = b.choose_all(
             several,
@@ -395,9 +395,3 @@ def _merged_slots(nest: ReductionNest, slots: Slots) -> Slots:
     """Initial slots in the shape of merged ones."""
     vectors = [slot for slot in slots if slot[0][0].type.lanes > 1]
     return slots if nest.lanes is None else [*vectors[:1], *slots[len(vectors) :]]
-
-
-def _split_values(values: Sequence[Value], first: Slots, second: Slots) -> tuple[Slots, Slots]:
-    """Split values into slots like `first` and slots like `second`."""
-    count = len(flatten(first))
-    return unflatten(first, values[:count]), unflatten(second, values[count:])

@@ -111,7 +111,7 @@ def flatten(slots: Slots) -> list[Value]:
 
 
 def unflatten(slots: Slots, values: Sequence[Value]) -> Slots:
-    """Values in slots and states of the same sizes as these."""
+    """The first of some values, in slots and states of the same sizes as these."""
     remaining = iter(values)
     return [[[next(remaining) for _ in state] for state in slot] for slot in slots]
 
