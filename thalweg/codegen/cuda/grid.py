@@ -41,10 +41,10 @@ class GridModule(Module):
 
     def __init__(self, target: CudaTarget) -> None:
         real = not target.is_emulated
-        recent = real and target.capability >= _AMPERE
-        super().__init__(real, real, recent, recent, saturates=True)
-        self.contracts, self.approximations = True, approximations(target)
-        self.packs_words = True
+        super().__init__(real, real)
+        self.native_bf16 = self.nan_extremes = real and target.capability >= _AMPERE
+        self.saturates = self.contracts = self.packs_words = True
+        self.approximations = approximations(target)
         self.checks_alignment = target.is_emulated
         self.target = target
         self.min_blocks = 0  # to be resident on a multiprocessor; 0: unspecified

@@ -157,21 +157,16 @@ class Module:
     (`Register.approximated`). `checks_alignment`: a misaligned access traps.
     """
 
+    native_bf16 = False
+    nan_extremes = False
+    saturates = False
     contracts = False
     packs_words = False
     checks_alignment = False
     approximations: Mapping[str, Callable[..., Value]] = MappingProxyType({})
 
-    def __init__(
-        self,
-        native_fp16: bool = False,
-        fma: bool = False,
-        native_bf16: bool = False,
-        nan_extremes: bool = False,
-        saturates: bool = False,
-    ) -> None:
-        self.native_fp16, self.fma, self.native_bf16 = native_fp16, fma, native_bf16
-        self.nan_extremes, self.saturates = nan_extremes, saturates
+    def __init__(self, native_fp16: bool = False, fma: bool = False) -> None:
+        self.native_fp16, self.fma = native_fp16, fma
         self._functions: list[Builder] = []
         self._declarations: dict[str, str] = {}
 
