@@ -22,9 +22,9 @@ from thalweg.codegen.llvm.builder import (
     constant,
 )
 from thalweg.codegen.machine import SLOTS
-from thalweg.codegen.math.elements import mask_sensitivity
+from thalweg.codegen.math.elements import mask_sensitivity, reads_or_faults
 from thalweg.ir.dynamic import Dynamic, DynamicProduct
-from thalweg.ir.expr import Variable
+from thalweg.ir.expr import Expr, Variable
 from thalweg.ir.index import Affine
 from thalweg.ir.kernel import Argument, Bound, Kernel
 from thalweg.ir.rewrite import Fold
@@ -46,7 +46,11 @@ class Frame:
     @cached_property
     def sensitive(self) -> Fold[bool]:
         """Whether the mask matters under which an expression is computed."""
-        return mask_sensitivity()
+        return mask_sensitivity(self.reads_or_faults)
+
+    def reads_or_faults(self, expr: Expr) -> bool:
+        """The same of an expression by itself, its parts aside."""
+        return reads_or_faults(expr)
 
     # Integers
 

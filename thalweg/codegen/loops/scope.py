@@ -20,11 +20,7 @@ import numpy as np
 from thalweg.codegen.frame import Frame
 from thalweg.codegen.llvm.builder import I32, I64, Builder, Type, Value, constant
 from thalweg.codegen.math.conversion import from_memory, storage_type, to_memory
-from thalweg.codegen.math.elements import (
-    is_speculatable,
-    mask_sensitivity,
-    speculation_safety,
-)
+from thalweg.codegen.math.elements import is_speculatable
 from thalweg.codegen.point import Address, PointEvaluator
 from thalweg.ir.dynamic import Dynamic, is_static
 from thalweg.ir.expr import (
@@ -72,14 +68,9 @@ class KernelContext(Frame):
     @cached_property
     def speculatable(self) -> Fold[bool]:
         """Whether an expression may be executed speculatively."""
-        return speculation_safety()
+        return Fold(lambda part, known: is_speculatable(part) and all(known.parts(part)))
 
-    @cached_property
-    def sensitive(self) -> Fold[bool]:
-        """Whether the mask matters under which an expression is computed."""
-        return mask_sensitivity(self._reads_or_faults)
-
-    def _reads_or_faults(self, expr: Expr) -> bool:
+    def reads_or_faults(self, expr: Expr) -> bool:
         return not (
             self.speculatable.of(expr) if isinstance(expr, Reduce | Scan) else is_speculatable(expr)
         )

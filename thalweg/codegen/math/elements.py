@@ -75,27 +75,24 @@ def _constant_as(expr: Const, dtype: Dtype) -> Value:
         return constant_of(np.asarray(expr.value).astype(dtype)[()], dtype)
 
 
-def mask_sensitivity(reads_or_faults: Callable[[Expr], bool] | None = None) -> Fold[bool]:
-    """Whether the mask matters under which an expression is computed: it loads, or may fault."""
-    alone = reads_or_faults or _reads_or_faults
+def mask_sensitivity(alone: Callable[[Expr], bool]) -> Fold[bool]:
+    """Whether the mask matters under which an expression is computed, given whether it does for an
+    expression by itself, its parts aside."""
     return Fold(
         lambda part, known: alone(part) or (not isinstance(part, LEAVES) and any(known.parts(part)))
     )
 
 
-def _reads_or_faults(expr: Expr) -> bool:
+def reads_or_faults(expr: Expr) -> bool:
+    """Whether an expression by itself loads, or may fault."""
     if isinstance(expr, Load) and not expr.offset.is_constant:
         return True
     return isinstance(expr, Reduce | Scan) or not is_speculatable(expr)
 
 
-def speculation_safety() -> Fold[bool]:
-    """Whether an expression may be executed speculatively: it neither faults nor reads outside."""
-    return Fold(lambda part, known: is_speculatable(part) and all(known.parts(part)))
-
-
 def is_speculatable(expr: Expr) -> bool:
-    """The same of an expression by itself, its parts aside."""
+    """Whether an expression by itself may be executed speculatively: it neither faults nor reads
+    outside."""
     if isinstance(expr, Load):
         return expr.buffer.contains(expr.offset)
     if isinstance(expr, Call) and FUNCTIONS[expr.function].divides:
@@ -120,7 +117,8 @@ class Evaluator:
     ) -> None:
         """`sensitive` is a `mask_sensitivity` that several evaluators share."""
         self.builder, self.lanes = builder, lanes
-        self._leaf, self._fault, self._sensitive = leaf, fault, sensitive or mask_sensitivity()
+        self._leaf, self._fault = leaf, fault
+        self._sensitive = sensitive or mask_sensitivity(reads_or_faults)
         self._values: dict[tuple[Expr, str], Value] = {}
         self._masks: dict[tuple[str, str, bool], Value] = {}
         self._parent_masks: dict[str, str] = {}  # a mask → the mask it is a subset of
