@@ -282,7 +282,7 @@ class GemmEmitter:
             prefetch_panels=self.schedule.prefetch_panels,
         )
         sums = BlockedSums(kernel, len(rows) * len(self.masks)).sums(levels, at)
-        self._finish(rows, self._with_partials(rows, sums))
+        self._finish(rows, sums)
 
     def _dot_products(
         self, rows: Sequence[Value], levels: Sequence[Level], at: Addresses
@@ -367,12 +367,6 @@ class GemmEmitter:
         least, most = (frame.subtract(1, limit) for limit in (least, most))
         return frame.ceil_div_signed(most, -factor), frame.ceil_div_signed(least, -factor)
 
-    def _with_partials(self, rows: Sequence[Row], sums: Sequence[Value]) -> list[Value]:
-        """The sums of a tile plus those of the blocks before."""
-        if not self.schedule.split:
-            return list(sums)
-        return self._add_from_memory(sums, self._partials(rows, self.partial))
-
     def _add_from_memory(self, sums: Sequence[Value], places: Sequence[Value]) -> list[Value]:
         pairs = zip(places, sums, strict=True)
         return [self.b.binary("fadd", self.b.load(self.kind, place), new) for place, new in pairs]
@@ -406,9 +400,11 @@ class GemmEmitter:
                 self.epilogue.prefetch(self.at, rows, len(self.masks))
 
     def _finish(self, rows: Sequence[Row], sums: Sequence[Value]) -> None:
+        """Store the sums of a tile, after those of the blocks before are added to them."""
         if self.is_last is None:
             self.epilogue.store(self.at, rows, self.masks, sums)
             return
+        sums = self._add_from_memory(sums, self._partials(rows, self.partial))
         with self.b.when(self.b.negation(self.is_last)):
             for value, address in zip(sums, self._partials(rows, self.partial), strict=True):
                 self.b.store(value, address)
