@@ -91,13 +91,9 @@ def transform_1d(b: Builder, matrix: Matrix, values: Sequence[Value]) -> list[Va
 
 @memoized(16)
 def _rows_of_terms(matrix: Matrix) -> list[Terms]:
-    return [_terms(row) for row in matrix]
-
-
-def _terms(row: Sequence[Fraction]) -> Terms:
-    """The nonzero terms of a row; those of coefficient 1 come first."""
-    terms = [(float(factor), number) for number, factor in enumerate(row) if factor]
-    return tuple(sorted(terms, key=lambda term: term[0] != 1))
+    """The nonzero terms of each row; those of coefficient 1 come first."""
+    rows = [[(float(f), number) for number, f in enumerate(row) if f] for row in matrix]
+    return [tuple(sorted(terms, key=lambda term: term[0] != 1)) for terms in rows]
 
 
 def _sum(b: Builder, terms: Terms, values: Sequence[Value]) -> Value:
