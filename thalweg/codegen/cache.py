@@ -173,11 +173,6 @@ class Statistics:
     compile_seconds: float = 0.0
     code_bytes: int = 0  # of all objects in memory
 
-    @property
-    def hits(self) -> int:
-        """Kernels found in memory or on disk."""
-        return self.memory_hits + self.disk_hits
-
 
 @dataclass(frozen=True)
 class Loaded:
