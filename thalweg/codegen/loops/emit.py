@@ -154,9 +154,10 @@ class CpuEmitter(StatementEmitter):
     def write(self, thread: Value, threads: Value) -> None:
         """Emit the whole kernel, as thread number `thread` of `threads` runs it."""
         self._threads = thread, threads
+        # The loops that threads share; of no depth if there are none.
+        self._first_shared, self._last_shared = self._plan.threaded_levels or (-1, -1)
         scope = Scope((LaneScope(self),))
-        is_shared = self._plan.threaded_levels is not None
-        with self.b.when(None if is_shared else self._is_first()):
+        with self.b.when(self._is_first() if self._first_shared < 0 else None):
             self._level(scope, 0)
 
     def _is_first(self) -> Value:
@@ -169,17 +170,14 @@ class CpuEmitter(StatementEmitter):
         here = [work for work in self._statements if self._plan.depth(work) == depth]
         inside = [work for work in self._statements if self._plan.depth(work) >= depth]
         self._hoist_statements(scope, inside)
-        split = self._plan.threaded_levels
-        once = split is not None and depth <= split[0]
-        self._execute(scope, here, self._is_first if once else None)
+        self._execute(scope, here, self._is_first if depth <= self._first_shared else None)
         if depth < len(self._plan.variables):
             self._loop(scope, depth)
 
     def _loop(self, scope: Scope, depth: int) -> None:
-        split = self._plan.threaded_levels
         variable = self._plan.variables[depth]
-        if split is not None and split[0] == depth and split[1] > depth:
-            self._collapsed_loop(scope, depth, split[1])
+        if depth == self._first_shared < self._last_shared:
+            self._collapsed_loop(scope, depth, self._last_shared)
         elif variable is self._plan.vector:
             self._vector_loop(scope, depth)
         else:
@@ -187,16 +185,12 @@ class CpuEmitter(StatementEmitter):
 
     def _thread_bounds(self, depth: int, count: Value, unit: int) -> tuple[Value, Value]:
         """The range of a loop on this thread: whole units, except at the end of the loop."""
-        if not self._is_threaded(depth):
+        if depth != self._first_shared:
             return constant(I64, 0), count
         first, last = self.shares(self.ceil_div(count, unit), *self._threads)
         if unit == 1:
             return first, last
         return self.multiply(first, unit), self.minimum(self.multiply(last, unit), count)
-
-    def _is_threaded(self, depth: int) -> bool:
-        """Whether threads share the loop at a depth."""
-        return self._plan.threaded_levels is not None and self._plan.threaded_levels[0] == depth
 
     def _scalar_loop(self, scope: Scope, depth: int, variable: Variable) -> None:
         count = self.extent(variable)
@@ -239,5 +233,5 @@ class CpuEmitter(StatementEmitter):
             self._level(inner, depth + 1)
             return slots
 
-        whole = unit == loop.block or not self._is_threaded(depth)
+        whole = unit == loop.block or depth != self._first_shared
         loop.run(scope, bounds, inside, [[] for _ in loop.slot_lanes], whole)
