@@ -71,10 +71,8 @@ def transpose_of(form: Loops, target: CpuTarget) -> Transpose | None:
         return None
     if not (offset.is_plain and store.offset.is_plain):
         return None
-    across, along = (
-        _contiguous_variable(offset, store.offset),
-        _contiguous_variable(store.offset, offset),
-    )
+    across = _contiguous_variable(offset, store.offset)
+    along = _contiguous_variable(store.offset, offset)
     size = np.dtype(store.buffer.dtype).itemsize
     if across is None or along is None or size not in _SIZES:
         return None

@@ -38,12 +38,8 @@ class Layout:
     """
 
     def __init__(self, conv: Convolution, target: CpuTarget, schedule: Schedule) -> None:
-        self.conv, self.schedule, self.lanes, self.cores = (
-            conv,
-            schedule,
-            target.lanes,
-            target.cores,
-        )
+        self.conv, self.schedule = conv, schedule
+        self.lanes, self.cores = target.lanes, target.cores
         # As in `block_schedule`.
         self.outputs, self.tiles, self.panels = schedule.outputs, schedule.block, schedule.panels
         self.depth, self.rows, self.vectors = schedule.split, schedule.tile, schedule.vectors

@@ -135,10 +135,8 @@ class InputTransform(Stage):
         """Emit the loops over tiles and vectors of channels."""
         frame, size = self.frame, self.algorithm.size
         first, count, channel = frame.extra
-        self.sources, self.partial = (
-            self.b.stack(POINTER, size**2),
-            self.b.stack(self.kind, size**2),
-        )
+        self.sources = self.b.stack(POINTER, size**2)
+        self.partial = self.b.stack(self.kind, size**2)
         with self.loop(count) as tile:
             self._locate_inputs(self.tile_origin(frame.add(first, tile)), channel)
             row = frame.multiply(tile, self.layout.depth)
