@@ -128,7 +128,6 @@ class Resolver:
         self.checks: list[tuple[Expr, Node]] = []
         self._elements: dict[tuple[Tensor, tuple[Affine, ...]], Expr] = {}
         self._intermediates: dict[Intermediate, Buffer] = {}
-        self._node: Node | None = None
         self.guards = 0  # selects around the current expression: a guarded load needs no check
 
     def clear_memo(self) -> None:
@@ -145,16 +144,12 @@ class Resolver:
         return self._resolved(node, at, as_expr(node.op.fused_loop(at, *self._operands.of(node))))
 
     def _resolved(self, node: Node, at: IndexTuple, raw: Expr | Scatter) -> Any:
-        outer, self._node = self._node, node
-        resolution = _Resolution(self)
+        resolution = _Resolution(self, node)
         if not isinstance(raw, Scatter):
-            result = _typed(resolution.of(raw), node, at.output)
-        else:
-            index = tuple(affine(resolution.of(index)) for index in raw.index)
-            value, initial = resolution.of(raw.value), resolution.of(raw.initial)
-            result = replace(raw, index=index, value=value, initial=initial)
-        self._node = outer
-        return result
+            return _typed(resolution.of(raw), node, at.output)
+        index = tuple(affine(resolution.of(index)) for index in raw.index)
+        value, initial = resolution.of(raw.value), resolution.of(raw.initial)
+        return replace(raw, index=index, value=value, initial=initial)
 
     def element(self, tensor: Tensor, indices: tuple[Affine, ...]) -> Expr:
         """The element of a tensor at an index: a constant, a load, or its inlined loop form."""
@@ -174,47 +169,43 @@ class Resolver:
         index_exprs = [expressed(index) for index in indices]
         return self.form(tensor.op, IndexTuple.of(index_exprs, shape, tensor.value_index))
 
-    def loaded(self, operand: Operand, offsets: Sequence[Affine], indices: Sequence[Expr]) -> Expr:
-        """The element of an operand; `offsets` are its `indices` in normal form."""
-        node = self._operands.streams.get(operand)
-        if node is not None:
-            return Load(self.stream_buffers[node], offsets[0])
-        clamped = [
-            self._within(offset, size, index)
-            for offset, size, index in zip(offsets, operand.shape, indices, strict=True)
-        ]
+    def loaded(self, node: Node, load: OperandLoad, offsets: Sequence[Affine]) -> Expr:
+        """The element that a node loads; `offsets` are the load's indices in normal form."""
+        operand = load.operand
+        stream = self._operands.streams.get(operand)
+        if stream is not None:
+            return Load(self.stream_buffers[stream], offsets[0])
+        parts = zip(offsets, operand.shape, load.indices, strict=True)
+        clamped = [self._within(node, *part) for part in parts]
         if 0 in operand.shape:  # no element is ever read
             return constant(0, operand.dtype)
         if isinstance(operand, Intermediate):
-            return Load(self._intermediate(operand), flat(clamped, operand.shape))
+            return Load(self._intermediate(node, operand), flat(clamped, operand.shape))
         return self.element(self._operands.tensors[operand], tuple(clamped))
 
-    def _intermediate(self, operand: Intermediate) -> Buffer:
-        """The buffer of an intermediate, stored by a nest of its own."""
+    def _intermediate(self, node: Node, operand: Intermediate) -> Buffer:
+        """The buffer of a node's intermediate, stored by a nest of its own."""
         if operand not in self._intermediates:
             assert operand.element is not None
-            assert self._node is not None
             guards, self.guards = self.guards, 0
-            value = _Resolution(self).of(operand.element)
-            self._intermediates[operand] = self._store(self._node, operand.at, value)
+            value = _Resolution(self, node).of(operand.element)
+            self._intermediates[operand] = self._store(node, operand.at, value)
             self.guards = guards
         return self._intermediates[operand]
 
-    def _within(self, index: Affine, size: int, raw: Expr) -> Affine:
+    def _within(self, node: Node, index: Affine, size: int, raw: Expr) -> Affine:
         """An index, clamped to its range if it comes from data. Other indices are in range by
         construction, or their load is under a guard."""
         if not index.parts:
             outside = index.is_constant and not 0 <= index.constant < size
             if outside and not raw.is_index:
-                assert self._node is not None
-                raise NotCompiled(self._node, f"the index {index.constant} is out of range")
+                raise NotCompiled(node, f"the index {index.constant} is out of range")
             return index
         low, high = index.bounds
         if low >= 0 and high < size:
             return index
-        assert self._node is not None
         if not self.guards:
-            self.require_within(index, size, self._node)
+            self.require_within(index, size, node)
         return Affine(0, {expressed(index).max(0).min(max(size - 1, 0)): 1})
 
     def require_within(self, index: Affine, size: int, node: Node) -> None:
@@ -229,7 +220,7 @@ class Resolver:
         except (ValueError, TypeError, IndexError, NotLowered, OpError, Unsupported) as error:
             raise NotCompiled(node, f"its inputs do not fit: {error}") from error
         for check in required:
-            condition = _Resolution(self).of(as_expr(check.condition))
+            condition = _Resolution(self, node).of(as_expr(check.condition))
             if not isinstance(condition, Const):
                 self.checks.append((condition, node))
             elif not condition.value and all(v.extent for v in check.variables):
@@ -237,11 +228,11 @@ class Resolver:
 
 
 class _Resolution(Rewriter):
-    """Rewrites an op's loop form to an expression over buffers."""
+    """Rewrites the loop form of a node's op to an expression over buffers."""
 
-    def __init__(self, resolver: Resolver) -> None:
+    def __init__(self, resolver: Resolver, node: Node) -> None:
         super().__init__()
-        self._resolver = resolver
+        self._resolver, self._node = resolver, node
 
     def early(self, node: Expr) -> Expr | None:
         return expressed(affine(node)) if node.is_index and not isinstance(node, Const) else None
@@ -259,7 +250,7 @@ class _Resolution(Rewriter):
                 return self._selected(node)
             case OperandLoad():
                 indices = [affine(i if i.is_index else self.new(i)) for i in node.indices]
-                return self._resolver.loaded(node.operand, indices, node.indices)
+                return self._resolver.loaded(self._node, node, indices)
             case Reduce():
                 return _reduced(node, self.new(node.body))
             case _:
