@@ -239,18 +239,13 @@ class LoopNest:
     @cached_property
     def write_offsets(self) -> tuple[tuple[Buffer, Affine], ...]:
         """The buffer and the offset of each write."""
-        pairs = [(write.buffer, write.offset) for write in self.template.writes]
-        if self.bindings is not None:
-            pairs = [self._rebinding.shifted(*pair) for pair in pairs]
-        return tuple(pairs)
+        shifted = self._rebinding.shifted
+        return tuple([shifted(write.buffer, write.offset) for write in self.template.writes])
 
     @cached_property
     def loads(self) -> dict[Buffer, list[Affine]]:
         """The offsets at which each buffer is loaded."""
-        loads = self.template.loads
-        if self.bindings is None:
-            return loads
-        bound = [(*self.bound[buffer], offsets) for buffer, offsets in loads.items()]
+        bound = [(*self.bound[b], offsets) for b, offsets in self.template.loads.items()]
         return {buffer: _shifted(offsets, shift) for buffer, shift, offsets in bound}
 
     @property
