@@ -146,13 +146,10 @@ def _joined(bounds: list[Bound]) -> tuple[Bound, ...]:
 
 def _variables(factor: Access) -> set[Variable] | None:
     """The variables of a factor; None where an offset is not a sum of variables."""
-    variables: set[Variable] = set()
-    for offset in [factor.load.offset, *(bound[1] for bound in factor.bounds)]:
-        for atom in offset.terms:
-            if not isinstance(atom, Variable):
-                return None
-            variables.add(atom)
-    return variables
+    offsets = [factor.load.offset, *(offset for _, offset, _ in factor.bounds)]
+    if not all(offset.is_plain for offset in offsets):
+        return None
+    return {variable for offset in offsets for variable in offset.strides}
 
 
 # Phases: contractions with strided outputs, split
