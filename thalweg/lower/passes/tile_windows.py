@@ -35,7 +35,6 @@ from thalweg.ir.index import (
     FloorMod,
     affine,
     bounds_of,
-    compared,
     expressed,
     number,
     simplified_call,
@@ -165,7 +164,8 @@ def _writes_at(
         for v, loop in loops.items()
     }
     substitute = _Substitute(indices)
-    bounds = [_is_below(indices[v], v.extent) for v in tile]
+    ends = [(expressed(indices[v]), constant(v.extent)) for v in tile]
+    bounds = [simplified_call("lt", sides) for sides in ends]
     inside = reduce(lambda left, right: logical("and", (left, right)), bounds, TRUE)
     variables = tuple(v for v in loops.values() if v.extent != 1)
     return [
@@ -178,11 +178,6 @@ def _writes_at(
         )
         for write in writes
     ]
-
-
-def _is_below(index: Affine, size: int) -> Expr:
-    always = compared("lt", index, number(size))
-    return TRUE if always else expressed(index) < size
 
 
 # Expressions
