@@ -91,7 +91,7 @@ class Expr:
 
     def rebuild(self, to: Rewriter) -> Expr:
         """This node with the parts that a rewriter has made."""
-        return to.leaf(self)
+        return self
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(f"{type(self).__name__} is frozen")
@@ -259,23 +259,20 @@ class Conversion(Expr):
         key = cls, id(value), dtype
         return _find(key) or _intern(cls, key, (value, dtype), dtype, (value,))
 
+    def rebuild(self, to: Rewriter) -> Expr:
+        return type(self)(to.new(self.value), self.dtype)
+
 
 class Cast(Conversion):
     """A value converted to another dtype by NumPy's rules."""
 
     __slots__ = ()
 
-    def rebuild(self, to: Rewriter) -> Expr:
-        return to.cast(to.new(self.value), self.dtype)
-
 
 class Bitcast(Conversion):
     """The bits of a value reinterpreted as another dtype."""
 
     __slots__ = ()
-
-    def rebuild(self, to: Rewriter) -> Expr:
-        return Bitcast(to.new(self.value), self.dtype)
 
 
 class Select(Expr):
@@ -298,7 +295,7 @@ class Select(Expr):
         return _intern(cls, key, parts, dtype, parts)
 
     def rebuild(self, to: Rewriter) -> Expr:
-        return to.select(*map(to.new, self.parts))
+        return Select(*map(to.new, self.parts))
 
 
 class Reduce(Expr):

@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from thalweg.ir.dynamic import Dynamic, dynamic
-from thalweg.ir.expr import Accumulated, Const, Conversion, Expr, Load, Variable, Word, constant
+from thalweg.ir.expr import Accumulated, Const, Conversion, Expr, Variable, Word, constant
 from thalweg.ir.index import Affine, Term, term_expression
 from thalweg.ir.kernel import Argument, Bound, Check, Kernel, KernelRewriter, Store
 from thalweg.ir.rewrite import postorder
@@ -131,9 +131,6 @@ class _Integers(KernelRewriter):
             made = self.renamed(term) if is_variable else self.new(term_expression(term))
             terms[made] = number
         return Affine(constant, terms)
-
-    def load(self, buffer: Argument, offset: Affine) -> Expr:
-        return Load(self.buffer(buffer), offset)
 
 
 class _ReplaceIntegers(_Integers):

@@ -214,10 +214,6 @@ Kernel = Loops | Contraction
 class KernelRewriter(Rewriter):
     """Rewrites kernels and their expressions over other variables."""
 
-    def buffer(self, buffer: Any) -> Any:
-        """What replaces a buffer that is stored to."""
-        return buffer
-
     def kernel(self, kernel: Kernel) -> Kernel:
         """A kernel with all its expressions rewritten."""
         return self.loops(kernel) if isinstance(kernel, Loops) else self.contraction(kernel)

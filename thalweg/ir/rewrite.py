@@ -11,8 +11,7 @@ from itertools import repeat
 from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
-from thalweg.ir.expr import Call, Cast, Expr, Index, Load, Reduce, Scan, Select, Variable, constant
-from thalweg.ir.functions.dtypes import Dtype
+from thalweg.ir.expr import Call, Expr, Index, Load, Reduce, Scan, Variable, constant
 from thalweg.ir.index import Affine, affine
 
 T = TypeVar("T")
@@ -127,10 +126,6 @@ class Rewriter:
         """The replacement of an expression whose parts are rewritten."""
         return node.rebuild(self)
 
-    def leaf(self, node: Expr) -> Expr:
-        """An expression without parts."""
-        return node
-
     def renamed(self, variable: Variable) -> Variable | None:
         """What replaces a variable; None if it can only be 0."""
         return variable
@@ -155,21 +150,17 @@ class Rewriter:
             return None
         return affine(made) if isinstance(made, Expr) else made or Affine(0)
 
+    def buffer(self, buffer: Any) -> Any:
+        """What replaces a buffer."""
+        return buffer
+
     def load(self, buffer: Any, offset: Affine) -> Expr:
-        """An element of a buffer."""
-        return Load(buffer, offset)
+        """An element of a buffer, at a rewritten offset."""
+        return Load(self.buffer(buffer), offset)
 
     def call(self, function: str, arguments: tuple[Expr, ...]) -> Expr:
         """A call with rewritten arguments."""
         return Call(function, arguments)
-
-    def cast(self, value: Expr, target: Dtype) -> Expr:
-        """A cast of a rewritten value."""
-        return Cast(value, target)
-
-    def select(self, condition: Expr, chosen: Expr, otherwise: Expr) -> Expr:
-        """A select of rewritten parts."""
-        return Select(condition, chosen, otherwise)
 
 
 class Replace(Rewriter):

@@ -16,6 +16,7 @@ from functools import partial, reduce
 
 from thalweg.ir.expr import (
     TRUE,
+    Cast,
     Const,
     Expr,
     Index,
@@ -187,19 +188,19 @@ class _Substitute(Renaming):
     """Substitutes affine sums for variables, and simplifies."""
 
     def rebuilt(self, node: Expr) -> Expr:
-        result = super().rebuilt(node)
+        match node:
+            case Cast():
+                result = converted(self.new(node.value), node.dtype)
+            case Select():
+                result = simplified_select(*map(self.new, node.parts))
+            case _:
+                result = super().rebuilt(node)
         if result.is_index and not isinstance(result, Const | Index):
             return expressed(affine(result))
         return result
 
     def call(self, function: str, arguments: tuple[Expr, ...]) -> Expr:
         return simplified_call(function, arguments)
-
-    def cast(self, value: Expr, target: Dtype) -> Expr:
-        return converted(value, target)
-
-    def select(self, condition: Expr, chosen: Expr, otherwise: Expr) -> Expr:
-        return simplified_select(condition, chosen, otherwise)
 
 
 class _Unroll(_Substitute):
