@@ -484,6 +484,13 @@ def logical(function: str, arguments: tuple[Expr, ...]) -> Expr:
     return left[0] if len(left) == 1 else Call(function, tuple(left))
 
 
+def uncast(value: Expr) -> Expr:
+    """A value without conversions."""
+    while isinstance(value, Cast):
+        value = value.value
+    return value
+
+
 def is_zero(value: Expr) -> bool:
     """Whether an expression is the number 0."""
     return isinstance(value, Const) and bool(value.value == 0)

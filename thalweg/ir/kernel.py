@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from thalweg.ir.dynamic import Dynamic, factors_of, is_static
-from thalweg.ir.expr import Cast, Expr, Load, Reduce, Variable, Word
+from thalweg.ir.expr import Expr, Load, Reduce, Variable, Word, uncast
 from thalweg.ir.index import Affine
 from thalweg.ir.rewrite import Rewriter, postorder
 
@@ -166,9 +166,7 @@ class Access:
     @property
     def load(self) -> Load:
         """The load under its casts."""
-        value = self.value
-        while isinstance(value, Cast):
-            value = value.value
+        value = uncast(self.value)
         assert isinstance(value, Load)
         return value
 

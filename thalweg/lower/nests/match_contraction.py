@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from thalweg.ir.expr import Call, Cast, Expr, Load, Reduce, Select, is_zero
+from thalweg.ir.expr import Call, Cast, Expr, Load, Reduce, Select, is_zero, uncast
 from thalweg.ir.index import Affine, FloorMod, affine, expressed, number
 from thalweg.ir.index import variable as index_of
 from thalweg.ir.kernel import Access, Bound, Contraction
@@ -194,10 +194,3 @@ def is_zero_form(form: Expr) -> bool:
     """Whether a phase of a contraction is zero: one of its factors is padding throughout."""
     body = summed_product(form)
     return is_zero(form) if body is None else any(is_zero(uncast(part)) for part in body.arguments)
-
-
-def uncast(value: Expr) -> Expr:
-    """A value without conversions."""
-    while isinstance(value, Cast):
-        value = value.value
-    return value

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from thalweg.graph.node import Node, Tensor
-from thalweg.ir.expr import OperandLoad, Reduce
+from thalweg.ir.expr import OperandLoad, Reduce, uncast
 from thalweg.ir.index import Affine, affine, flat
 from thalweg.ir.loop import IndexTuple, Intermediate, Operand
 from thalweg.ir.rewrite import walk
@@ -24,7 +24,7 @@ from thalweg.ir.target import Target
 from thalweg.lower.cost import Form, analyse, worth_inlining
 from thalweg.lower.fingerprint import NodeClasses
 from thalweg.lower.nests.inline_producers import Operands, results_of
-from thalweg.lower.nests.match_contraction import summed_product, uncast
+from thalweg.lower.nests.match_contraction import summed_product
 from thalweg.lower.specialise import Specialised
 
 #: Reshapes and transposes in a row that are inlined: indices may double in size with each.
