@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from thalweg.ir.dynamic import is_static
 from thalweg.ir.expr import Load, Reduce
 from thalweg.ir.index import Affine
 from thalweg.ir.rewrite import walk
@@ -75,7 +74,7 @@ def _keeps_row(nest: LoopNest, buffer: Buffer, written_at: Affine, target: Targe
     """Whether a nest overwrites rows that the target keeps outside registers: threads that share a
     row load all of it before they write any. Outside reductions, which run before the writes, each
     element may depend only on the element that it overwrites."""
-    if not nest.variables or nest.serial or not all(is_static(v.extent) for v in nest.variables):
+    if not nest.variables or nest.serial:
         return False
     along = nest.variables[-1]
     if along.extent <= target.max_row_at_hand or not target.keeps_row(along.extent):
