@@ -161,11 +161,9 @@ class LoopNest:
         moved: dict[Buffer, View] = {}
         for (buffer, start), (new_buffer, new_start) in zip(old, new, strict=True):
             moved.setdefault(buffer, (new_buffer, new_start - start))
-        bindings: list[View] = []
-        for buffer, shift in self.views:
-            new_buffer, distance = moved[buffer]
-            bindings.append((new_buffer, shift + distance))
-        return LoopNest(self.template, nodes, bindings=tuple(bindings))
+        views = [(*moved[buffer], shift) for buffer, shift in self.views]
+        bindings = tuple([(buffer, distance + shift) for buffer, distance, shift in views])
+        return LoopNest(self.template, nodes, bindings=bindings)
 
     @cached_property
     def views(self) -> tuple[View, ...]:
