@@ -80,11 +80,6 @@ class _Site:
     where: Storage
     outer_traces: OuterTraces
 
-    @property
-    def node(self) -> Node:
-        """The control node."""
-        return self.unit.node
-
 
 @dataclass(frozen=True, eq=False)
 class _LoopContext:
@@ -124,7 +119,7 @@ class _Lowering:
 
     def _lowered(self, site: _Site) -> list[Binding]:
         """Lower a control node to items."""
-        return self._loop(site) if isinstance(site.node.op, While) else self._branching(site)
+        return self._loop(site) if isinstance(site.unit.node.op, While) else self._branching(site)
 
     def _nested(self, lower: Callable[[], None]) -> list[Item]:
         """The items that a call adds, which belong inside a loop or conditional."""
@@ -159,7 +154,7 @@ class _Lowering:
     def _loop(self, site: _Site) -> list[Binding]:
         """Lower a loop. Where an outer loop keeps its traces, those of all outer iterations are
         concatenated."""
-        node, op = site.node, cast("While", site.node.op)
+        node, op = site.unit.node, cast("While", site.unit.node.op)
         count = len(node.outputs)
         first_item = len(self._items)
         outer_resets, self._resets = self._resets, []
@@ -282,7 +277,7 @@ class _Lowering:
     # Conditionals
 
     def _branching(self, site: _Site) -> list[Binding]:
-        node, op, choice = site.node, cast("Branching", site.node.op), site.bindings[0]
+        node, op, choice = site.unit.node, cast("Branching", site.unit.node.op), site.bindings[0]
         assert isinstance(choice, BufferView)
         outputs: dict[Tensor, Binding] = {}
         for position, tensor in enumerate(node.outputs):
