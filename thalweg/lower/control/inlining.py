@@ -171,7 +171,7 @@ class Inlining:
                 return self._write(rows, rest[0], rest[1], node)
             case TensorArrayRead() if rows.entries is not None:
                 start = self._read(rows, rest[0], node, self._controls(node))
-                return self._scratch.entry(rows, start.outputs[0], node)
+                return self._scratch.view_from(rows.entries, start.outputs[0], node)
             case TensorArrayRead():
                 return self._read(rows, rest[0], node, self._controls(node))
             case TensorArraySize() if rows.is_whole:
@@ -244,7 +244,8 @@ class Inlining:
             index = added.inputs[1]
             self._require(index.op)
             start = self._read(rows, self._bound[index], added, ())
-            self._entries[added] = self._scratch.entry(rows, start.outputs[0], added)
+            assert rows.entries is not None
+            self._entries[added] = self._scratch.view_from(rows.entries, start.outputs[0], added)
         return self._entries[added]
 
     def _list(self, tensor: Tensor) -> ListBuffer:

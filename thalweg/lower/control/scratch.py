@@ -134,11 +134,6 @@ class Scratch:
         numbers = Const(value=np.arange(rows.count, dtype=np.int32), dtype=int32)
         return self.row(rows, self.tensor(numbers))
 
-    def entry(self, rows: ListBuffer, start: Tensor, like: Node) -> ListBuffer:
-        """An entry of a list of lists, given the row it starts at."""
-        assert rows.entries is not None
-        return self.view_from(rows.entries, start, like)
-
     def view_from(self, rows: ListBuffer, start: Tensor, like: Node) -> ListBuffer:
         """A view of a list from a row on."""
         view = BufferView(Storage.OWN, np.dtype(np.int32), ())
