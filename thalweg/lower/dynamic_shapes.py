@@ -57,9 +57,8 @@ class Varying:
         """Observe a new lowering."""
         family = tuple(fingerprint(launch.kernel) for launch in launches)
         observed = _observe([launch.kernel for launch in launches], family)
-        before = self._families.get(family)
-        if before is not None:
-            observed = [_merged(*pair) for pair in zip(before, observed, strict=True)]
+        before = self._families.get(family, observed)
+        observed = [_merged(*pair) for pair in zip(before, observed, strict=True)]
         self._families[family] = observed
         return Form(family, tuple(observed))
 
