@@ -17,7 +17,7 @@ from thalweg.ir.index import FloorMod, affine, number
 from thalweg.ir.index import variable as index_of
 from thalweg.ir.kernel import Store
 from thalweg.ir.loop import Variable
-from thalweg.ir.rewrite import Rewriter, walk
+from thalweg.ir.rewrite import Rewriter, loads_in, walk
 from thalweg.ir.target import Target
 from thalweg.lower.memory.buffers import Buffer, View
 from thalweg.lower.nests.loop_nest import LoopNest, NestTemplate, Renaming, stored
@@ -63,12 +63,8 @@ class _Size:
 
 
 def _size_of(part: Expr) -> _Size:
-    size = _Size()
-    for expr in walk([part]):
-        size.exprs += not isinstance(expr, Const)
-        if isinstance(expr, Load):
-            size.buffers.add(expr.buffer)
-    return size
+    exprs = sum(not isinstance(expr, Const) for expr in walk([part]))
+    return _Size(exprs, {load.buffer for load in loads_in([part])})
 
 
 class _ValueSplit(Rewriter):
