@@ -34,8 +34,7 @@ def verify_pieces(after: str, pieces: Pieces) -> None:
     if verify.ENABLED:
         for piece, (whole, start) in pieces.items():
             if whole in pieces or start < 0 or start + piece.size > whole.size:
-                fault = "a sub-buffer lies in no buffer of its own"
-                verify.report(iter([fault]), after, str(piece))
+                verify.report(["a sub-buffer lies in no buffer of its own"], after, str(piece))
 
 
 def verify_launches(launches: Sequence[Launch]) -> None:
