@@ -90,11 +90,9 @@ class Subgraphs:
 
     def _inputs(self, tensor: Tensor, start: int) -> list[tuple[Tensor, int]]:
         """The inputs of a tensor, and the start of each: 0 for those that are broadcast."""
-        inputs, shapes = tensor.op.inputs, self._spec.shapes
-        if not start:
-            return [(source, 0) for source in inputs]
+        shapes = self._spec.shapes
         shape = shapes[tensor]
-        return [(source, start if shapes[source] == shape else 0) for source in inputs]
+        return [(t, start if shapes[t] == shape else 0) for t in tensor.op.inputs]
 
     def _grain(self, tensor: Tensor) -> int:
         """Views of a tensor that start at multiples of this have identical subgraphs. 0 for none:
