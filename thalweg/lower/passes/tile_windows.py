@@ -69,7 +69,7 @@ def _tiled(nest: LoopNest, target: Target) -> LoopNest:
     if not tile:
         return nest
     loops = {v: Variable.fresh(-(-v.extent // tile.get(v, 1))) for v in nest.variables}
-    unroll = _Unroll()
+    unroll = _Unroll({})
     whole = [replace(write, value=unroll.of(write.value)) for write in nest.writes]
     writes = [
         write
@@ -205,9 +205,6 @@ class _Substitute(Renaming):
 
 class _Unroll(_Substitute):
     """Unrolls reductions to expressions over all their elements."""
-
-    def __init__(self) -> None:
-        super().__init__({})
 
     def rebuilt(self, node: Expr) -> Expr:
         if not isinstance(node, Reduce):
