@@ -180,15 +180,6 @@ def _is_sized(tensor: Tensor) -> bool:
     return tensor.shape.is_fully_defined()
 
 
-def _successors(nodes: Iterable[Node], order: Order) -> dict[Node, list[Node]]:
-    """For each node, the nodes that are ordered after it."""
-    successors: dict[Node, list[Node]] = defaultdict(list)
-    for node in nodes:
-        for earlier in order[node]:
-            successors[earlier].append(node)
-    return successors
-
-
 class _RegionMoves:
     """Moves nodes to later regions than the first that they are ready for."""
 
@@ -203,7 +194,10 @@ class _RegionMoves:
         self._fetched = fetched
         self._rank = {node: rank for rank, node in enumerate(nodes)}
         self._unit_of = _unit_numbers(units)
-        self._successors = _successors(self._unit_of, order)
+        self._successors: dict[Node, list[Node]] = defaultdict(list)  # by order
+        for node in self._unit_of:
+            for earlier in order[node]:
+                self._successors[earlier].append(node)
         self._blockers = blockers(nodes, order)  # empty where units run in order
 
     def sink_growing(self) -> None:
