@@ -21,6 +21,7 @@ from thalweg.ir.expr import Expr, Load, Select
 from thalweg.ir.index import Affine, FloorMod, floor_mod, number, row_major, total
 from thalweg.ir.kernel import Store
 from thalweg.ir.loop import Variable
+from thalweg.ir.rewrite import loads_in
 from thalweg.ir.target import Target
 from thalweg.lower.memory.buffers import Buffer, BufferKind, Pieces, nested_buffers
 from thalweg.lower.nests.loop_nest import (
@@ -227,22 +228,14 @@ def _reading_from_whole(
     offsets that are not affine in the whole."""
     if reader is None or reader.product is not None or reader.template.checks:
         return None
-    new_offsets = {
-        (buffer, offset): layout.place(offset)
-        for buffer, layout in parts.items()
-        for offset in reader.loads.get(buffer, ())
-    }
-    if None in new_offsets.values():
-        return None
-
-    def replacement(part: Expr) -> Expr | None:
-        if not isinstance(part, Load) or part.buffer not in parts:
-            return None
-        new_offset = new_offsets[part.buffer, part.offset]
-        assert new_offset is not None
-        return Load(whole, new_offset)
-
-    return reader.with_writes(tuple(map(Renaming({}, replacement).store, reader.writes)))
+    loads: dict[Expr, Expr] = {}
+    for load in loads_in([root for write in reader.writes for root in write.roots]):
+        if load.buffer in parts:
+            new_offset = parts[load.buffer].place(load.offset)
+            if new_offset is None:
+                return None
+            loads[load] = Load(whole, new_offset)
+    return reader.with_writes(tuple(map(Renaming({}, loads.get).store, reader.writes)))
 
 
 # Offsets

@@ -229,12 +229,10 @@ def _merge(
     stores: dict[Buffer, list[Store]],
     indices: Substitution,
 ) -> LoopNest:
-    def stored_value(part: Expr) -> Expr | None:
-        if not isinstance(part, Load) or part.buffer not in stores:
-            return None
-        return stores[part.buffer][-1].value
-
-    renamed = Renaming(indices, stored_value)
+    values = {buffer: writes[-1].value for buffer, writes in stores.items()}
+    renamed = Renaming(
+        indices, lambda part: values.get(part.buffer) if isinstance(part, Load) else None
+    )
     writes = list(first.writes)
     for write in second.writes:
         moved = renamed.store(write)
@@ -359,11 +357,7 @@ def _writes_over(nest: LoopNest, rows: tuple[Variable, ...]) -> list[Store]:
 
 def _fused_rows(first: LoopNest, second: LoopNest) -> LoopNest:
     writes = _writes_over(first, second.variables[: len(first.variables)])
-    values: dict[tuple[Buffer, Affine], Expr] = {(w.buffer, w.offset): w.value for w in writes}
-
-    def stored_value(part: Expr) -> Expr | None:
-        return values.get((part.buffer, part.offset)) if isinstance(part, Load) else None
-
-    replaced = Renaming({}, stored_value)
+    values: dict[Expr, Expr] = {Load(w.buffer, w.offset): w.value for w in writes}
+    replaced = Renaming({}, values.get)
     all_writes = (*writes, *map(replaced.store, second.writes))
     return _joined(NestTemplate(second.variables, all_writes), first, second)

@@ -16,7 +16,7 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 
-from thalweg.ir.expr import Accumulated, Const, Expr, Load, Reduce, Scan, constant, converted
+from thalweg.ir.expr import Accumulated, Const, Expr, Load, Reduce, Scan, converted
 from thalweg.ir.index import Affine, unraveled
 from thalweg.ir.kernel import Store
 from thalweg.ir.loop import Variable, iterations
@@ -295,14 +295,11 @@ def _recomputing(nest: LoopNest, value: _Value) -> LoopNest | None:
         return None
     if _load_count(nest, buffer) > buffer.size:
         return None
-    values = {offset: value.at(offset) for offset in nest.loads[buffer]}
-    if any(computed is None for computed in values.values()):
+    loads = [load for load in loads_in(nest.values) if load.buffer is buffer]
+    values: dict[Expr, Expr | None] = {load: value.at(load.offset) for load in loads}
+    if None in values.values():
         return None
-
-    def replacement(part: Expr) -> Expr | None:
-        return values[part.offset] if isinstance(part, Load) and part.buffer is buffer else None
-
-    replaced = Replace(replacement)
+    replaced = Replace(values.get)
     writes = [replace(write, value=replaced.of(write.value)) for write in nest.writes]
     return nest.with_writes(tuple(writes))
 
@@ -319,9 +316,8 @@ def _load_count(nest: LoopNest, buffer: Buffer) -> int:
     """The most loads of a nest from a buffer, in its loops or in one reduction."""
     reductions = [part for part in outermost(nest.values) if _reads([part], buffer)]
     counts = [iterations(free_variables(part).union(part.variables)) for part in reductions]
-    zero = constant(0)
-    outside = Replace(lambda part: zero if isinstance(part, Reduce) else None)
-    if _reads([outside.of(value) for value in nest.values], buffer):
+    outside = walk(nest.values, lambda part: () if isinstance(part, Reduce) else part.parts)
+    if any(isinstance(part, Load) and part.buffer is buffer for part in outside):
         counts.append(iterations(nest.variables))
     return max(counts, default=0)
 
