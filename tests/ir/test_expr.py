@@ -30,8 +30,7 @@ from thalweg.ir.expr import (
     constant,
     select,
 )
-from thalweg.ir.index import Affine, affine, number
-from thalweg.ir.index import variable as index_of
+from thalweg.ir.index import Affine, affine, index_of, number
 from thalweg.ir.kernel import Argument
 from thalweg.ir.rewrite import Fold, Replace, Rewriter, free_variables, postorder, walk
 

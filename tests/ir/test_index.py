@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.random_graphs import examples
 from thalweg.ir.dynamic import dynamic, times
 from thalweg.ir.expr import Call, Const, Expr, Index, Load, as_expr, call
-from thalweg.ir.index import Affine, affine, compared, expressed, floor_mod, number, variable
+from thalweg.ir.index import Affine, affine, compared, expressed, floor_mod, index_of, number
 from thalweg.ir.kernel import Argument
 from thalweg.ir.loop import IndexTuple, Variable, ravel, unravel
 from thalweg.lower.nests.inline_producers import flat
@@ -132,7 +132,7 @@ def test_a_chain_of_reshapes_back_to_the_start_is_no_arithmetic(
         through = data.draw(st.sampled_from(factorings(size)))
         indices, shape = unravel(ravel(indices, shape), through), through
     back = [affine(as_expr(i)) for i in unravel(ravel(indices, shape), start)]
-    assert back == [variable(v) for v in at.variables]
+    assert back == [index_of(v) for v in at.variables]
     assert flat(back, start) == flat([affine(i) for i in at], start)
 
 
@@ -174,10 +174,10 @@ def test_it_becomes_simpler(case: str) -> None:
 
 
 def test_what_is_not_settled_stays_open() -> None:
-    assert compared("lt", variable(i), number(3)) is None
-    assert compared("lt", variable(i), number(6)) is True
-    assert compared("ge", variable(i), number(6)) is False
-    assert compared("eq", variable(i), variable(i)) is True
+    assert compared("lt", index_of(i), number(3)) is None
+    assert compared("lt", index_of(i), number(6)) is True
+    assert compared("ge", index_of(i), number(6)) is False
+    assert compared("eq", index_of(i), index_of(i)) is True
 
 
 def test_an_index_from_memory_may_be_anything_until_it_is_clamped() -> None:
@@ -191,23 +191,23 @@ def test_sums_are_values() -> None:
     once, again = affine(index(i) * 4 + index(j)), affine(index(j) + index(i) * 4)
     assert once == again and hash(once) == hash(again) and once is not again
     assert once != affine(index(i) * 4)
-    assert floor_mod(once, 4, 0) == variable(i)
+    assert floor_mod(once, 4, 0) == index_of(i)
 
 
 def test_integers_of_run_time_are_never_added_up() -> None:
     size, stride = dynamic(5, 1), dynamic(4, 2)
-    assert variable(i).scaled(stride) == Affine(0, {i: stride})
-    summed = variable(i).scaled(stride) + variable(i).scaled(3) + Affine(size) + number(7)
+    assert index_of(i).scaled(stride) == Affine(0, {i: stride})
+    summed = index_of(i).scaled(stride) + index_of(i).scaled(3) + Affine(size) + number(7)
     assert summed == Affine(size, {i: stride, index(i) * 3: 1, as_expr(7): 1})
     assert summed.bounds == (-np.inf, np.inf)
     assert affine(index(i) * 2 + 1).scaled(stride) == Affine(0, {index(i) * 2 + 1: stride})
-    assert variable(Variable(size, "n")).bounds == (0, np.inf)
+    assert index_of(Variable(size, "n")).bounds == (0, np.inf)
 
 
 def test_digits_join_only_where_strides_of_run_time_are_known_to_match() -> None:
     tens, ones = affine(index(i) // 2), affine(index(i) % 2)
     stride = dynamic(4, 1)
-    assert tens.scaled(times(stride, 2)) + ones.scaled(stride) == variable(i).scaled(stride)
+    assert tens.scaled(times(stride, 2)) + ones.scaled(stride) == index_of(i).scaled(stride)
     other = dynamic(8, 2)  # twice the stride in this call only
     (low,), (high,) = ones.terms, tens.terms
     assert tens.scaled(other) + ones.scaled(stride) == Affine(0, {high: other, low: stride})
@@ -216,7 +216,7 @@ def test_digits_join_only_where_strides_of_run_time_are_known_to_match() -> None
 def test_arithmetic_that_wraps_is_opaque() -> None:
     byte = Load(Argument(0, np.dtype(np.uint8), 1), number(0))
     assert affine(byte + as_expr(np.uint8(255))).constant == 0
-    assert affine(index(j).cast(np.int8)) != variable(j)
+    assert affine(index(j).cast(np.int8)) != index_of(j)
 
 
 def test_divisions_become_expressions_of_kernels() -> None:

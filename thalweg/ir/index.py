@@ -257,14 +257,14 @@ def number(value: int) -> Affine:
     return Affine(int(value), {})
 
 
-def variable(index: Variable) -> Affine:
+def index_of(variable: Variable) -> Affine:
     """An index variable; one that can only be 0 is 0."""
-    return number(0) if index.extent == 1 else Affine(0, {index: 1})
+    return number(0) if variable.extent == 1 else Affine(0, {variable: 1})
 
 
 def row_major(variables: Sequence[Variable]) -> Affine:
     """The row-major number of an iteration of nested loops."""
-    return flat([variable(index) for index in variables], [index.extent for index in variables])
+    return flat([index_of(index) for index in variables], [index.extent for index in variables])
 
 
 def unraveled(value: Affine, variables: Sequence[Variable]) -> dict[Variable, Affine]:
@@ -414,7 +414,7 @@ def _normal_form(expression: Expr) -> Affine:
         case Const():
             return number(int(expression.value))
         case Index():
-            return variable(expression.variable)
+            return index_of(expression.variable)
         case Cast() if expression.dtype in INDEX_DTYPES and _is_affine(expression.value):
             return affine(expression.value)
         case Call(function="neg", arguments=(part,)) if expression.dtype in INDEX_DTYPES:

@@ -16,8 +16,7 @@ from tests.codegen.cuda.sessions import emulated_kernels, run
 from tests.codegen.oracle import close
 from tests.ops.harness import on_reference_kernels
 from thalweg.ir.expr import Load, Select
-from thalweg.ir.index import Affine, floor_mod, total
-from thalweg.ir.index import variable as index_of
+from thalweg.ir.index import Affine, floor_mod, index_of, total
 from thalweg.ir.kernel import Store
 from thalweg.ir.loop import Variable
 from thalweg.lower.memory.buffers import Buffer, BufferKind

@@ -26,7 +26,7 @@ from thalweg.codegen.llvm.emitted import Emitted, Request
 from thalweg.codegen.machine import CpuTarget, host
 from thalweg.device.cpu.pool import Entry, StepTable, default_pool
 from thalweg.ir.expr import Load, Variable
-from thalweg.ir.index import variable
+from thalweg.ir.index import index_of
 from thalweg.ir.kernel import Argument, Loops, Store
 from thalweg.platform.caches import memoized
 
@@ -122,5 +122,5 @@ def _copy(size: int) -> Loops:
     """A copy of so many elements."""
     index, kind = Variable.fresh(size), np.dtype(np.float32)
     source, sink = Argument(0, kind, size), Argument(1, kind, size, written=True)
-    at = variable(index)
+    at = index_of(index)
     return Loops((source, sink), (index,), (Store(sink, (index,), at, Load(source, at)),))

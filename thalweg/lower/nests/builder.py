@@ -18,8 +18,7 @@ import numpy as np
 from thalweg.graph.node import Node, Tensor
 from thalweg.ir.expr import Accumulated, Expr, Load, Reduce, constant, converted
 from thalweg.ir.fingerprint import structure
-from thalweg.ir.index import Affine, expressed, flat, row_major
-from thalweg.ir.index import variable as index_of
+from thalweg.ir.index import Affine, expressed, flat, index_of, row_major
 from thalweg.ir.kernel import Store
 from thalweg.ir.loop import IndexTuple, Scatter, Variable
 from thalweg.ir.rewrite import Replace, free_variables, loads_in

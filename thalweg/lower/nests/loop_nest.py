@@ -18,8 +18,7 @@ from typing import Any, Generic, TypeVar
 
 from thalweg.graph.node import Node
 from thalweg.ir.expr import Const, Expr, Load, Reduce, Scan
-from thalweg.ir.index import Affine, FloorMod, expressed, number, row_major
-from thalweg.ir.index import variable as index_of
+from thalweg.ir.index import Affine, FloorMod, expressed, index_of, number, row_major
 from thalweg.ir.kernel import Check, Contraction, KernelRewriter, Store
 from thalweg.ir.loop import Variable, iterations
 from thalweg.ir.rewrite import loads_in, walk

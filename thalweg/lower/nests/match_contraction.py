@@ -16,8 +16,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from thalweg.ir.expr import Call, Cast, Expr, Load, Reduce, Select, is_zero, uncast
-from thalweg.ir.index import Affine, FloorMod, affine, expressed, number
-from thalweg.ir.index import variable as index_of
+from thalweg.ir.index import Affine, FloorMod, affine, expressed, index_of, number
 from thalweg.ir.kernel import Access, Bound, Contraction
 from thalweg.ir.loop import IndexTuple, Variable, iterations
 from thalweg.ir.rewrite import loads_in

@@ -20,8 +20,7 @@ from thalweg.graph.node import Node
 from thalweg.ir.expr import Call, Cast, Expr, Index, Load, Reduce, Scan, Select, constant, select
 from thalweg.ir.fingerprint import structure
 from thalweg.ir.functions.reductions import REDUCTIONS
-from thalweg.ir.index import Affine, row_major, total
-from thalweg.ir.index import variable as index_of
+from thalweg.ir.index import Affine, index_of, row_major, total
 from thalweg.ir.kernel import Store
 from thalweg.ir.loop import Variable, iterations
 from thalweg.ir.rewrite import Replace, free_variables, loads_in, postorder, walk

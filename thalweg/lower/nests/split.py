@@ -13,8 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, partial
 
 from thalweg.ir.expr import Bitcast, Call, Cast, Const, Expr, Index, Load, Select, select
-from thalweg.ir.index import FloorMod, affine, number
-from thalweg.ir.index import variable as index_of
+from thalweg.ir.index import FloorMod, affine, index_of, number
 from thalweg.ir.kernel import Store
 from thalweg.ir.loop import Variable
 from thalweg.ir.rewrite import Rewriter, loads_in, walk

@@ -16,8 +16,7 @@ from typing import Any
 
 from thalweg.ir.expr import Accumulated, Call, Expr, Load
 from thalweg.ir.fingerprint import structure
-from thalweg.ir.index import Affine, number
-from thalweg.ir.index import variable as index_of
+from thalweg.ir.index import Affine, index_of, number
 from thalweg.ir.kernel import Access
 from thalweg.ir.loop import Variable
 from thalweg.ir.rewrite import Fold, walk

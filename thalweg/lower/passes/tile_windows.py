@@ -37,10 +37,10 @@ from thalweg.ir.index import (
     affine,
     bounds_of,
     expressed,
+    index_of,
     number,
     simplified_call,
 )
-from thalweg.ir.index import variable as index_of
 from thalweg.ir.kernel import Store
 from thalweg.ir.loop import Variable, iterations
 from thalweg.ir.target import Target
