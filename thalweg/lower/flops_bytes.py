@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from thalweg.ir.expr import Accumulated, Cast, Const, Expr, Index, Load, Reduce, Word
+from thalweg.ir.expr import Accumulated, Cast, Const, Expr, Index, Load, Reduce, Variable, Word
 from thalweg.ir.fingerprint import fingerprint, integers
 from thalweg.ir.kernel import Argument, Contraction, Kernel
-from thalweg.ir.loop import Variable, iterations
+from thalweg.ir.loop import iterations
 from thalweg.ir.rewrite import Fold, free_variables
 from thalweg.platform.caches import Bounded
 

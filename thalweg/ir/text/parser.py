@@ -9,10 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from thalweg.ir.expr import Accumulated, Expr
+from thalweg.ir.expr import Accumulated, Expr, Variable
 from thalweg.ir.index import Affine
 from thalweg.ir.kernel import Access, Argument, Check, Contraction, Kernel, Loops, Store
-from thalweg.ir.loop import Variable
 from thalweg.ir.text.parse_expr import ExpressionParser, Line
 from thalweg.ir.text.syntax import COMBINES, ROLES
 

@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from thalweg.graph.node import Node, Tensor
-from thalweg.ir.expr import Accumulated, Expr, Load, Reduce, constant, converted
+from thalweg.ir.expr import Accumulated, Expr, Load, Reduce, Variable, constant, converted
 from thalweg.ir.fingerprint import structure
 from thalweg.ir.index import Affine, expressed, flat, index_of, row_major
 from thalweg.ir.kernel import Store
-from thalweg.ir.loop import IndexTuple, Scatter, Variable
+from thalweg.ir.loop import IndexTuple, Scatter
 from thalweg.ir.rewrite import Replace, free_variables, loads_in
 from thalweg.ir.target import Target
 from thalweg.lower.fingerprint import NodeClasses

@@ -17,10 +17,10 @@ from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 from thalweg.graph.node import Node
-from thalweg.ir.expr import Const, Expr, Load, Reduce, Scan
+from thalweg.ir.expr import Const, Expr, Load, Reduce, Scan, Variable
 from thalweg.ir.index import Affine, FloorMod, expressed, index_of, number, row_major
 from thalweg.ir.kernel import Check, Contraction, KernelRewriter, Store
-from thalweg.ir.loop import Variable, iterations
+from thalweg.ir.loop import iterations
 from thalweg.ir.rewrite import loads_in, walk
 from thalweg.lower.memory.buffers import Buffer, View
 

@@ -15,10 +15,10 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from thalweg.ir.expr import Call, Cast, Expr, Load, Reduce, Select, is_zero, uncast
+from thalweg.ir.expr import Call, Cast, Expr, Load, Reduce, Select, Variable, is_zero, uncast
 from thalweg.ir.index import Affine, FloorMod, affine, expressed, index_of, number
 from thalweg.ir.kernel import Access, Bound, Contraction
-from thalweg.ir.loop import IndexTuple, Variable, iterations
+from thalweg.ir.loop import IndexTuple, iterations
 from thalweg.ir.rewrite import loads_in
 from thalweg.ir.target import Target
 from thalweg.platform.dtype_traits import compute_dtype, is_float, is_narrow_float

@@ -12,10 +12,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 
-from thalweg.ir.expr import Bitcast, Call, Cast, Const, Expr, Index, Load, Select, select
+from thalweg.ir.expr import Bitcast, Call, Cast, Const, Expr, Index, Load, Select, Variable, select
 from thalweg.ir.index import FloorMod, affine, index_of, number
 from thalweg.ir.kernel import Store
-from thalweg.ir.loop import Variable
 from thalweg.ir.rewrite import Rewriter, loads_in, walk
 from thalweg.ir.target import Target
 from thalweg.lower.memory.buffers import Buffer, View

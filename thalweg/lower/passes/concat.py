@@ -17,10 +17,9 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from math import prod
 
-from thalweg.ir.expr import Expr, Load, Select
+from thalweg.ir.expr import Expr, Load, Select, Variable
 from thalweg.ir.index import Affine, FloorMod, floor_mod, number, row_major, total
 from thalweg.ir.kernel import Store
-from thalweg.ir.loop import Variable
 from thalweg.ir.rewrite import loads_in
 from thalweg.ir.target import Target
 from thalweg.lower.memory.buffers import Buffer, BufferKind, Pieces, nested_buffers

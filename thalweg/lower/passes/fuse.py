@@ -21,10 +21,10 @@ from math import prod
 from typing import Any
 
 from thalweg.graph.node import Node
-from thalweg.ir.expr import Expr, Index, Load
+from thalweg.ir.expr import Expr, Index, Load, Variable
 from thalweg.ir.index import Affine, FloorMod, row_major, unraveled
 from thalweg.ir.kernel import Store
-from thalweg.ir.loop import Variable, iterations
+from thalweg.ir.loop import iterations
 from thalweg.ir.rewrite import free_variables, walk
 from thalweg.ir.target import Target
 from thalweg.lower.memory.buffers import Buffer, BufferKind, View

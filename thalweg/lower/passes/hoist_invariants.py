@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from thalweg.ir.expr import Accumulated, Call, Expr, Load, Reduce, Scan, Select
+from thalweg.ir.expr import Accumulated, Call, Expr, Load, Reduce, Scan, Select, Variable
 from thalweg.ir.fingerprint import structure
 from thalweg.ir.functions.table import FUNCTIONS
 from thalweg.ir.index import row_major
-from thalweg.ir.loop import Variable, iterations
+from thalweg.ir.loop import iterations
 from thalweg.ir.rewrite import Replace, free_variables, loads_in, walk
 from thalweg.lower.memory.buffers import Buffer
 from thalweg.lower.nests.loop_nest import (

@@ -14,11 +14,10 @@ from functools import cache, partial
 from itertools import pairwise
 from typing import Any
 
-from thalweg.ir.expr import Accumulated, Call, Expr, Load
+from thalweg.ir.expr import Accumulated, Call, Expr, Load, Variable
 from thalweg.ir.fingerprint import structure
 from thalweg.ir.index import Affine, index_of, number
 from thalweg.ir.kernel import Access
-from thalweg.ir.loop import Variable
 from thalweg.ir.rewrite import Fold, walk
 from thalweg.ir.target import Target
 from thalweg.lower.memory.buffers import Buffer, BufferKind, Pieces, nested_buffers

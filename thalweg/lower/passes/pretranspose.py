@@ -14,10 +14,10 @@ from functools import cache
 
 import numpy as np
 
-from thalweg.ir.expr import Load
+from thalweg.ir.expr import Load, Variable
 from thalweg.ir.index import Affine
 from thalweg.ir.kernel import Access, Contraction, Store
-from thalweg.ir.loop import Variable, iterations
+from thalweg.ir.loop import iterations
 from thalweg.ir.target import Target
 from thalweg.lower.memory.buffers import Buffer
 from thalweg.lower.nests.loop_nest import LoopNest, NestTemplate

@@ -16,10 +16,10 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 
-from thalweg.ir.expr import Accumulated, Const, Expr, Load, Reduce, Scan, converted
+from thalweg.ir.expr import Accumulated, Const, Expr, Load, Reduce, Scan, Variable, converted
 from thalweg.ir.index import Affine, unraveled
 from thalweg.ir.kernel import Store
-from thalweg.ir.loop import Variable, iterations
+from thalweg.ir.loop import iterations
 from thalweg.ir.rewrite import Replace, free_variables, loads_in, walk
 from thalweg.ir.target import Target
 from thalweg.lower.cost import element_cost, worth_rematerializing
