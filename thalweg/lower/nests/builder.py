@@ -20,7 +20,7 @@ from thalweg.ir.expr import Accumulated, Expr, Load, Reduce, Variable, constant,
 from thalweg.ir.fingerprint import structure
 from thalweg.ir.index import Affine, expressed, flat, index_of, row_major
 from thalweg.ir.kernel import Store
-from thalweg.ir.loop import IndexTuple, Scatter
+from thalweg.ir.loop import IndexTuple, Scatter, within
 from thalweg.ir.rewrite import Replace, free_variables, loads_in
 from thalweg.ir.target import Target
 from thalweg.lower.fingerprint import NodeClasses
@@ -355,18 +355,17 @@ class NestBuilder:
         """Store the initial values, unless the buffer holds them, then combine the updates."""
         if form.initial is not Load(buffer, output_offset(at)):
             self._write(node, buffer, at, form.initial)
-        condition: Expr | None = None
+        outside: list[tuple[Expr, int]] = []
         for index, size in zip(form.index, at.shape, strict=True):
             low, high = index.bounds
             if low >= 0 and high < size:
                 continue
             if index.is_constant:
                 raise NotCompiled(node, f"the index {index.constant} is out of range")
-            expression = expressed(index)
-            within = (expression >= 0) & (expression < size)
-            condition = within if condition is None else condition & within
+            outside.append((expressed(index), size))
             if is_from_data(index):
                 self._resolver.require_within(index, size, node)
+        condition = within(*zip(*outside, strict=True)) if outside else None
         variables = tuple(v for v in form.variables if v.extent != 1)
         # Iterations of a variable that is one of the indices write distinct elements.
         distinct = frozenset(v for v in variables if Affine(0, {v: 1}) in form.index)

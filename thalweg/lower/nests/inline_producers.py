@@ -30,7 +30,7 @@ from thalweg.ir.expr import (
 from thalweg.ir.functions.dtypes import Unsupported
 from thalweg.ir.functions.reductions import REDUCTIONS
 from thalweg.ir.index import Affine, affine, expressed, flat, simplified_call
-from thalweg.ir.loop import IndexTuple, Intermediate, NotLowered, Operand, Scatter, lowered
+from thalweg.ir.loop import IndexTuple, Intermediate, NotLowered, Operand, Scatter, lowered, within
 from thalweg.ir.rewrite import Rewriter
 from thalweg.ir.target import Target
 from thalweg.lower.memory.buffers import STREAM_WORDS, Buffer
@@ -210,8 +210,7 @@ class Resolver:
 
     def require_within(self, index: Affine, size: int, node: Node) -> None:
         """Add the check that an index from data lies in [0, size)."""
-        expression = expressed(index)
-        self.checks.append(((expression >= 0) & (expression < size), node))
+        self.checks.append((within([expressed(index)], [size]), node))
 
     def require(self, node: Node) -> None:
         """Add the checks that a node's op requires of its inputs' values."""
