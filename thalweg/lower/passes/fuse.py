@@ -327,12 +327,10 @@ def _can_fuse_rows(first: LoopNest, second: LoopNest, target: Target) -> bool:
         return False
     if len(buffers) > target.max_streams:
         return False
-    offsets = {write.buffer: write.offset for write in _writes_over(first, rows)}
     return all(
-        load_offset == offsets[buffer]
-        for buffer, load_offsets in second.loads.items()
-        if buffer in offsets
-        for load_offset in load_offsets
+        offset == write.offset
+        for write in _writes_over(first, rows)
+        for offset in second.loads.get(write.buffer, ())
     )
 
 
