@@ -26,11 +26,6 @@ def exact_sum(a: Register, b: Operand) -> Pair:
     return total, (a - (total - part)) + (other - part)
 
 
-def difference(a: Register, b: Register) -> Pair:
-    """a - b"""
-    return exact_sum(a, -b)
-
-
 def product(a: Register, b: Operand) -> Pair:
     """a · b for doubles; the error is NaN where the product is near overflow."""
     other = a.like(b)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from thalweg.ir.functions.exact import difference, exact_sum, product, quick_sum, split
+from thalweg.ir.functions.exact import exact_sum, product, quick_sum, split
 from thalweg.ir.functions.exponential import keep_tiny
 from thalweg.ir.functions.register import Register
 
@@ -219,7 +219,7 @@ def _inverse_arctangent(n: int, one: int) -> int:
 def _reduced_near(x: Register, low: Register, quarters: Register, parts: Sequence[float]) -> Angle:
     """Angles below the limit; the first two parts of π / 2 give exact products."""
     times = x.fused(2 / math.pi, _MAGIC) - _MAGIC
-    rest, lost = difference((-times).fused(parts[0], x), times * parts[1])
+    rest, lost = exact_sum((-times).fused(parts[0], x), -(times * parts[1]))
     high, remaining = quick_sum(rest, (-times).fused(parts[2], lost + low))
     return Angle(high, remaining, (times + quarters + _MAGIC).bits() & 3)
 
