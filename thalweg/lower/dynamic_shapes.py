@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from thalweg.ir.fingerprint import fingerprint, integers, places_of_offsets, with_dynamic
 from thalweg.ir.kernel import Kernel
@@ -76,29 +76,18 @@ def _observe(kernels: Sequence[Kernel], fingerprints: Sequence[bytes]) -> list[O
     """The integers of a lowering's kernels. Kernels that differ only in the constants of offsets
     (items of a sequence, slices of one buffer) become one kernel with those constants as
     arguments."""
-    by_fingerprint: dict[bytes, list[int]] = defaultdict(list)
-    for number, digest in enumerate(fingerprints):
-        by_fingerprint[digest].append(number)
-    observed = [ObservedInts(integers(kernel)) for kernel in kernels]
-    for numbers in by_fingerprint.values():
-        if len({observed[number].integers for number in numbers}) > 1:
-            offset_positions = places_of_offsets(kernels[numbers[0]])
-            groups: dict[tuple[int, ...], list[int]] = defaultdict(list)
-            for number in numbers:
-                pairs = enumerate(observed[number].integers)
-                key = tuple([n for position, n in pairs if position not in offset_positions])
-                groups[key].append(number)
-            for group in groups.values():
-                _share(group, observed)
-    return observed
-
-
-def _share(group: Sequence[int], observed: list[ObservedInts]) -> None:
-    """Mark as varying the integers that differ within a group of kernels."""
-    columns = zip(*[observed[number].integers for number in group], strict=True)
-    varying = frozenset(position for position, column in enumerate(columns) if len(set(column)) > 1)
-    for number in group:
-        observed[number] = ObservedInts(observed[number].integers, varying)
+    groups: dict[tuple[Any, ...], list[int]] = defaultdict(list)
+    for number, (kernel, digest) in enumerate(zip(kernels, fingerprints, strict=True)):
+        offset_positions = places_of_offsets(kernel)
+        pairs = enumerate(integers(kernel))
+        others = [n for position, n in pairs if position not in offset_positions]
+        groups[digest, *others].append(number)
+    observed: dict[int, ObservedInts] = {}
+    for group in groups.values():
+        columns = enumerate(zip(*[integers(kernels[number]) for number in group], strict=True))
+        varying = frozenset(position for position, column in columns if len(set(column)) > 1)
+        observed |= {number: ObservedInts(integers(kernels[number]), varying) for number in group}
+    return [observed[number] for number in range(len(kernels))]
 
 
 def _merged(old: ObservedInts, new: ObservedInts) -> ObservedInts:
