@@ -33,14 +33,11 @@ from thalweg.platform.dtype_traits import is_float
 FLOAT32: Dtype = np.dtype(np.float32)
 
 _SHORT: dict[Dtype, str] = {
-    BOOL: "bool",
     np.dtype("bfloat16"): "bf16",
     **{
-        np.dtype(f"{letter}{size}"): f"{letter}{8 * size}"
-        for letter in "iu"
-        for size in (1, 2, 4, 8)
+        np.dtype(code): f"{code[0]}{8 * int(code[1])}"
+        for code in ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")
     },
-    **{np.dtype(f"f{size}"): f"f{8 * size}" for size in (2, 4, 8)},
 }
 _LONG = {short: dtype for dtype, short in _SHORT.items()}
 
