@@ -261,9 +261,8 @@ class _Resolution(Rewriter):
     def _selected(self, node: Select) -> Expr:
         condition = self.new(node.condition)
         if isinstance(condition, Const):
-            return converted(
-                self.of(node.chosen if condition.value else node.otherwise), node.dtype
-            )
+            selected = node.chosen if condition.value else node.otherwise
+            return converted(self.of(selected), node.dtype)
         self._resolver.guards += 1
         chosen, otherwise = self.of(node.chosen), self.of(node.otherwise)
         self._resolver.guards -= 1
