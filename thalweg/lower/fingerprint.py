@@ -106,13 +106,7 @@ def _body(body: Body) -> str:
 
 #: The text of attribute values by their type; a value of any other type is `Unnamed`.
 _WRITERS: dict[type[Any], Callable[[Any], str]] = {
-    type(None): repr,
-    bool: repr,
-    int: repr,
-    float: repr,
-    complex: repr,
-    str: repr,
-    bytes: repr,
+    **dict.fromkeys((type(None), bool, int, float, complex, str, bytes), repr),
     DType: lambda value: value.name,
     TensorShape: lambda value: f"shape{value.sizes}",
     Dimension: lambda value: f"size{value.value}",
