@@ -60,17 +60,13 @@ def pretranspose(nests: Sequence[LoopNest], target: Target) -> list[LoopNest]:
 
 def _transposed(product: Contraction | None, rows: range) -> _Matrix | None:
     """The second factor of a product of few rows, if its reduced variable is contiguous."""
-    if product is None or product.batch or product.b.bounds:
-        return None
-    value = product.b.value
-    if not isinstance(value, Load):
-        return None
-    if len(product.columns) != 1 or len(product.reduced) != 1:
-        return None
-    if iterations(product.rows) not in rows:
-        return None
-    (column,), (inner,) = product.columns, product.reduced
-    buffer, offset = value.buffer, value.offset
+    match product:
+        case Contraction(
+            batch=(), columns=(column,), reduced=(inner,), b=Access(value=Load() as load, bounds=())
+        ) if iterations(product.rows) in rows:
+            buffer, offset = load.buffer, load.offset
+        case _:
+            return None
     if set(offset.terms) != {column, inner} or offset.terms[inner] != 1:
         return None
     stride = offset.terms[column]
