@@ -17,7 +17,7 @@ from typing import Any
 from thalweg.ir.expr import Accumulated, Call, Expr, Load, Variable
 from thalweg.ir.fingerprint import structure
 from thalweg.ir.index import Affine, index_of, number
-from thalweg.ir.kernel import Access
+from thalweg.ir.kernel import Access, Contraction
 from thalweg.ir.rewrite import Fold, walk
 from thalweg.ir.target import Target
 from thalweg.lower.memory.buffers import Buffer, BufferKind, Pieces, nested_buffers
@@ -113,13 +113,11 @@ def _summed_loads(chain: Expr) -> list[tuple[Buffer, Affine]]:
 
 def _is_contraction(nest: LoopNest) -> bool:
     """Whether a nest is a contraction of two temporaries without an epilogue."""
-    product = nest.product
-    if product is None or len(nest.writes) != 1:
-        return False
-    factors = [product.a.value, product.b.value]
-    loads = [value for value in factors if isinstance(value, Load)]
-    temporary = all(load.buffer.kind is BufferKind.TEMPORARY for load in loads)
-    return len(loads) == 2 and temporary and isinstance(nest.writes[0].value, Accumulated)
+    match nest.product, nest.values:
+        case Contraction(a=Access(value=Load() as a), b=Access(value=Load() as b)), [Accumulated()]:
+            return all(load.buffer.kind is BufferKind.TEMPORARY for load in (a, b))
+        case _:
+            return False
 
 
 def _key_of(nest: LoopNest) -> Any:
