@@ -187,7 +187,7 @@ def _rounded_to_odd(x: LlvmRegister) -> LlvmRegister:
     """A double rounded to odd float32, which then rounds to a narrow float as the double would."""
     single = x.convert("fptrunc", "float")
     back = single.convert("fpext", "double")
-    inexact = back.compare("", "one", x)
+    inexact = back.compared("one", x)
     bits = single.bits()
     step = (back.absolute() < x.absolute()).choose(bits.like(1), -1)
     even = (bits & 1).equals(0)

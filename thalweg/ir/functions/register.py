@@ -27,7 +27,8 @@ def _reflected(whole: str, floating: str) -> Callable[[Number, Operand], Number]
 
 
 def _comparison(whole: str, floating: str) -> Callable[[Number, Operand], Number]:
-    return lambda x, y: x.compare(whole, floating, y)
+    """The method of a comparison: a predicate for integers, and one for floats."""
+    return lambda x, y: x.compared(floating if x.is_float else whole, x.like(y))
 
 
 class Register(ABC):
@@ -141,20 +142,11 @@ class Register(ABC):
         """Shifted right, zeros coming in."""
         return self.binary("lshr", self.like(other))
 
-    def compare(self, whole: str, floating: str, other: Operand) -> Self:
-        """A comparison, by the predicate for integers or the one for floats."""
-        return self.compared(floating if self.is_float else whole, self.like(other))
-
     __lt__, __le__ = _comparison("slt", "olt"), _comparison("sle", "ole")
     __gt__, __ge__ = _comparison("sgt", "ogt"), _comparison("sge", "oge")
 
-    def equals(self, other: Operand) -> Self:
-        """Whether both are equal; false for NaN."""
-        return self.compare("eq", "oeq", other)
-
-    def differs(self, other: Operand) -> Self:
-        """Whether both differ; true for NaN."""
-        return self.compare("ne", "une", other)
+    #: Whether both are equal (false for NaN), and whether they differ (true for NaN).
+    equals, differs = _comparison("eq", "oeq"), _comparison("ne", "une")
 
     def is_nan(self) -> Self:
         """Whether a float is not a number."""
