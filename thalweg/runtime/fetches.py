@@ -42,18 +42,16 @@ class Fetches:
             return self._element(fetch)
         if fetch is None:
             raise TypeError("Fetch argument None has invalid type <class 'NoneType'>")
-        if isinstance(fetch, list):
-            return _sequence([self._parse(f) for f in cast("list[Any]", fetch)], list)
-        if isinstance(fetch, tuple):
-            return self._tuple(cast("tuple[Any, ...]", fetch))
+        if isinstance(fetch, list | tuple):
+            return self._sequence(cast("Sequence[Any]", fetch))
         if isinstance(fetch, Mapping):
             return self._mapping(cast("Mapping[Any, Any]", fetch))
         return self._composite(fetch)
 
-    def _tuple(self, fetch: tuple[Any, ...]) -> Rebuild:
-        kind = type(fetch)
-        make = cast(Any, kind)._make if hasattr(kind, "_make") else kind
-        return _sequence([self._parse(f) for f in fetch], make)
+    def _sequence(self, fetch: Sequence[Any]) -> Rebuild:
+        kind: Any = list if isinstance(fetch, list) else type(fetch)
+        make, parts = getattr(kind, "_make", kind), [self._parse(f) for f in fetch]
+        return lambda values: make([part(values) for part in parts])
 
     def _mapping(self, fetch: Mapping[Any, Any]) -> Rebuild:
         parts = {key: self._parse(value) for key, value in fetch.items()}
@@ -62,19 +60,15 @@ class Fetches:
 
     def _composite(self, fetch: Any) -> Rebuild:
         if isinstance(fetch, SparseTensor):
-            parts = [self._element(t) for t in fetch.components()]
-            return lambda values: SparseTensorValue(*(part(values) for part in parts))
-        if isinstance(fetch, IndexedSlices):
-            parts = [self._element(t) for t in fetch.components()]
-            return lambda values: IndexedSlicesValue(
-                *(part(values) for part in parts), *([None] * (3 - len(parts)))
-            )
-        expand = _conversion_of(fetch)
-        if expand is not None:
+            tensors, contract = fetch.components(), SparseTensorValue._make
+        elif isinstance(fetch, IndexedSlices):
+            tensors, contract = fetch.components(), _slices_value
+        elif (expand := _conversion_of(fetch)) is not None:
             tensors, contract = expand.fetch(fetch)
-            elements = [self._element(t) for t in tensors]
-            return lambda values: contract([element(values) for element in elements])
-        return self._element(fetch)
+        else:
+            return self._element(fetch)
+        elements = [self._element(t) for t in tensors]
+        return lambda values: contract([element(values) for element in elements])
 
     def _element(self, fetch: Any) -> Rebuild:
         element = self._lookup(fetch)
@@ -103,8 +97,9 @@ class Fetches:
             ) from error
 
 
-def _sequence(parts: list[Rebuild], make: Callable[[list[Any]], Any]) -> Rebuild:
-    return lambda values: make([part(values) for part in parts])
+def _slices_value(parts: list[Any]) -> IndexedSlicesValue:
+    """The value of slices; the dense shape comes last and may be absent."""
+    return IndexedSlicesValue(*parts, *([None] * (3 - len(parts))))
 
 
 # User-defined types
