@@ -410,7 +410,7 @@ class Unfolder(ABC):
                 section.ends[unit.node] = result.vertex
             else:
                 tensor = traced_tensor(trace)
-                source, collects = part.values[tensor], _Collector(tensor)
+                source, collects = part.values[tensor], partial(_collected, tensor)
                 result = self.add(
                     part, VertexKind.COLLECT, (source,), collects=collects, node=unit.node
                 )
@@ -429,39 +429,31 @@ def _branch_number(count: int, value: Any) -> int:
     return int(value) if 0 <= value < count else count - 1
 
 
-@dataclass(frozen=True)
-class _Collector:
-    """Builds the list of the values that a tensor had in the iterations of a loop."""
+def _collected(tensor: Tensor, by_iteration: Mapping[int, Any], count: int) -> ListValue:
+    """The list of the values that a tensor had in the iterations of a loop."""
+    dtype = tensor.dtype.base_dtype
+    absent = _placeholder(tensor, by_iteration) if len(by_iteration) < count else None
+    values = host_arrays(by_iteration.get(index, absent) for index in range(count))
+    is_numeric = dtype.is_numpy_compatible and np.dtype(dtype.as_numpy_dtype).kind in "biufc"
+    if is_numeric and len({np.shape(value) for value in values}) == 1:
+        return ListValue.of_stacked(np.stack(values), dtype=dtype)
+    result = ListValue(dtype, count)
+    for index, value in enumerate(values):
+        result.write(index, value)
+    return result
 
-    tensor: Tensor
 
-    def __call__(self, by_iteration: Mapping[int, Any], count: int) -> ListValue:
-        dtype = self.tensor.dtype.base_dtype
-        absent = self._placeholder(by_iteration) if len(by_iteration) < count else None
-        values = host_arrays(by_iteration.get(index, absent) for index in range(count))
-        if self._is_numeric() and len({np.shape(value) for value in values}) == 1:
-            return ListValue.of_stacked(np.stack(values), dtype=dtype)
-        result = ListValue(dtype, count)
-        for index, value in enumerate(values):
-            result.write(index, value)
-        return result
-
-    def _is_numeric(self) -> bool:
-        dtype = self.tensor.dtype.base_dtype
-        return dtype.is_numpy_compatible and np.dtype(dtype.as_numpy_dtype).kind in "biufc"
-
-    def _placeholder(self, by_iteration: Mapping[int, Any]) -> Any:
-        """A placeholder for iterations that did not take the tensor's branch. It is read, but its
-        value is never used."""
-        if not self.tensor.dtype.base_dtype.is_numpy_compatible:
-            return None
-        sizes = self.tensor.shape.sizes or ()
-        shape = (
-            np.shape(next(iter(by_iteration.values())))
-            if by_iteration
-            else [size or 0 for size in sizes]
-        )
-        return np.zeros(shape, self.tensor.dtype.base_dtype.as_numpy_dtype)
+def _placeholder(tensor: Tensor, by_iteration: Mapping[int, Any]) -> Any:
+    """A placeholder for iterations that did not take the tensor's branch. It is read, but its
+    value is never used."""
+    dtype = tensor.dtype.base_dtype
+    if not dtype.is_numpy_compatible:
+        return None
+    if by_iteration:
+        shape = np.shape(next(iter(by_iteration.values())))
+    else:
+        shape = [size or 0 for size in tensor.shape.sizes or ()]
+    return np.zeros(shape, dtype.as_numpy_dtype)
 
 
 def has_primitives(nodes: Iterable[Node]) -> bool:
