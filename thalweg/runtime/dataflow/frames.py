@@ -58,11 +58,3 @@ class Frame:
         self.exited: set[WiredVertex] = set()
         self.is_over = False
         self.collected: dict[WiredVertex, dict[int, Any]] = {}
-
-    def begin(self) -> Iteration:
-        """Create the next iteration."""
-        self.newest += 1
-        iteration = self.iterations[self.newest] = Iteration(
-            self.pattern, self.wiring.vertices, self.parent.context, self, self.newest
-        )
-        return iteration

@@ -345,7 +345,10 @@ class Run(Scheduler):
 
     def _begin(self, frame: Frame) -> Iteration:
         """Start the next iteration of a frame."""
-        iteration = frame.begin()
+        frame.newest += 1
+        iteration = frame.iterations[frame.newest] = Iteration(
+            frame.pattern, frame.wiring.vertices, frame.parent.context, frame, frame.newest
+        )
         self._queue(iteration)
         return iteration
 
