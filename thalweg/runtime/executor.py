@@ -69,7 +69,7 @@ def execute(
         device_resources = resources.on(plan.device)
         if plan.may_block and not plan.blocks_last:
             context = Context(plan.instructions[0].node, device_resources, cancellation)
-            return _fetched(plan, plan.dataflow.run(feeds, context), fetch)
+            return _fetched(plan, plan.dataflow(context, *feeds), fetch)
         slots = plan.slots(feeds)
         run(plan.instructions, slots, device_resources, cancellation)
         if not plan.may_block:  # otherwise dequeued elements would be lost

@@ -77,7 +77,7 @@ class ControlCall:
                 self.was_native = True
                 return results
         self.was_native = False
-        return self.dataflow.run(inputs, context)
+        return self.dataflow(context, *inputs)
 
 
 def control_call(unit: ControlRegion, fed: Collection[Tensor], backend: Backend) -> Call:

@@ -35,11 +35,7 @@ class Dataflow(Wiring):
     """A wired token graph that can be run, by any number of threads concurrently."""
 
     def __call__(self, context: Context, *feeds: Any) -> list[Any]:
-        """Run as the kernel of a whole step; returns the fetched values."""
-        return self.run(feeds, context)
-
-    def run(self, feeds: Sequence[Any], context: Context) -> list[Any]:
-        """Run the graph and return the fetched values."""
+        """Run the graph, as a kernel is called, and return the fetched values."""
         return run_all([(self, feeds, context)], context.cancellation, defers=False)[0]
 
 
