@@ -9,40 +9,31 @@ from typing import Any
 import numpy as np
 
 from thalweg import errors
-from thalweg.device.device import Device
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.subgraph import needed
 from thalweg.lower.regions import with_traces
-from thalweg.place.placer import Placer
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.dataflow.unfold import has_primitives
+from thalweg.runtime.engine import Engine
 from thalweg.runtime.executor import fresh
 from thalweg.runtime.fetches import Fetches
 from thalweg.runtime.kernels import run
 from thalweg.runtime.plan import backend_of, schedule
-from thalweg.runtime.resources import Resources
 
 
 class PartialRun:
     """The state of a partial run: its slots, and the nodes that have run."""
 
-    def __init__(
-        self,
-        declared: Fetches,
-        feeds: list[Tensor],
-        resources: Resources,
-        devices: Sequence[Device],
-        placer: Placer,
-    ) -> None:
+    def __init__(self, declared: Fetches, feeds: Sequence[Tensor], engine: Engine) -> None:
         nodes = needed(declared.tensors, declared.targets, dict.fromkeys(feeds))
         if not nodes:
             raise _invalid("No nodes in the graph need to run for this partial run.")
         if has_primitives(nodes):
             raise _invalid("A step that has control primitives cannot be run in parts.")
         tensors = [tensor for node in nodes for tensor in node.outputs]
-        self._placement = placer.place(nodes)
+        self._placement = engine.placer.place(nodes)
         units = with_traces(nodes, tensors)
-        backend = backend_of(devices[0], self._placement, devices)
+        backend = backend_of(engine.devices[0], self._placement, engine.devices)
         step = schedule(units, tensors, feeds, self._placement, backend)
         self._declared = declared
         self._instructions = step.instructions
@@ -52,7 +43,7 @@ class PartialRun:
         self._feeds, self._fed = set(feeds), set[Tensor]()
         self._done: set[Node] = set()
         self._fetched: set[Tensor] = set()
-        self._resources = resources
+        self._resources = engine.resources
         self._lock = threading.Lock()
 
     def advance(self, wanted: Fetches, feeds: Mapping[Tensor, Any]) -> list[Any]:

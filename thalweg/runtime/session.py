@@ -319,9 +319,7 @@ class BaseSession:
         parsed = Fetches(self._graph, fetches)
         fed = [feed_tensor(self._graph, feed) for feed in feeds or ()]
         handle = f"partial_run_{len(self._partial_runs)}_{id(parsed)}"
-        self._partial_runs[handle] = PartialRun(
-            parsed, fed, self._engine.resources, self._engine.devices, self._engine.placer
-        )
+        self._partial_runs[handle] = PartialRun(parsed, fed, self._engine)
         return handle
 
     def partial_run(
