@@ -56,7 +56,8 @@ def lowered(*fetches: Any) -> Lowered:
 
 def use_target(monkeypatch: pytest.MonkeyPatch, **numbers: Any) -> None:
     """Lower steps for a processor with other parameters from now on."""
-    devices = [CpuDevice(target=replace(host(), **numbers))]
+    devices = [CpuDevice()]
+    devices[0].target = replace(host(), **numbers)
     for module in (sys.modules[__name__], engine):
         monkeypatch.setattr(module, "local_devices", lambda *_, **__: devices)
 

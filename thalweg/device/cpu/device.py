@@ -43,16 +43,10 @@ class CpuDevice(Device):
     target: CpuTarget
 
     def __init__(
-        self,
-        index: int = 0,
-        threads: int = 0,
-        pool: Pool | None = None,
-        target: CpuTarget | None = None,
-        task: str = LOCAL_TASK,
+        self, index: int = 0, threads: int = 0, pool: Pool | None = None, task: str = LOCAL_TASK
     ) -> None:
         self.pool = pool or default_pool()
-        name = f"{task}/device:CPU:{index}"
-        super().__init__(name, target or self.pool.target)
+        super().__init__(f"{task}/device:CPU:{index}", self.pool.target)
         self.threads = threads or self.pool.threads
 
     @cached_property
