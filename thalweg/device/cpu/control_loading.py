@@ -115,7 +115,7 @@ def _compiled_parts(
         # An iteration function is the code of the first call; the others have none.
         code += [_NO_CODE] * (len(kernels[part]) - len(code))
         listings[part] = build_listing(part.lowered, kernels[part], code, target, words)
-        words += sum(call.word_count for call in listings[part].calls)
+        words += sum(map(count_words, part.lowered.launches, kernels[part]))
     return listings, dict(zip(names, loaded, strict=True))
 
 

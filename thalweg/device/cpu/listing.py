@@ -32,11 +32,6 @@ class Call:
     #: the references that its packed factor depends on, if calls reuse the packed factor
     packed_from: frozenset[int] | None = None
 
-    @property
-    def word_count(self) -> int:
-        """The number of its argument words."""
-        return count_words(self.launch, self.specialized)
-
     def entries(self, functions: Mapping[int, int]) -> list[Entry]:
         """The entries of its functions, given their numbers by address. There is a barrier between
         them, but no pause, unless the first one packs and may be left out."""
@@ -83,5 +78,5 @@ def build_listing(
         entry = Entry(0, words, barrier, thread, no_pause[number], work)
         call = Call(launch, kernels[number], code, scratch, entry, prepacked.get(number))
         calls.append(call)
-        words += call.word_count
+        words += count_words(launch, kernels[number])
     return Listing(lowered, calls, arena)
