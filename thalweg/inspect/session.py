@@ -18,8 +18,7 @@ from thalweg.public import public
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.config import RunMetadata, session_options, store_stats
 from thalweg.runtime.engine import Engine
-from thalweg.runtime.fetches import Fetches, feed_items
-from thalweg.runtime.plan import Plan, Step
+from thalweg.runtime.plan import Plan
 from thalweg.runtime.session import BaseSession, live
 
 if TYPE_CHECKING:
@@ -51,11 +50,9 @@ class InspectedSession(BaseSession):
             True
         """
         self._check_open()
-        parsed = Fetches(self._graph, fetches)
-        feeds = dict(feed_items(self._graph, feed_dict)) if feed_dict else {}
-        step = Step(tuple(parsed.tensors), tuple(parsed.targets), tuple(feeds))
+        _, step, values = self._parse(fetches, feed_dict)
         size, engine = len(self._graph.nodes), self._engine
-        plan, values = engine.explained(self._plan(step)), list(feeds.values())
+        plan = engine.explained(self._plan(step))
         module = importlib.import_module("thalweg.inspect.explain")  # rarely needed
         return module.explain(plan, step, values, engine.resources, size)
 

@@ -142,11 +142,8 @@ class BaseSession:
         if known is not None:
             parsed, cached = known
             return parsed.result(cached.run([*feed_dict.values()] if feed_dict else ()))
-        parsed = Fetches(self._graph, fetches)
-        feeds = dict(feed_items(self._graph, feed_dict)) if feed_dict else {}
-        step = Step(tuple(parsed.tensors), tuple(parsed.targets), tuple(feeds))
-        arrays = list(feeds.values())
-        if is_plain and key is not None and len(feeds) == len(feed_dict or ()):
+        parsed, step, arrays = self._parse(fetches, feed_dict)
+        if is_plain and key is not None and len(arrays) == len(feed_dict or ()):
             cached = self._cached_step(step)
             values = cached.run(arrays)
             self._calls[key] = parsed, cached
@@ -155,6 +152,15 @@ class BaseSession:
         if run_metadata is not None and options and options.output_partition_graphs:
             store_graphs(run_metadata, self._partition_graphs(step))
         return parsed.result(values)
+
+    def _parse(
+        self, fetches: FetchLike, feed_dict: Mapping[Any, Any] | None
+    ) -> tuple[Fetches, Step, list[Any]]:
+        """The fetches of a call, its step, and the values of the step's feeds."""
+        parsed = Fetches(self._graph, fetches)
+        feeds = dict(feed_items(self._graph, feed_dict)) if feed_dict else {}
+        step = Step(tuple(parsed.tensors), tuple(parsed.targets), tuple(feeds))
+        return parsed, step, list(feeds.values())
 
     def _partition_graphs(self, step: Step) -> list[Any]:
         """The partitions of a step as GraphDefs, one for each device."""
