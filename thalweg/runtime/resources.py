@@ -7,7 +7,7 @@ other sessions. The state of a single node (random stream, iterator) always belo
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeVar, cast
 from weakref import WeakValueDictionary
@@ -46,13 +46,12 @@ class Objects:
             self.version += 1
             return self._objects.pop((container, name), None) is not None
 
-    def clear(self, containers: Iterable[str] | None = None) -> None:
-        """Delete all objects, or those of some containers."""
-        doomed = None if containers is None else set(containers)
+    def clear(self, containers: Collection[str] | None) -> None:
+        """Delete the objects of some containers, or of all if None."""
         with self._lock:
             self.version += 1
-            kept = {} if doomed is None else self._objects
-            self._objects = {k: v for k, v in kept.items() if k[0] not in (doomed or ())}
+            kept = self._objects.items() if containers is not None else ()
+            self._objects = {key: made for key, made in kept if key[0] not in (containers or ())}
 
 
 class Resources:
