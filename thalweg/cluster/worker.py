@@ -36,7 +36,7 @@ from thalweg.runtime.dataflow.scheduler import Submit
 from thalweg.runtime.engine import COMPILES
 from thalweg.runtime.executor import StartablePartitions
 from thalweg.runtime.plan import PartitionPlan, plan_partition
-from thalweg.runtime.resources import Objects, Resources
+from thalweg.runtime.resources import Objects, Resources, linked
 
 
 class Outgoing(Protocol):
@@ -276,7 +276,7 @@ class TaskSession:
         lender: Lender | None = None,
     ) -> None:
         self._devices, self._calls = devices, calls
-        resources_by_device = Resources.of_devices(devices, objects)
+        resources_by_device = linked([Resources(each) for each in objects], devices)
         self.resources, *self._others = resources_by_device
         for device, resources in zip(devices, resources_by_device, strict=True):
             if lender is not None and device.is_host:

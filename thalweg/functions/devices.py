@@ -22,7 +22,7 @@ from thalweg.ops.core.buffer import Buffer
 from thalweg.ops.core.compilable import is_number
 from thalweg.place.devices import accelerated_first
 from thalweg.runtime.config import SessionOptions
-from thalweg.runtime.resources import Resources
+from thalweg.runtime.resources import Resources, linked
 
 Array = NDArray[Any]
 
@@ -43,7 +43,8 @@ class EagerDevices:
         self.has_accelerators = len(self.all) > 1
         self._preferred = accelerated_first(tuple(self.names))
         self._by_name = dict(zip(self.names, self.all, strict=True))
-        self._resources = resources.with_others(self.all) if self.has_accelerators else [resources]
+        others = [Resources() for _ in self.all[1:]]
+        self._resources = linked([resources, *others], self.all) if others else [resources]
         self._copies: dict[int, tuple[weakref.ref[Array], Buffer]] = {}
         self._releasing: set[Device] = set()  # drop the copies when out of memory
 

@@ -19,7 +19,7 @@ from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.config import SessionOptions
 from thalweg.runtime.executor import execute
 from thalweg.runtime.plan import Plan, Step, plan, prune
-from thalweg.runtime.resources import Resources
+from thalweg.runtime.resources import Resources, linked
 from thalweg.runtime.step_cache import StepEntry, step_entry
 
 #: THALWEG_COMPILE=0 runs everything on the reference kernels.
@@ -71,7 +71,7 @@ class LocalEngine(Engine):
 
     def _reset_resources(self) -> None:
         """Replace the state with an empty one."""
-        self.resources, *self._others = Resources.of_devices(self.devices)
+        self.resources, *self._others = linked([Resources() for _ in self.devices], self.devices)
 
     def plan(self, step: Step) -> Plan:
         return plan(step, self.devices, self.placer, COMPILES, self._switches)

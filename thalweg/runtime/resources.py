@@ -66,17 +66,6 @@ class Resources:
         self.objects = objects or Objects()
         self._states: dict[Any, Any] = {}
 
-    @classmethod
-    def of_devices(
-        cls, devices: Sequence[Device], objects: Sequence[Objects] | None = None
-    ) -> list[Resources]:
-        """The resources of each device, linked to one another."""
-        return _linked([cls(each) for each in objects or [Objects() for _ in devices]], devices)
-
-    def with_others(self, devices: Sequence[Device]) -> list[Resources]:
-        """These resources for the first device and new ones for the others, linked."""
-        return _linked([self, *[Resources() for _ in devices[1:]]], devices)
-
     def on(self, device: str) -> Resources:
         """The resources of another device of the session."""
         return self.devices.get(device, self)
@@ -115,8 +104,8 @@ class Resources:
             each.objects.clear(doomed)
 
 
-def _linked(every: list[Resources], devices: Sequence[Device]) -> list[Resources]:
-    """Set the allocator of each, and link them to one another."""
+def linked(every: list[Resources], devices: Sequence[Device]) -> list[Resources]:
+    """The resources of devices, each with its device's allocator and a link to the others."""
     by_name = {device.name: each for device, each in zip(devices, every, strict=True)}
     for each, device in zip(every, devices, strict=True):
         each.allocate = device.allocate
