@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -149,8 +148,18 @@ class StartablePartitions:
         threads: Threads = submit_long, submit_long, operator.call
         if self._is_local:
             threads = submit_short, submit_long, rendezvous.run_batched
+
+        def ended(results: list[list[Any]], error: BaseException | None) -> None:
+            values: dict[int, Any] = {}
+            if any(results):
+                try:
+                    values = _by_fetch_index(self._partitions, results)
+                except Exception as failure:
+                    error = failure
+            done(values, error)
+
         try:
-            run = Run(graphs, cancellation, threads, partial(self._end, done))
+            run = Run(graphs, cancellation, threads, ended)
         except errors.OpError as error:  # of a queue that is looked up, for example
             done({}, error)
             return self._never_blocks
@@ -159,20 +168,6 @@ class StartablePartitions:
         else:
             submit_long(run.begin)
         return self._never_blocks
-
-    def _end(
-        self,
-        done: Done,
-        results: Sequence[Sequence[Any]],
-        error: BaseException | None,
-    ) -> None:
-        values: dict[int, Any] = {}
-        if any(results):
-            try:
-                values = _by_fetch_index(self._partitions, results)
-            except Exception as failure:
-                error = failure
-        done(values, error)
 
 
 def _by_fetch_index(
