@@ -156,8 +156,7 @@ class _Exporter(Unfolder):
         super().control(unit, section, order)
         ends = [section.values[tensor] for tensor in node.outputs]
         leave = self._call(node, section, partial(_identity_n, node), *ends)
-        for index, tensor in enumerate(node.outputs):
-            section.values[tensor] = Source(leave.vertex, index)
+        self.bind_outputs(section, node.outputs, leave)
         section.ends.update(dict.fromkeys(unit.nodes, leave.vertex))
         self._owner = outer
 

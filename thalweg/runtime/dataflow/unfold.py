@@ -173,10 +173,11 @@ class Unfolder(ABC):
             node=call.node,
             call=call,
         )
-        self._bind_outputs(section, unit.outputs, source)
+        self.bind_outputs(section, unit.outputs, source)
         section.ends.update(dict.fromkeys(call.nodes, source.vertex))
 
-    def _bind_outputs(self, section: Section, outputs: Sequence[Tensor], source: Source) -> None:
+    def bind_outputs(self, section: Section, outputs: Sequence[Tensor], source: Source) -> None:
+        """Have the outputs of a vertex for tensors, unless these are fed."""
         for index, tensor in enumerate(outputs):
             if tensor not in self._fed:
                 section.values[tensor] = Source(source.vertex, index)
@@ -218,7 +219,7 @@ class Unfolder(ABC):
             loop=loop,
             is_constant=loop is not None and op.is_constant,
         )
-        self._bind_outputs(section, node.outputs, source)
+        self.bind_outputs(section, node.outputs, source)
         section.ends[node] = source.vertex
 
     def value(self, node: Node, place: int, section: Section) -> Input:
@@ -252,8 +253,7 @@ class Unfolder(ABC):
             self._conditional(unit, section, controls)
         else:
             self._loop(unit, section, controls)
-        for node in unit.nodes:
-            section.ends[node] = section.ends[unit.node]
+        section.ends.update(dict.fromkeys(unit.nodes, section.ends[unit.node]))
 
     def _conditional(self, unit: ControlRegion, section: Section, controls: Sequence[int]) -> None:
         node, op = unit.node, cast("Branching", unit.node.op)

@@ -135,8 +135,7 @@ class Wiring:
         self.graph = graph
         self.frames = [FrameWiring(0, Loop("", 1))]
         self._children: dict[tuple[int, str], int] = {}
-        self._frame_of = self._infer_frames(graph.vertices)
-        self._wired = self._allocate_slots()
+        self._wired = self._allocate_slots(self._infer_frames(graph.vertices))
         self.feeds = self._wired[: graph.feeds]
         self.fetches = self._fetch_slots()
         self._connect()
@@ -225,9 +224,9 @@ class Wiring:
 
     # Slots
 
-    def _allocate_slots(self) -> list[WiredVertex]:
+    def _allocate_slots(self, frame_of: Sequence[int]) -> list[WiredVertex]:
         wired_vertices: list[WiredVertex] = []
-        for vertex, frame_index in zip(self.graph.vertices, self._frame_of, strict=True):
+        for vertex, frame_index in zip(self.graph.vertices, frame_of, strict=True):
             frame = self.frames[frame_index]
             first, values = len(frame.values), _initial_slots(vertex)
             frame.values += values
