@@ -102,8 +102,15 @@ class DataflowStep:
     outputs: tuple[Tensor, ...]  # the fetches that are not fed
 
     def call(self, backend: Backend) -> Call:
-        """The call that computes the step."""
-        graph = unfold_step(self.nodes, self.outputs, self.inputs, backend)
+        """The call that computes the step, unfolded node by node."""
+        unfolder = _StepUnfolder(replace(backend, compiled=False), self.inputs)
+        root = unfolder.root(self.inputs)
+        order = {node: set(node.controls) for node in self.nodes}
+        for unit in with_traces(self.nodes, self.outputs):
+            unfolder.unit(unit, root, order)
+        unfolder.close_loops(self.nodes, root)
+        sources = tuple(root.values[tensor] for tensor in self.outputs)
+        graph = TokenGraph(tuple(unfolder.vertices), len(self.inputs), sources)
         return Call(Dataflow(graph), True, (), self.nodes[-1], self.nodes)
 
 
@@ -127,20 +134,6 @@ def unfold(unit: ControlRegion, backend: Backend) -> TokenGraph:
         unfolder.done(root, unit.node)
     dead = [p for p, t in enumerate(unit.outputs) if isinstance(t.op.op, BranchTrace)]
     return TokenGraph(tuple(unfolder.vertices), len(unit.inputs), fetches, frozenset(dead))
-
-
-def unfold_step(
-    nodes: Sequence[Node], fetches: Sequence[Tensor], feeds: Sequence[Tensor], backend: Backend
-) -> TokenGraph:
-    """Unfold a step with control primitives to a token graph, node by node."""
-    unfolder = _StepUnfolder(replace(backend, compiled=False), feeds)
-    root = unfolder.root(feeds)
-    order = {node: set(node.controls) for node in nodes}
-    for unit in with_traces(nodes, fetches):
-        unfolder.unit(unit, root, order)
-    unfolder.close_loops(nodes, root)
-    sources = tuple(root.values[tensor] for tensor in fetches)
-    return TokenGraph(tuple(unfolder.vertices), len(feeds), sources)
 
 
 class _StepUnfolder(Unfolder):
