@@ -130,8 +130,7 @@ def _shape_lines(region: PlannedRegion) -> list[str]:
         return []
     pairs = zip(region.region.inputs, region.shapes[-1], strict=True)
     lines = [f"shapes   {_listed([described(*pair) for pair in pairs]) or 'no inputs'}"]
-    for change in region.recompilations():
-        lines.append(f"again    compiled because of {change}")
+    lines += [f"again    compiled because of {change}" for change in region.recompilations()]
     at_run_time = sum(bool(kernel.specialized.words) for kernel in region.kernels)
     if at_run_time:
         lines.append(f"varying  {plural(at_run_time, 'kernel')} read sizes when they run")

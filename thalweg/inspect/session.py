@@ -16,7 +16,7 @@ from thalweg.graph.likes import FetchLike
 from thalweg.platform import spans
 from thalweg.public import public
 from thalweg.runtime.cancellation import Cancellation
-from thalweg.runtime.config import RunMetadata, session_options, store_stats
+from thalweg.runtime.config import RunMetadata, session_options
 from thalweg.runtime.engine import Engine
 from thalweg.runtime.plan import Plan
 from thalweg.runtime.session import BaseSession, live
@@ -66,7 +66,8 @@ class InspectedSession(BaseSession):
             with recorder:
                 return self._engine.execute(trace.plan, feeds, cancellation)
         finally:
-            store_stats(metadata, module.step_stats(trace, recorder, clock_offset))
+            stats = module.step_stats(trace, recorder, clock_offset)
+            metadata.step_stats.ParseFromString(stats.SerializeToString())
 
 
 @public("Session")

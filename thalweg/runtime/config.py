@@ -6,7 +6,7 @@ and ignored.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -17,7 +17,7 @@ from thalweg.optimize.options import DEFAULT, SWITCHES, OptimizerSwitches, Toggl
 protos.publish("ConfigProto", "GPUOptions", "OptimizerOptions", "GraphOptions")
 protos.publish("RunOptions", "RunMetadata")
 
-#: A `protos.RunMetadata`, or TensorFlow's message of that name.
+#: A `protos.RunMetadata`, or TensorFlow's message of that name, which takes ours as bytes only.
 RunMetadata: TypeAlias = Any
 
 
@@ -71,14 +71,3 @@ def _switches(options: Any) -> OptimizerSwitches:
 
 
 _L0 = -1  # no optimisation
-
-
-def store_stats(metadata: RunMetadata, stats: Any) -> None:
-    """Store the StepStats of a step in its metadata."""
-    metadata.step_stats.ParseFromString(stats.SerializeToString())
-
-
-def store_graphs(metadata: RunMetadata, graphs: Iterable[Any]) -> None:
-    """Add GraphDefs to the metadata of a step."""
-    for graph in graphs:
-        metadata.partition_graphs.add().ParseFromString(graph.SerializeToString())

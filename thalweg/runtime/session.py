@@ -29,7 +29,7 @@ from thalweg.platform.compat import as_str
 from thalweg.platform.described import described
 from thalweg.public import public
 from thalweg.runtime.cancellation import Cancellation
-from thalweg.runtime.config import RunMetadata, session_options, store_graphs
+from thalweg.runtime.config import RunMetadata, session_options
 from thalweg.runtime.engine import Engine, LocalEngine
 from thalweg.runtime.fast_path import CachedStep, step_path
 from thalweg.runtime.fetches import Fetches, feed_items, feed_tensor, feed_value
@@ -150,7 +150,8 @@ class BaseSession:
             return parsed.result(values)
         values = self._execute(self._plan(step), arrays, options, run_metadata)
         if run_metadata is not None and options and options.output_partition_graphs:
-            store_graphs(run_metadata, self._partition_graphs(step))
+            for graph in self._partition_graphs(step):
+                run_metadata.partition_graphs.add().ParseFromString(graph.SerializeToString())
         return parsed.result(values)
 
     def _parse(
