@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import accumulate
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -314,13 +315,10 @@ def schedule(
     """Assign a slot to each tensor and an instruction to each unit. `fed`: the feeds that are
     values (default: all); the others are references, which are read when used."""
     slots: dict[Tensor, int] = {tensor: index for index, tensor in enumerate(feeds)}
-    starts: list[int] = []
-    count = len(feeds)
-    for unit in units:
-        starts.append(count)
-        for position, tensor in enumerate(unit.outputs):
-            slots.setdefault(tensor, count + position)
-        count += len(unit.outputs)
+    *starts, count = accumulate((len(unit.outputs) for unit in units), initial=len(feeds))
+    for unit, start in zip(units, starts, strict=True):
+        for slot, tensor in enumerate(unit.outputs, start):
+            slots.setdefault(tensor, slot)
     fed = set(feeds if fed is None else fed)
     frees = _last_uses(units, slots, {slots[tensor] for tensor in fetches})
     instructions: list[Instruction] = []
@@ -342,13 +340,12 @@ def _last_uses(units: Sequence[_Unit], slots: dict[Tensor, int], kept: set[int])
     """For each unit, the slots whose last use it is."""
     seen = set(kept)
     frees: list[list[int]] = [[] for _ in units]
-    for position in range(len(units) - 1, -1, -1):
-        unit = units[position]
+    for unit, dead in zip(reversed(units), reversed(frees), strict=True):
         for tensor in (*unit.outputs, *_read_tensors(unit)):
             slot = slots[tensor]
             if slot not in seen:
                 seen.add(slot)
-                frees[position].append(slot)
+                dead.append(slot)
     return frees
 
 
