@@ -8,19 +8,17 @@ node that cannot be compiled runs on its NumPy kernel, between the compiled rest
 
 from __future__ import annotations
 
-import importlib
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from thalweg.device.device import Device
 from thalweg.device.program import AnyProgram
 from thalweg.graph.node import Node, Tensor
-from thalweg.ir.target import Target
 from thalweg.lower.dynamic_shapes import Form, adapted
 from thalweg.lower.specialise import NotCompiled, Region
 from thalweg.ops.core.buffer import Buffer, HostBuffer
@@ -29,10 +27,7 @@ from thalweg.platform.caches import Bounded
 from thalweg.platform.collector import gc_paused
 from thalweg.platform.depth import deep_calls
 from thalweg.platform.forks import freed_after_fork
-from thalweg.runtime.program_cache import ProgramCache
-
-if TYPE_CHECKING:
-    from thalweg.lower.lowered import Lowered
+from thalweg.runtime.program_cache import ProgramCache, lower
 
 Shapes = tuple[tuple[int, ...], ...]
 Run = Callable[..., list[Any]]  # (context, inputs, variable cells) -> outputs of the region
@@ -98,12 +93,6 @@ _MAX_PROGRAMS = 128  # per region; the oldest are evicted first
 _PROGRAMS_AT_ONCE, _SIGHTINGS = 16, 32
 _MAX_SMALL_WORK = 200_000  # vector instructions of the programs of a small region
 _MAX_SIGHTED = 1024  # sets of shapes whose occurrences are counted
-
-
-def lower(region: Region, shapes: Mapping[Tensor, Any], target: Target) -> Lowered:
-    """Lower a region. The compiler, a third of the package, is imported on the first call: a
-    process that finds all its programs on disk never imports it."""
-    return importlib.import_module("thalweg.lower.lowering").lower(region, shapes, target)
 
 
 class Executable:

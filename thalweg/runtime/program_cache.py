@@ -118,16 +118,20 @@ class ProgramCache:
         return unit if isinstance(unit, Region) else Region(control_nodes(unit), (), (), (), {})
 
 
+def lower(region: Region, shapes: Mapping[Tensor, Shape], target: Target) -> Lowered:
+    """Lower a region. The compiler, a third of the package, is imported on the first call: a
+    process that finds all its programs on disk never imports it."""
+    return importlib.import_module("thalweg.lower.lowering").lower(region, shapes, target)
+
+
 def cached_lower(region: Region, shapes: Mapping[Tensor, Shape], target: Target) -> Lowered:
     """Lower a region for concrete shapes, or read the lowering of an earlier process."""
     sizes = [shapes[tensor] for tensor in (*region.inputs, *region.references)]
     name = entry_name(fingerprint(region), f"lowering {target} {sizes}")
     entry = read_entry(name, region)
     if not isinstance(entry, Lowered):
-        lowering = importlib.import_module("thalweg.lower.lowering")  # imported on demand
-        lowered: Lowered = lowering.lower(region, shapes, target)
-        entry = lowered
-        write_entry(name, region, lambda: lowered, MAX_BYTES)
+        entry = lower(region, shapes, target)
+        write_entry(name, region, lambda: entry, MAX_BYTES)
     return entry
 
 
