@@ -73,7 +73,6 @@ class NativeProgram(ABC, Generic[InvocationT]):
 
     template: Any  # what the program cache stores of it
     packed_references: Sequence[int] = ()  # variables whose packed values invocations cache
-    _idle: deque[InvocationT]  # invocations of calls that have ended
 
     def __init__(self, references: Sequence[Reference]) -> None:
         self.references = references
@@ -82,7 +81,7 @@ class NativeProgram(ABC, Generic[InvocationT]):
         # Reads of a single element are atomic: a call that makes no others need not register.
         sizes = [math.prod(reference.shape) for reference in references]
         self.registers_use = bool(self.written) or any(size > 1 for size in sizes)
-        self._idle = deque()
+        self._idle = deque[InvocationT]()  # invocations of calls that have ended
 
     def __call__(
         self,

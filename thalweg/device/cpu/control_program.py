@@ -109,11 +109,7 @@ class CpuControlStep(ControlStep[Invocation]):
         results: dict[BufferView, Array] = {}
         initial = self.initial_values(values, context)
         for view in self.results:
-            make_initial = initial.get(view)
-            if make_initial is not None:
-                results[view] = make_initial()
-            else:
-                allocate = np.zeros if view in self.zeroed else np.empty
-                results[view] = allocate(view.shape, view.dtype)
+            start, allocate = initial.get(view), np.zeros if view in self.zeroed else np.empty
+            results[view] = allocate(view.shape, view.dtype) if start is None else start()
             self._bind(invocation, view, results[view])
         return results

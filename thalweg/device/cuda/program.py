@@ -287,7 +287,7 @@ class TimedCudaProgram(CudaProgram):
 
     def __init__(self, program: CudaProgram) -> None:
         vars(self).update(vars(program))
-        self._idle = deque()
+        self._idle = deque[Invocation]()
         self._events: list[Timed] = []
 
     def _invocation(self, is_timed: bool = True) -> Invocation:
