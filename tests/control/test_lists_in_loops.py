@@ -104,3 +104,18 @@ def test_a_list_grows_past_its_initial_capacity(times):
         actual, slope = session.run([stacked, tf.gradients(stacked, x)[0]])
     np.testing.assert_array_equal(actual, np.arange(times)[:, None] * [1.0, 2.0])
     np.testing.assert_array_equal(slope, [times * (times - 1) / 2] * 2)
+
+
+def test_a_loop_reads_a_list_whose_rows_are_columns_in_memory():
+    x = tf.placeholder(tf.float64, [3, 2])
+    rows = reusable_array(3).unstack(x)
+
+    def body(i, total, rows):
+        written = tf.cond(i > 3, lambda: rows.write(i, total), lambda: rows)  # never
+        return i + 1, total + rows.read(i) * tf.to_double(i), written
+
+    total = tf.while_loop(lambda i, *_: i < 3, body, [0, tf.zeros([2], tf.float64), rows])[1]
+    columns = np.asfortranarray(matrix(3))
+    with tf.Session() as session:
+        actual = session.run(total, {x: columns})
+    np.testing.assert_allclose(actual, columns[1] + 2 * columns[2])

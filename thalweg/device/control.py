@@ -114,7 +114,7 @@ class ControlStep(NativeProgram[InvocationT]):
         """A copy of the rows of a list that the program updates in place, padded with zeros."""
         rows = value.as_stacked() if value.written.any() else None
         if rows is not None and rows.shape == view.shape:
-            return np.array(rows, view.dtype)
+            return np.array(rows, view.dtype, order="C")
         padded = np.zeros(view.shape, view.dtype)
         if rows is not None:
             padded[: len(rows)] = rows
