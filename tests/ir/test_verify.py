@@ -83,6 +83,10 @@ SEEDED: dict[str, tuple[Callable[[], Kernel], str]] = {
         lambda: storing(value=Reduce("sum", (J,), Load(X, PLACE))),
         "binds j again",
     ),
+    "a reduction of one value": (
+        lambda: storing(value=Reduce("sum", (), Load(X, PLACE))),
+        "goes over nothing",
+    ),
     "a way to combine": (lambda: storing(combine="xor"), "combines nothing"),
     "a missing cast": (
         lambda: Loops((X, Argument(1, INT, 20, True)), (I, J), (_stored_as_int(),)),

@@ -155,6 +155,10 @@ BECOMES: dict[str, tuple[Callable[[], Any], list[str]]] = {
         lambda: tf.one_hot(given(5, dtype=tf.int32), 7),
         ["loops one_hot"],
     ),
+    "what is all of one value": (
+        lambda: tf.logical_not(tf.reduce_all(given(dtype=tf.bool))),
+        ["loops logical_not"],
+    ),
     "a known divisor needs no check": (
         lambda: tf.floordiv(given(5, dtype=tf.int16), tf.constant(3, tf.int16)),
         ["loops floor_div"],

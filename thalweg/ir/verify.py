@@ -147,6 +147,8 @@ def value_faults(
             yield "OperandLoad is left of an op's form"
         if isinstance(part, Accumulated) and part.dtype != sums:
             yield f"a sum of {part.dtype} is read where there is {sums or 'none'}"
+        if isinstance(part, Reduce) and not part.variables:
+            yield "a reduction goes over nothing"
         if isinstance(part, Reduce) and not bound.isdisjoint(part.variables):
             yield f"a reduction binds {_names(part.variables)} again"
     if not is_guarded and all(variable.extent for variable in bound):

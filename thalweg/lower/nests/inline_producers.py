@@ -281,7 +281,7 @@ def _reduced(node: Reduce, body: Expr) -> Expr:
     variables = tuple(variable for variable in node.variables if variable.extent != 1)
     if not variables and REDUCTIONS[node.combine].gives_position:
         return constant(0)
-    if not variables and REDUCTIONS[node.combine].keeps_dtype:
+    if not variables and body.dtype == node.dtype:
         return body
     return Reduce(node.combine, variables or node.variables[:1], body)
 
