@@ -13,7 +13,7 @@ from tests.lower.programs import lowered
 from thalweg.codegen.cache import statistics
 from thalweg.codegen.kernels import request
 from thalweg.codegen.machine import host
-from thalweg.ir.dynamic import Dynamic
+from thalweg.ir.dynamic import Dynamic, dynamic, times
 from thalweg.ir.fingerprint import fingerprint, integers, places_of_offsets, with_dynamic
 from thalweg.lower.dynamic_shapes import Varying, adapted
 
@@ -205,6 +205,14 @@ def test_a_dynamic_integer_refuses_arithmetic() -> None:
     for compute in (lambda: number + 1, lambda: 2 * number, lambda: number // 2, lambda: -number):
         with pytest.raises(TypeError, match="only at run time"):
             compute()
+
+
+def test_dynamic_integers_are_equal_by_the_word_that_they_are_read_from() -> None:
+    numbers = [7, dynamic(7, 3), dynamic(7, 4), times(dynamic(7, 3), 1)]
+    for a in numbers:
+        assert [a == b for b in numbers] == [a is b for b in numbers]
+        assert [a != b for b in numbers] == [a is not b for b in numbers]
+    assert numbers[1] == dynamic(7, 3)
 
 
 def rows_in_turn(x: Any) -> Any:

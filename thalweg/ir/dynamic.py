@@ -23,6 +23,9 @@ class Dynamic(int):
             and int(self) == int(other)
         )
 
+    def __ne__(self, other: object) -> bool:
+        return not self == other  # `int` would compare the hints
+
     __hash__ = int.__hash__
 
     def _refuse(self, *_: object) -> Any:
