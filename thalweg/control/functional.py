@@ -44,7 +44,7 @@ class Rows:
 
     def _list(self, tensor: Tensor) -> TensorArray:
         # Each row is read once: no need to clear it.
-        shape = None if tensor.shape.rank is None else tensor.shape[1:]
+        shape = tensor.shape[1:]
         rows = TensorArray(tensor.dtype, self._count, clear_after_read=False, element_shape=shape)
         return rows.unstack(tensor)
 

@@ -183,7 +183,7 @@ class TensorArrayScatter(ListWriter):
 
     def gradient(self, node: Node, dlist: Tensor) -> Any:
         _, indices, value = node.inputs
-        gather = TensorArrayGather(dtype=self.dtype, element_shape=row_shape(value.shape))
+        gather = TensorArrayGather(dtype=self.dtype, element_shape=value.shape[1:])
         return [dlist, None, gather(dlist, indices)]
 
 
@@ -217,7 +217,7 @@ class TensorArrayUnstack(ListWriter):
 
     def gradient(self, node: Node, dlist: Tensor) -> Any:
         value = node.inputs[1]
-        stack = TensorArrayStack(dtype=self.dtype, element_shape=row_shape(value.shape))
+        stack = TensorArrayStack(dtype=self.dtype, element_shape=value.shape[1:])
         return [dlist, stack(dlist, shaping.shape(value)[0])]
 
 
@@ -307,11 +307,6 @@ class TensorArrayClose(ListOp):
     def numpy(self, list: ListValue) -> Any:
         list.close()
         return ()
-
-
-def row_shape(shape: TensorShape) -> TensorShape:
-    """The shape of the rows of a tensor."""
-    return unknown_shape() if shape.rank is None else shape[1:]
 
 
 operators["list_gradient"] = TensorArrayGradient()

@@ -29,7 +29,6 @@ from thalweg.control.list_ops import (
     TensorArrayStack,
     TensorArrayUnstack,
     TensorArrayWrite,
-    row_shape,
 )
 from thalweg.control.lists import dtype_mismatch, invalid
 from thalweg.graph.convert import convert_to_tensor
@@ -228,13 +227,12 @@ class TensorArray:
     def scatter(self, indices: TensorLike, value: Any, name: str | None = None) -> TensorArray:
         """The list with the rows of `value` at `indices`."""
         tensor = self._value_tensor(value)
-        shape = row_shape(tensor.shape)
-        return self._write_op(TensorArrayScatter, shape, tensor, (indices, tensor), name)
+        return self._write_op(TensorArrayScatter, tensor.shape[1:], tensor, (indices, tensor), name)
 
     def unstack(self, value: Any, name: str | None = None) -> TensorArray:
         """The list with the rows of `value` as its entries, from the first on."""
         tensor = self._value_tensor(value)
-        return self._write_op(TensorArrayUnstack, row_shape(tensor.shape), tensor, (tensor,), name)
+        return self._write_op(TensorArrayUnstack, tensor.shape[1:], tensor, (tensor,), name)
 
     unpack = unstack
 
@@ -318,6 +316,6 @@ def _initial_device(follows_first_write: bool) -> Generator[None]:
 
 def _piece_shape(shape: TensorShape, lengths: Array | None) -> TensorShape:
     """The common shape of the pieces of a split tensor, else unknown."""
-    if shape.rank is None or lengths is None or len(set(lengths.ravel().tolist())) != 1:
+    if lengths is None or len(set(lengths.ravel().tolist())) != 1:
         return unknown_shape()
     return TensorShape.of((int(lengths.flat[0]),)).concatenate(shape[1:])
