@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import replace
 from typing import Any, cast
 
 from thalweg.control.bodies import ControlOp
@@ -141,14 +140,14 @@ def prune_loop_vars(node: Node, wanted: Wanted) -> Node:
     changed: dict[str, Any] = {"Tout": tuple(op.Tout[p] for p in kept)}
     if isinstance(op, While):
         first = len(kept)
-        changed["condition"] = _restricted(op.condition, op.condition.outputs, inputs)
-        changed["body"] = _restricted(op.body, [op.body.outputs[p] for p in kept], inputs)
+        changed["condition"] = op.condition.selected(inputs, op.condition.outputs)
+        changed["body"] = op.body.selected(inputs, [op.body.outputs[p] for p in kept])
         changed["shapes"] = tuple(op.shapes[p] for p in kept)
     else:
         first = 1
         used = [index - 1 for index in inputs[1:]]
         changed["branches"] = tuple(
-            _restricted(body, [body.outputs[p] for p in kept], used) for body in op.bodies
+            body.selected(used, [body.outputs[p] for p in kept]) for body in op.bodies
         )
     pruned = copy(node)
     pruned.op = type(op)(**{**op.attributes, **changed})
@@ -156,8 +155,3 @@ def prune_loop_vars(node: Node, wanted: Wanted) -> Node:
     pruned.inputs = tuple(node.inputs[index] for index in inputs)
     pruned.outputs = tuple(node.outputs[index] for index in kept)
     return pruned
-
-
-def _restricted(body: Body, outputs: Sequence[Tensor], inputs: Sequence[int]) -> Body:
-    arguments = tuple(body.arguments[index] for index in inputs)
-    return replace(body, arguments=arguments, outputs=tuple(outputs))

@@ -220,6 +220,11 @@ class Body:
         first = len(holder.inputs) - len(self.arguments)
         return dict(zip(self.arguments, holder.inputs[first:], strict=True))
 
+    def selected(self, arguments: Iterable[int], outputs: Iterable[Tensor]) -> Body:
+        """The same nodes with some of the arguments, by index, and other outputs."""
+        chosen = tuple(self.arguments[index] for index in arguments)
+        return Body(self.graph, chosen, tuple(outputs), self.targets)
+
     def __repr__(self) -> str:
         return f"<{len(self.graph.nodes)} nodes>"
 

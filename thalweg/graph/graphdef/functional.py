@@ -100,8 +100,8 @@ def while_loop(node: Any, function: Any, inputs: Sequence[Tensor], make: MakeBod
         types[index] = dtype, _variable_shape(node, function, dtype, index)
     condition, body = (make(node.attr[name].func.name, types) for name in ("cond", "body"))
     op = REGISTRY["While"](
-        condition=_reordered(condition, order, condition.outputs),
-        body=_reordered(body, order, [body.outputs[index] for index in varying]),
+        condition=condition.selected(order, condition.outputs),
+        body=body.selected(order, [body.outputs[index] for index in varying]),
         Tout=tuple(inputs[index].dtype.base_dtype for index in varying),
         shapes=tuple(types[index][1] for index in varying),
         parallel_iterations=int(node.attr["parallel_iterations"].i) or 10,
@@ -109,11 +109,6 @@ def while_loop(node: Any, function: Any, inputs: Sequence[Tensor], make: MakeBod
     variables = [inputs[index] for index in varying]
     invariants = {index: inputs[index] for index in sorted(fixed)}
     return ControlNode(op, (variables, list(invariants.values())), invariants)
-
-
-def _reordered(body: Body, order: Sequence[int], outputs: Sequence[Tensor]) -> Body:
-    arguments = tuple(body.arguments[index] for index in order)
-    return Body(body.graph, arguments, tuple(outputs), body.targets)
 
 
 def _invariant_indices(function: Any) -> set[int]:
