@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from thalweg.control.lists import invalid
 from thalweg.graph.dtypes import DType
-from thalweg.graph.known import constant_elements
+from thalweg.graph.known import constant_value_as_shape
 from thalweg.graph.node import Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, as_shape, scalar, unknown_shape
@@ -107,14 +107,6 @@ def _merge_shapes(first: TensorShape, second: Any, fault: str) -> TensorShape:
     return first.merge_with(second)
 
 
-def _static_shape(shape: Tensor) -> TensorShape:
-    """The static shape given by a tensor of sizes."""
-    sizes = constant_elements(shape)
-    if sizes is None or shape.shape.rank != 1:
-        return unknown_shape()
-    return TensorShape.of(tuple(None if size is None or size < 0 else size for size in sizes))
-
-
 class TensorListOp(Op, abstract=True):
     """The base of ops on immutable lists."""
 
@@ -173,7 +165,7 @@ class TensorListStack(TypedTensorListOp):
 
     def shape(self, input_handle: Tensor, element_shape: Tensor) -> TensorShape:
         rows = TensorShape.of((self.num_elements if self.num_elements >= 0 else None,))
-        return rows.concatenate(_static_shape(element_shape))
+        return rows.concatenate(constant_value_as_shape(element_shape))
 
     def numpy(self, input_handle: ImmutableList, element_shape: Array) -> Array:
         input_handle.check(self.element_dtype)
@@ -189,7 +181,7 @@ class TensorListGetItem(TypedTensorListOp):
     signature = "input_handle: variant, index: int32, element_shape: int32 -> item: element_dtype"
 
     def shape(self, input_handle: Tensor, index: Tensor, element_shape: Tensor) -> TensorShape:
-        return _static_shape(element_shape)
+        return constant_value_as_shape(element_shape)
 
     def numpy(self, input_handle: ImmutableList, index: Array, element_shape: Array) -> Array:
         input_handle.check(self.element_dtype)
@@ -233,7 +225,7 @@ class TensorListPopBack(TypedTensorListOp):
     )
 
     def shape(self, input_handle: Tensor, element_shape: Tensor) -> list[TensorShape]:
-        return [scalar(), _static_shape(element_shape)]
+        return [scalar(), constant_value_as_shape(element_shape)]
 
     def numpy(self, input_handle: ImmutableList, element_shape: Array) -> tuple[Any, Array]:
         input_handle.check(self.element_dtype)
@@ -284,7 +276,7 @@ class TensorListGather(TypedTensorListOp):
     )
 
     def shape(self, input_handle: Tensor, indices: Tensor, element_shape: Tensor) -> TensorShape:
-        return indices.shape.with_rank(1).concatenate(_static_shape(element_shape))
+        return indices.shape.with_rank(1).concatenate(constant_value_as_shape(element_shape))
 
     def numpy(self, input_handle: ImmutableList, indices: Array, element_shape: Array) -> Array:
         input_handle.check(self.element_dtype)
@@ -346,7 +338,7 @@ class TensorListConcatV2(TypedTensorListOp):
     def shape(
         self, input_handle: Tensor, element_shape: Tensor, leading_dims: Tensor
     ) -> list[TensorShape]:
-        known = _static_shape(element_shape)
+        known = constant_value_as_shape(element_shape)
         rest = unknown_shape() if not known.rank else known[1:]
         return [unknown_shape(1).concatenate(rest), unknown_shape(1)]
 
