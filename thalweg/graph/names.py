@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable
 
+from thalweg.graph.node import reached
+
 NODE_NAME = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\-/]*")
 
 
@@ -64,9 +66,4 @@ def _check(full: str) -> None:
 
 def _with_scopes(names: Iterable[str]) -> set[str]:
     """Names and the scopes around them."""
-    taken: set[str] = set()
-    for name in names:
-        while name and name not in taken:
-            taken.add(name)
-            name = name.rpartition("/")[0]
-    return taken
+    return reached(names, lambda name: [name.rpartition("/")[0]]) - {""}
