@@ -147,7 +147,7 @@ def test_what_was_given_out_never_changes():
 
 def test_a_list_over_an_array_of_native_code():
     rows = np.arange(6, dtype=np.float32).reshape(3, 2)
-    list_value = ListValue.of_stacked(rows, np.array([True, False, True]), dtype=tf.float32)
+    list_value = ListValue(tf.float32).take_over(rows, np.array([True, False, True]))
     assert list_value.written.tolist() == [True, False, True]
     assert list_value.stacked is not None
     assert list_value.read(2).tolist() == [4, 5]

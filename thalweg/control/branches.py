@@ -173,7 +173,7 @@ def _branch_node(kind: type[Branching], choice: Tensor, unclosed: Sequence[Body]
     bodies, captured = close_bodies(unclosed)
     dtypes = tuple(tensor.dtype.base_dtype for tensor in bodies[0].outputs)
     with after_outer_nodes(unclosed):
-        return kind(branches=tuple(bodies), Tout=dtypes)(choice, captured, name=kind.type_name)
+        return kind(branches=tuple(bodies), Tout=dtypes)(choice, captured)
 
 
 @public("cond")

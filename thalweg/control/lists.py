@@ -75,11 +75,9 @@ class ListValue:
         return storage.array if isinstance(storage.array, Buffer) else None
 
     @classmethod
-    def of_stacked(
-        cls, array: Array | Buffer, written: Array | None = None, **options: Any
-    ) -> ListValue:
+    def of_stacked(cls, array: Array | Buffer, **options: Any) -> ListValue:
         """A list of the rows of an array; options as in the constructor."""
-        return cls(**options).take_over(array, written)
+        return cls(**options).take_over(array)
 
     def take_over(
         self, array: Array | Buffer, written: Array | None = None, is_shared: bool = False

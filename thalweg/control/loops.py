@@ -229,7 +229,6 @@ def loop_node(
     parallel_iterations: int = 10,
     back_prop: bool = True,
     swap_memory: bool = False,
-    name: str = "While",
 ) -> list[Tensor]:
     """Add a loop with a traced condition and body; returns the final variables."""
     (condition_body, loop_body), captured = close_bodies([condition, body])
@@ -243,7 +242,7 @@ def loop_node(
         swap_memory=swap_memory,
     )
     with after_outer_nodes([condition, body]):
-        return op(list(variables), captured, name=name)
+        return op(list(variables), captured)
 
 
 @public("while_loop")
