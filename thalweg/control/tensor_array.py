@@ -161,10 +161,7 @@ class TensorArray:
         """The list, after all uses so far."""
         return self._flow
 
-    @property
-    def handle(self) -> Tensor:
-        """The flow: one tensor represents the list."""
-        return self._flow
+    handle = flow  # one tensor represents the list
 
     @property
     def dtype(self) -> DType:
