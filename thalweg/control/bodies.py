@@ -21,7 +21,7 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.origin import user_line
 from thalweg.graph.shapes import TensorShape
-from thalweg.graph.subgraph import Argument, Body, SubGraph
+from thalweg.graph.subgraph import Body, SubGraph
 from thalweg.ops.core import basic
 
 
@@ -74,8 +74,7 @@ def _effect_nodes(graph: SubGraph) -> tuple[Node, ...]:
     """The nodes with effects, of a body inside a traced function."""
     if not graph.runs_effects:
         return ()
-    nodes = [node for node in graph.nodes if not isinstance(node.op, Argument)]
-    return tuple(node for node in nodes if written_variables(node) or is_visible(node))
+    return tuple(node for node in graph.nodes if written_variables(node) or is_visible(node))
 
 
 def close_bodies(bodies: Sequence[Body]) -> tuple[list[Body], list[Tensor]]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from thalweg.graph.analysis.node_effects import body_accesses
-from thalweg.graph.graph import Graph
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.subgraph import Body, SubGraph
 
@@ -35,8 +34,7 @@ def _is_read_of(tensor: Tensor, variable: Tensor) -> bool:
 
 def _origin(tensor: Tensor) -> Tensor:
     """The tensor outside of all bodies that a captured tensor stands for."""
-    graph: Graph = tensor.op.graph
-    outer = graph.outside(tensor) if isinstance(graph, SubGraph) else None
+    outer = tensor.graph.outside(tensor)
     return tensor if outer is None else _origin(outer)
 
 

@@ -16,7 +16,6 @@ from thalweg.graph.node import Tensor, operator
 from thalweg.graph.origin import user_line
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import Dimension, as_shape
-from thalweg.graph.subgraph import SubGraph
 from thalweg.ops.arrays import joining
 from thalweg.ops.arrays.slicing import StridedSlice, StridedSliceAssign, newaxis, strided_slice
 from thalweg.ops.core import basic, casting
@@ -122,8 +121,7 @@ def slice_assign(slice_: Tensor, value: Any, name: str | None = None) -> Tensor:
 def _reference(tensor: Tensor) -> Tensor | None:
     """The variable's reference that a tensor is, or reads, even if a body captured it."""
     while not tensor.dtype.is_ref_dtype:
-        graph = tensor.graph
-        outer = graph.outside(tensor) if isinstance(graph, SubGraph) else None
+        outer = tensor.graph.outside(tensor)
         if outer is not None:
             tensor = outer
         elif isinstance(tensor.op.op, basic.Identity):
