@@ -394,7 +394,9 @@ def case(
         np.int32(2)
     """
     with name_scope(name, "case"):
-        pairs = _checked_pairs(pred_fn_pairs)
+        pairs = [_checked_pair(item) for item in _items(pred_fn_pairs, "pred_fn_pairs")]
+        if not pairs:
+            raise ValueError(f"pred_fn_pairs must not be empty (at {user_line()})")
         if default is not None and not callable(default):
             raise TypeError("default must be callable.")
         asserts: list[Any] = []
@@ -420,13 +422,6 @@ def _chain(pairs: Sequence[_Pair], default: _Function, strict: bool) -> Any:
         function = functools.partial(cond, predicate, chosen, function, strict=True)
     predicate, chosen = pairs[0]
     return cond(predicate, chosen, function, strict=strict)
-
-
-def _checked_pairs(pred_fn_pairs: Any) -> list[_Pair]:
-    items = _items(pred_fn_pairs, "pred_fn_pairs")
-    if not items:
-        raise ValueError(f"pred_fn_pairs must not be empty (at {user_line()})")
-    return [_checked_pair(item) for item in items]
 
 
 def _checked_pair(item: Any) -> _Pair:
