@@ -355,11 +355,9 @@ class Graph:
         """The registered gradient that new nodes of this type use instead of the op's own."""
         return self._gradient_overrides.get(type_name)
 
-    @contextmanager
-    def at_line(self, line: MadeAt | None) -> Generator[None]:
+    def at_line(self, line: MadeAt | None) -> AbstractContextManager[None]:
         """New nodes have this line of the user's as their origin; None: each its own."""
-        with self._override(_line=line):
-            yield
+        return self._override(_line=line)
 
     @contextmanager
     def container(self, container_name: str) -> Generator[str]:

@@ -4,7 +4,7 @@ GraphDefs; GraphDefs as files."""
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from thalweg import protos
@@ -191,6 +191,5 @@ def write_graph(
     path = os.path.join(logdir, name)
     content = str(proto) if as_text else proto.SerializeToString()
     with gfile.GFile(path, "w" if as_text else "wb") as file:
-        write: Callable[[Any], Any] = file.write
-        write(content)
+        file.write(content)
     return path
