@@ -6,8 +6,8 @@ one of them captures is an argument of all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,14 +92,10 @@ def _with_arguments(body: Body, captured: Sequence[Tensor]) -> Body:
     return Body(body.graph, arguments, body.outputs, body.targets)
 
 
-@contextmanager
-def after_outer_nodes(bodies: Sequence[Body]) -> Generator[None]:
+def after_outer_nodes(bodies: Sequence[Body]) -> AbstractContextManager[None]:
     """Nodes made inside depend on the outer control inputs of the bodies' nodes."""
-    controls: dict[Node, None] = {}
-    for body in bodies:
-        controls |= body.graph.outer_controls
-    with get_default_graph().control_dependencies(list(controls)):
-        yield
+    controls = dict.fromkeys(node for body in bodies for node in body.graph.outer_controls)
+    return get_default_graph().control_dependencies(controls)
 
 
 # Users pass and return structures: lists, tuples, mappings, sparse tensors, tensor arrays. Nodes

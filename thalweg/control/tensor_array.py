@@ -7,7 +7,7 @@ their static information.
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import copy
 from dataclasses import dataclass
 from typing import Any
@@ -270,19 +270,16 @@ class TensorArray:
             raise invalid(f"{problem} {tensor.name} was made at {tensor.op.origin}")
         return tensor
 
-    @contextmanager
-    def _colocated(self, first: Tensor | None = None) -> Generator[None]:
+    def _colocated(self, first: Tensor | None = None) -> AbstractContextManager[None]:
         """Colocate new nodes with the list. A list without a device takes that of the `first` value
         written."""
         node = self._info.node
         if node is None:
-            yield
-            return
+            return nullcontext()
         if first is not None and self._info.follows_first_write and not node.device:
             node.device = first.device
         graph = get_default_graph()
-        with graph.colocate_with(node) if node.graph is graph else graph.device(node.device):
-            yield
+        return graph.colocate_with(node) if node.graph is graph else graph.device(node.device)
 
     def __repr__(self) -> str:
         return f"<tf.TensorArray of {self.dtype.name} {self.element_shape}: {self._flow.name}>"
