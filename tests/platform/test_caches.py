@@ -18,7 +18,6 @@ from thalweg.platform.caches import Bounded, caches, memoized
 LIMITS = {
     "calls of a function": 4,
     "calls of a session": 1_000,
-    "conversions by type": 1_000,
     "devices that nobody has": 1_000,
     "ended steps of a task": 10_000,
     "fallbacks of a region": 128,

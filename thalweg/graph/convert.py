@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from thalweg.graph.dtypes import DType, as_dtype
 from thalweg.graph.node import Tensor
-from thalweg.platform.caches import Bounded
+from thalweg.platform.caches import memoized
 from thalweg.public import public
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 Conversion = Callable[..., Any]
 
 _conversions: list[tuple[int, tuple[type, ...], Conversion]] = []  # by priority
-_by_type = Bounded[type, "list[Conversion]"]("conversions by type", 1_000)
 
 #: Conversions for values of exactly these types, which are treated as tensors.
 stand_ins: dict[type, Callable[[Any], Tensor]] = {}
@@ -37,16 +36,12 @@ def register_tensor_conversion_function(
         raise TypeError("conversion_func must be callable.")
     _conversions.append((priority, types, conversion_func))
     _conversions.sort(key=itemgetter(0))
-    _by_type.clear()
+    _conversions_for.cache_clear()  # pyright: ignore[reportFunctionMemberAccess] - memoized
 
 
+@memoized(1_000)
 def _conversions_for(value_type: type) -> list[Conversion]:
-    conversions = _by_type.get(value_type)
-    if conversions is None:
-        conversions = _by_type[value_type] = [
-            convert for _, types, convert in _conversions if issubclass(value_type, types)
-        ]
-    return conversions
+    return [convert for _, types, convert in _conversions if issubclass(value_type, types)]
 
 
 def has_conversion(value: Any) -> bool:
