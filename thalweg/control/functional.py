@@ -74,8 +74,6 @@ def _static_count(tensors: Sequence[Tensor]) -> int | None:
     """The number of rows, if it is static."""
     first = TensorShape([None])
     for tensor in tensors:
-        if tensor.shape.rank is None:
-            continue
         if tensor.shape.rank == 0:
             raise ValueError(
                 "elements in elems must be 1+ dimensional Tensors, not scalars: "

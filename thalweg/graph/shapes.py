@@ -30,11 +30,15 @@ Binary = Callable[["Dimension", "Dimension | SupportsIndex | None"], "Dimension"
 def _operator(operation: Callable[[int, int], int]) -> tuple[Binary, Binary]:
     """The methods of a binary operator: with the dimension on the left, and on the right."""
 
-    def operate(self: Dimension, other: Dimension | SupportsIndex | None) -> Dimension:
-        return _arithmetic(operation, self, other)
+    def operate(left: Any, right: Any) -> Dimension:
+        try:
+            x, y = as_dimension(left).value, as_dimension(right).value
+        except (TypeError, ValueError):
+            return NotImplemented  # lets a tensor operand do the arithmetic
+        return Dimension(None if x is None or y is None else operation(x, y))
 
     def operate_reflected(self: Dimension, other: Dimension | SupportsIndex | None) -> Dimension:
-        return _arithmetic(operation, other, self)
+        return operate(other, self)
 
     return operate, operate_reflected
 
@@ -132,14 +136,6 @@ class Dimension:
 
     def __repr__(self) -> str:
         return f"Dimension({self._value!r})"
-
-
-def _arithmetic(operation: Callable[[int, int], int], left: Any, right: Any) -> Dimension:
-    try:
-        x, y = as_dimension(left).value, as_dimension(right).value
-    except (TypeError, ValueError):
-        return NotImplemented  # lets a tensor operand do the arithmetic
-    return Dimension(None if x is None or y is None else operation(x, y))
 
 
 def _checked_size(value: Any) -> Size:
