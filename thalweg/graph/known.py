@@ -113,18 +113,11 @@ def _evaluated(tensor: Tensor) -> Array | None:
 
 def _ready_value(node: Node) -> list[Array] | None:
     """The outputs of a node that need no input values: constants, static shapes, captures."""
-    outer = None if node.op.has("known_value") else _outside(node)
+    outer = None if node.op.has("known_value") else node.graph.outside(node.outputs[0])
     if outer is None:
         return known_outputs(node)
     value = constant_value(outer)
     return None if value is None else [value]
-
-
-def _outside(node: Node) -> Tensor | None:
-    """The tensor of the outer graph that a node of a body captures, if it is a capture."""
-    if node.inputs or len(node.outputs) != 1:
-        return None
-    return node.graph.outside(node.outputs[0])
 
 
 def _can_evaluate(node: Node) -> bool:
@@ -147,10 +140,10 @@ def _elements(tensor: Tensor) -> Elements | None:
     value = _value(tensor)
     if value is not None:
         return tuple(value.ravel().tolist())
-    node = tensor.op
-    outer = _outside(node)
+    outer = tensor.graph.outside(tensor)
     if outer is not None:
         return constant_elements(outer)
+    node = tensor.op
     if node.op.has("dimensions"):
         return node.op.dimensions(*node.grouped(node.inputs)).sizes
     if node.op.elementwise and tensor.shape.rank == 1:

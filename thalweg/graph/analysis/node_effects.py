@@ -34,11 +34,12 @@ class Access(NamedTuple):
 
 
 def accesses(node: Node) -> Iterator[Access]:
-    """The state that a node reads and writes."""
+    """The state that a node reads and writes; a body's distinct accesses in terms of the inputs."""
     if node.op.footprint:
         yield from _own_accesses(node)
     for body in node.op.bodies:
-        yield from _outer_accesses(node, body)
+        outer = body.bound(node)
+        yield from dict.fromkeys(access.of(outer) for access in body_accesses(body))
     references = node.op.parsed.references
     for index, tensor in enumerate(node.inputs):
         if tensor.dtype.is_ref_dtype and index not in references:
@@ -54,12 +55,6 @@ def _own_accesses(node: Node) -> Iterator[Access]:
             yield Access(resource, node if resource is Resource.STREAM else resource, writes)
         else:
             yield from (Access(resource, tensor, writes) for tensor in arguments[position])
-
-
-def _outer_accesses(node: Node, body: Body) -> Iterator[Access]:
-    """The distinct accesses of a body, its arguments replaced by the inputs of its node."""
-    outer = body.bound(node)
-    return iter(dict.fromkeys(access.of(outer) for access in body_accesses(body)))
 
 
 def body_accesses(body: Body) -> Iterator[Access]:
