@@ -31,7 +31,7 @@ class ImmutableList:
 
     dtype: DType
     shape: TensorShape
-    entries: tuple[Array | None, ...]
+    entries: tuple[Array | None, ...] = ()
     limit: int = -1  # on the number of entries; none if negative
 
     def with_entries(self, entries: Sequence[Array | None]) -> ImmutableList:
@@ -123,6 +123,10 @@ class TypedTensorListOp(TensorListOp, abstract=True):
 
     element_dtype: DType
 
+    def empty(self, element_shape: Array) -> ImmutableList:
+        """A list without entries, of this dtype."""
+        return ImmutableList(self.element_dtype, _shape_of(element_shape))
+
 
 class EmptyTensorList(TypedTensorListOp):
     """A list without entries, of limited size."""
@@ -130,9 +134,7 @@ class EmptyTensorList(TypedTensorListOp):
     signature = "element_shape: shape_type, max_num_elements: int32 -> handle: variant"
 
     def numpy(self, element_shape: Array, max_num_elements: Array) -> ImmutableList:
-        return ImmutableList(
-            self.element_dtype, _shape_of(element_shape), (), int(max_num_elements)
-        )
+        return replace(self.empty(element_shape), limit=int(max_num_elements))
 
 
 class TensorListReserve(TypedTensorListOp):
@@ -141,8 +143,7 @@ class TensorListReserve(TypedTensorListOp):
     signature = "element_shape: shape_type, num_elements: int32 -> handle: variant"
 
     def numpy(self, element_shape: Array, num_elements: Array) -> ImmutableList:
-        empty = ImmutableList(self.element_dtype, _shape_of(element_shape), ())
-        return empty.resized(int(num_elements))
+        return self.empty(element_shape).resized(int(num_elements))
 
 
 class TensorListFromTensor(TypedTensorListOp):
@@ -297,8 +298,7 @@ class TensorListScatterV2(TypedTensorListOp):
         count = int(num_elements)
         if count < 0:  # as many as the indices need
             count = max([0, *(indices + 1).tolist()])
-        empty = ImmutableList(self.element_dtype, _shape_of(element_shape), ())
-        return _scatter(empty.resized(count), tensor, indices)
+        return _scatter(self.empty(element_shape).resized(count), tensor, indices)
 
 
 class TensorListScatterIntoExistingList(TypedTensorListOp):
@@ -374,7 +374,7 @@ class TensorListSplit(TypedTensorListOp):
                 f"{tensor.shape}"
             )
         pieces = np.split(tensor, np.cumsum(lengths)[:-1]) if len(lengths) else []
-        result = ImmutableList(self.element_dtype, _shape_of(element_shape), ())
+        result = self.empty(element_shape)
         for piece in pieces:
             result.check(result.dtype, piece)
         return result.with_entries(pieces)
