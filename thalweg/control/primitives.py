@@ -75,7 +75,11 @@ class Merge(Merging):
     signature = "inputs: N*T -> output: T, value_index: int32"
 
     def gradient(self, node: Node, dy: Any, _: Any) -> list[Any]:
-        _check_acyclic(node)
+        if any(tensor.op.index > node.index for tensor in node.inputs):
+            raise LookupError(
+                f"No gradient defined through the loop that {node.name} ({node.type}, made at "
+                f"{node.origin}) is part of: only loops made by tf.while_loop have gradients"
+            )
         was_live = [compare.equal(node.outputs[1], index) for index in range(len(node.inputs))]
         return [switch(dy, predicate)[1] for predicate in was_live]
 
@@ -188,14 +192,6 @@ class Abort(Op):
             os._exit(0)
         print(f"Abort op {context.node.name}: {self.error_msg}", file=sys.stderr, flush=True)
         os.abort()
-
-
-def _check_acyclic(node: Node) -> None:
-    if any(tensor.op.index > node.index for tensor in node.inputs):
-        raise LookupError(
-            f"No gradient defined through the loop that {node.name} ({node.type}, made at "
-            f"{node.origin}) is part of: only loops made by tf.while_loop have gradients"
-        )
 
 
 def update_input(node: Node, index: int, tensor: Tensor) -> None:

@@ -174,14 +174,11 @@ class SparseTensor:
         """int64 [rank]: the shape of the dense form."""
         return self._dense_shape
 
-    @property
-    def shape(self) -> TensorShape:
-        """The static shape of the dense form."""
-        return self.get_shape()
-
     def get_shape(self) -> TensorShape:
         """The static shape of the dense form."""
         return operators["known_shape"](self._dense_shape)
+
+    shape = property(get_shape)
 
     @property
     def dtype(self) -> DType:
