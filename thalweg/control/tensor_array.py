@@ -6,8 +6,8 @@ their static information.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from copy import copy
 from dataclasses import dataclass
 from typing import Any
@@ -134,7 +134,11 @@ class TensorArray:
             clear_after_read=clear_after_read is not False,
             tensor_array_name=tensor_array_name or "",
         )
-        with _initial_device(colocate_with_first_write_call):
+        with ExitStack() as scopes:
+            if colocate_with_first_write_call:  # request no device: the first value has one
+                graph = get_default_graph()
+                scopes.enter_context(graph.colocate_with(None, ignore_existing=True))
+                scopes.enter_context(graph.device(None))
             self._flow = make(size, name=name or "TensorArray")
         self._info.node = self._flow.op
         if not dynamic_size:
@@ -295,17 +299,6 @@ def _check_options(handle: Any, options: dict[str, Any]) -> None:
         raise ValueError(f"Cannot provide both a handle and {conflicting[0]} at the same time")
     if not isinstance(handle, Tensor):
         raise TypeError("Handle must be a Tensor")
-
-
-@contextmanager
-def _initial_device(follows_first_write: bool) -> Generator[None]:
-    """Request no device for a list that takes that of its first value."""
-    graph = get_default_graph()
-    if not follows_first_write:
-        yield
-        return
-    with graph.colocate_with(None, ignore_existing=True), graph.device(None):
-        yield
 
 
 def _piece_shape(shape: TensorShape, lengths: Array | None) -> TensorShape:
