@@ -66,15 +66,18 @@ def _parts(structure: Any) -> list[Any]:
     return list(structure)  # named tuples of users may have their own `__len__` or `__getitem__`
 
 
-def _rebuild(structure: Any, parts: Sequence[Any]) -> Any:
-    """A sequence of the type of `structure`, with other parts."""
+def rebuild(structure: Any, parts: Sequence[Any], keys: Sequence[Any] | None = None) -> Any:
+    """A sequence, mapping or composite of the type of `structure`, with other parts. Those of a
+    mapping are in the order of `keys`, by default sorted."""
+    make = cast("Any", type(structure))
+    if is_plain(structure):
+        return make(parts)
     if is_mapping(structure):
-        new = dict(zip(sorted_keys(structure), parts, strict=True))
-        make: Any = type(structure)
+        new = dict(zip(keys or sorted_keys(structure), parts, strict=True))
         return make((key, new[key]) for key in structure)
-    if hasattr(structure, "_fields"):
-        return type(structure)(*parts)
-    return type(structure)(parts)
+    if not isinstance(structure, tuple) and hasattr(structure, "with_components"):
+        return structure.with_components(parts)
+    return make(*parts)
 
 
 @public(*_names("flatten"))
@@ -110,11 +113,9 @@ def pack_sequence_as(
 def _pack(structure: Any, leaves: Iterator[Any], expand_composites: bool) -> Any:
     if is_sequence(structure):
         parts = [_pack(part, leaves, expand_composites) for part in _parts(structure)]
-        return _rebuild(structure, parts)
+        return rebuild(structure, parts)
     if _expands(structure, expand_composites):
-        parts = [next(leaves) for _ in structure.components()]
-        rebuild = getattr(structure, "with_components", None)
-        return type(structure)(*parts) if rebuild is None else rebuild(parts)
+        return rebuild(structure, [next(leaves) for _ in structure.components()])
     return next(leaves)
 
 

@@ -171,23 +171,10 @@ def replace_tensors(value: Any, tensors: Iterator[Any], is_spec: bool = False) -
     if parts is None:
         kind = _leaf_kind(value, value.__class__)
         return kind if is_spec and isinstance(kind, IdentityKey) else value
-    rebuilt = [(key, replace_tensors(part, tensors, is_spec)) for key, part in parts]
+    items = [replace_tensors(part, tensors, is_spec) for _, part in parts]
     if is_spec and hasattr(value, "components"):
-        return tuple(part for _, part in rebuilt)
-    return _rebuild(value, rebuilt)
-
-
-def _rebuild(value: Any, parts: Sequence[tuple[Any, Any]]) -> Any:
-    make = cast("Any", type(value))
-    items = [part for _, part in parts]
-    if hasattr(value, "with_components"):
-        return value.with_components(items)
-    if hasattr(value, "components") or hasattr(value, "_fields"):
-        return make(*items)
-    if not nest.is_mapping(value):
-        return make(items)
-    by_key = dict(parts)
-    return make((key, by_key[key]) for key in value)
+        return tuple(items)
+    return nest.rebuild(value, items, [key for key, _ in parts])
 
 
 # Error messages and reports
