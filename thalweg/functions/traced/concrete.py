@@ -134,15 +134,16 @@ class ConcreteFunction:
         """Call with the flat list of tensors (or arrays) of the arguments."""
         return self._run(tensors) if get_default_graph() is EAGER else self._inline(tensors)
 
+    def _inputs(self, tensors: Sequence[Any]) -> list[Any]:
+        """The arguments as tensors, and then the captured tensors."""
+        dtypes = [argument.dtype.base_dtype for argument in self.body.arguments]
+        return [*map(convert_to_tensor, tensors, dtypes), *self.captured_inputs]
+
     def _inline(self, tensors: Sequence[Any]) -> Any:
         """Inline the body in the current graph."""
         graph = get_default_graph()
         with graph.name_scope(self.name):
-            arguments = [
-                convert_to_tensor(value, argument.dtype.base_dtype)
-                for value, argument in zip(tensors, self.body.arguments, strict=False)
-            ]
-            inputs = [capture(tensor) for tensor in (*arguments, *self.captured_inputs)]
+            inputs = [capture(tensor) for tensor in self._inputs(tensors)]
             outputs, targets = inline(self.body, inputs)
             done: Node | None = None
             if targets and not isinstance(graph, FunctionGraph):  # that orders effects by itself
@@ -239,11 +240,7 @@ class ConcreteFunction:
 
     def _record(self, tensors: Sequence[Any]) -> list[Any]:
         """Record the nodes of the body into the current lazy trace."""
-        arguments = [
-            convert_to_tensor(value, argument.dtype.base_dtype)
-            for value, argument in zip(tensors, self.body.arguments, strict=False)
-        ]
-        inputs = cast("list[EagerTensor]", [*arguments, *self.captured_inputs])
+        inputs = self._inputs(tensors)
         templates = [EAGER.template(tensor) for tensor in inputs]
         lazy_trace = EAGER.lazy_trace
         positions = tuple(lazy_trace.position(tensor) for tensor in inputs)
