@@ -39,7 +39,6 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.graph.shapes import TensorShape
 from thalweg.graph.subgraph import Body, SubGraph, inline
 from thalweg.ops.core import basic
-from thalweg.ops.core.buffer import Buffer
 from thalweg.runtime.fetches import feed_value
 from thalweg.variables.variable import Variable
 
@@ -315,8 +314,7 @@ def _feed_array(argument: Tensor, value: Any) -> Any:
 
 
 def _result_tensor(result: Any, dtype: DType) -> EagerTensor:
-    is_array = isinstance(result, np.ndarray | Buffer)
-    value = cast("Any", result if is_array else as_array(result))
+    value = as_array(result)
     # A list or a handle has no shape.
     return known(value, dtype, None if hasattr(value, "shape") else TensorShape([]))
 
