@@ -21,6 +21,7 @@ from thalweg.functions.lazy_trace import LazyTrace
 from thalweg.functions.tensors import EagerTensor
 from thalweg.functions.traced.function_graph import FunctionGraph
 from thalweg.graph import nest
+from thalweg.graph.analysis.node_effects import is_read
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.graph import Graph, get_default_graph
 from thalweg.graph.likes import Structure, TensorLike, TensorStructure
@@ -207,7 +208,7 @@ class GradientTape:
         watched_tensors = _watched_tensors(inside, self._watched, variables)
         is_watched = [source in watched_tensors or source in variables for source in sources]
         xs = list(itertools.compress(sources, is_watched))
-        stops = [t for n in inside for t in n.inputs if t.op not in inside and not _is_read(t.op)]
+        stops = [t for n in inside for t in n.inputs if t.op not in inside and not is_read(t.op)]
         stops = [t for t in stops if t not in self._watched and t not in xs]
         given_seeds = None if all(seed is None for seed in seeds) else seeds
         found = iter(gradients(ys, xs, given_seeds, stop_gradients=stops) if xs else [])
@@ -323,14 +324,9 @@ class GraphSpan:
         if isinstance(self._graph, FunctionGraph):
             return [v for v in self._graph.read_variables(self.nodes()) if v.trainable]
         sources = {t.op for node in self.nodes() for t in node.inputs}
-        sources |= {t.op for node in sources if _is_read(node) for t in node.inputs}
+        sources |= {t.op for node in sources if is_read(node) for t in node.inputs}
         trainable = self._graph.get_collection("trainable_variables")
         return [variable for variable in trainable if variable.op in sources]
-
-
-def _is_read(node: Node) -> bool:
-    """Whether a node reads a variable."""
-    return node.type == "Identity" and node.inputs[0].dtype.is_ref_dtype
 
 
 def _watched_tensors(
@@ -339,6 +335,6 @@ def _watched_tensors(
     """The tensors that are watched or computed from watched ones."""
     result = set(watched) | {variable.gradient_source() for variable in variables}
     for node in sorted(inside, key=lambda node: node.index):
-        if any(t in result or (_is_read(t.op) and t.op.inputs[0] in result) for t in node.inputs):
+        if any(t in result or (is_read(t.op) and t.op.inputs[0] in result) for t in node.inputs):
             result.update(node.outputs)
     return result

@@ -17,11 +17,11 @@ from typing import cast
 
 from thalweg.control.liveness import is_control, prune_loop_vars
 from thalweg.control.traces import Trace, traced_tensors
-from thalweg.graph.analysis.node_effects import reference_roots
+from thalweg.graph.analysis.node_effects import is_read, reference_roots
 from thalweg.graph.analysis.order import Order, blockers
 from thalweg.graph.node import Node, Tensor
 from thalweg.lower.specialise import ControlRegion, Region
-from thalweg.ops.core.basic import Const, Identity
+from thalweg.ops.core.basic import Const
 from thalweg.ops.core.compilable import compilable
 
 Unit = Node | Region | ControlRegion
@@ -217,7 +217,7 @@ class _RegionMoves:
         table crosses a border for a few of its rows. A read does not move across a write of the
         variable, nor to a region that may block before such a write."""
         for node, source in self._unit_of.items():
-            if not _is_variable_read(node):
+            if node.controls or not is_read(node):
                 continue
             value, successors = node.outputs[0], self._successors[node]
             used = {self._unit_of[reader] for reader in successors if value in reader.inputs}
@@ -248,11 +248,6 @@ class _RegionMoves:
             if node not in target:
                 target.append(node)
                 target.sort(key=self._rank.__getitem__)
-
-
-def _is_variable_read(node: Node) -> bool:
-    """Whether a node reads a variable, without control inputs."""
-    return isinstance(node.op, Identity) and not node.controls and node.inputs[0].dtype.is_ref_dtype
 
 
 def _reads_only(node: Node, value: Tensor) -> bool:

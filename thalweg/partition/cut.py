@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from thalweg.control.liveness import Needs, is_control, prune_loop_vars
 from thalweg.graph.analysis.evaluate import known_outputs
+from thalweg.graph.analysis.node_effects import is_read
 from thalweg.graph.analysis.order import Order
 from thalweg.graph.build import add_node
 from thalweg.graph.device import DeviceSpec
@@ -30,7 +31,7 @@ from thalweg.ops.core.basic import Const
 from thalweg.partition import transfers
 from thalweg.partition.rendezvous import Key
 from thalweg.place.devices import without_device
-from thalweg.place.placer import Placement, is_read, is_replicated, with_inner
+from thalweg.place.placer import Placement, is_replicated, with_inner
 
 Array = NDArray[Any]
 

@@ -16,12 +16,13 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from thalweg import errors
 from thalweg.control.traces import Trace
+from thalweg.graph.analysis.node_effects import is_read
 from thalweg.graph.device import DeviceSpec, is_cpu
 from thalweg.graph.dtypes import resource, variant
 from thalweg.graph.graph import Graph
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.subgraph import Argument
-from thalweg.ops.core.basic import Const, Identity
+from thalweg.ops.core.basic import Const
 from thalweg.place.devices import accelerated_first, without_device
 from thalweg.place.groups import Group, Groups, colocated_inputs
 from thalweg.platform import tf_logging
@@ -208,11 +209,6 @@ def with_inner(node: Node) -> Iterator[Node]:
 def is_replicated(node: Node) -> bool:
     """Whether a node is a constant, which is copied to every device that reads it."""
     return isinstance(node.op, Const) and not node.controls
-
-
-def is_read(node: Node) -> bool:
-    """Whether a node reads a variable."""
-    return isinstance(node.op, Identity) and node.inputs[0].dtype.is_ref_dtype
 
 
 def _is_source(node: Node) -> bool:

@@ -16,7 +16,7 @@ import numpy as np
 from thalweg.control.bodies import components
 from thalweg.functions.tensors import EagerTensor
 from thalweg.graph import nest
-from thalweg.graph.analysis.node_effects import is_visible, written_variables
+from thalweg.graph.analysis.node_effects import is_read, is_visible, written_variables
 from thalweg.graph.collections import GraphKeys
 from thalweg.graph.convert import has_conversion
 from thalweg.graph.graph import Graph, graphs
@@ -24,7 +24,6 @@ from thalweg.graph.names import Names
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.subgraph import SubGraph, first_seed
-from thalweg.ops.core.basic import Identity
 from thalweg.variables.scope import SCOPES_KEY, STORE_KEY
 from thalweg.variables.variable import Variable, variable_of
 
@@ -75,7 +74,7 @@ class FunctionGraph(SubGraph):
         if isinstance(tensor, EagerTensor):
             inner = self._known.get(tensor)
             return self._argument(tensor, "captured") if inner is None else inner
-        if tensor.op.graph is not self and _is_read(tensor):
+        if tensor.op.graph is not self and _is_shared_read(tensor.op):
             return self._read(self.capture(tensor.op.inputs[0]), tensor)
         return super().capture(tensor)
 
@@ -169,10 +168,6 @@ def _is_tensor_leaf(leaf: Any) -> bool:
     return not isinstance(leaf, Node) and (isinstance(leaf, np.ndarray) or has_conversion(leaf))
 
 
-def _is_read(tensor: Tensor) -> bool:
-    """Whether a tensor is the shared read of a variable."""
-    node = tensor.op
-    if not isinstance(node.op, Identity) or not node.inputs[0].dtype.is_ref_dtype:
-        return False
-    source = node.inputs[0].op
-    return not source.inputs and not node.control_inputs
+def _is_shared_read(node: Node) -> bool:
+    """Whether a node is the shared read of a variable."""
+    return is_read(node) and not node.inputs[0].op.inputs and not node.control_inputs

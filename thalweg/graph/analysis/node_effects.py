@@ -82,6 +82,11 @@ def reference_roots(nodes: Iterable[Node]) -> dict[Tensor, Tensor]:
     return roots
 
 
+def is_read(node: Node) -> bool:
+    """Whether a node reads a variable."""
+    return node.type == "Identity" and node.inputs[0].dtype.is_ref_dtype
+
+
 def written_variables(node: Node) -> set[Tensor]:
     """The references among a node's inputs that it writes."""
     written = {
