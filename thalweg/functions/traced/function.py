@@ -27,18 +27,10 @@ from thalweg.public import public, publish_value
 class Function:
     """A Python function that is called through its traces."""
 
-    def __init__(
-        self,
-        python_function: Callable[..., Any],
-        name: str | None = None,
-        input_signature: Any = None,
-        relax_shapes: bool | None = None,
-        traces: TraceCache | None = None,
-    ) -> None:
+    def __init__(self, python_function: Callable[..., Any], traces: TraceCache) -> None:
         self._python_function = python_function
-        self._options = (name, input_signature, relax_shapes)
-        self._traces = traces or self._new_traces(python_function)
-        self._call_cache = self._traces.call_cache
+        self._traces = traces
+        self._call_cache = traces.call_cache
         self._bound: dict[int, TraceCache] = {}  # by the id of an instance
         self._held: list[Any] = []  # the instances that cannot be referenced weakly
         functools.update_wrapper(cast("Any", self), _innermost(python_function), updated=())
@@ -110,10 +102,6 @@ class Function:
         bound = parameters.bind(args, kwargs)
         return arguments_of(bound) if parameters.specs is None else parameters.bind_specs(bound)
 
-    def _new_traces(self, function: Callable[..., Any]) -> TraceCache:
-        name, specs, relax_shapes = self._options
-        return TraceCache(name or _name(function), Parameters(function, specs), relax_shapes)
-
     # Methods
 
     def __get__(self, instance: Any, owner: Any = None) -> Function:
@@ -121,7 +109,7 @@ class Function:
         if instance is None:
             return self
         method = MethodType(self._python_function, instance)
-        return Function(method, *self._options, traces=self._traces_of(instance, method))
+        return Function(method, self._traces_of(instance, method))
 
     def _traces_of(self, instance: Any, method: Any) -> TraceCache:
         """The traces of an instance. Another instance that is equal to it has its own: a trace
@@ -129,7 +117,7 @@ class Function:
         key = id(instance)
         traces = self._bound.get(key)
         if traces is None:
-            traces = self._bound.setdefault(key, self._new_traces(method))
+            traces = self._bound.setdefault(key, self._traces.empty_for(method))
             try:
                 weakref.finalize(instance, self._bound.pop, key, None)
             except TypeError:  # keep the instance alive: its id is not reused
@@ -211,7 +199,8 @@ def function(
             raise TypeError(f"tf.function takes a function, not {inner!r} (at {user_line()})")
         if isinstance(inner, Function):
             inner = inner.python_function
-        return Function(inner, name, input_signature, relax_shapes)
+        parameters = Parameters(inner, input_signature)
+        return Function(inner, TraceCache(name or _name(inner), parameters, relax_shapes))
 
     return decorate if func is None else decorate(func)
 

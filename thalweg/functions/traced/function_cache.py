@@ -109,6 +109,11 @@ class TraceCache:
         self._graph_states: dict[IdentityKey, _GraphState] = {}
         self._warned_at = 0
 
+    def empty_for(self, function: Callable[..., Any]) -> TraceCache:
+        """A cache for another function, such as a method, with the same options."""
+        parameters = Parameters(function, self.parameters.specs)
+        return TraceCache(self.name, parameters, self._relax_shapes)
+
     def report(self) -> Report:
         """How often the function was called and traced, and why."""
         return Report(self.name, self.calls, self.count, len(self._all()), tuple(self.retraces))
