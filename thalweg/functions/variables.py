@@ -20,7 +20,7 @@ from thalweg.functions.tensors import EagerTensor, known
 from thalweg.functions.trace import host_array
 from thalweg.graph.convert import convert_to_tensor, stand_ins
 from thalweg.graph.dtypes import DType
-from thalweg.graph.graph import Graph, get_default_graph, graphs
+from thalweg.graph.graph import get_default_graph, graphs
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.shapes import TensorShape, unknown_shape
 from thalweg.graph.subgraph import root
@@ -167,11 +167,6 @@ class EagerVariable(ResourceVariable):
     def op(self) -> Node:
         """The node of the variable."""
         return self._node
-
-    @property
-    def graph(self) -> Graph:
-        """The eager graph, or the graph inside it that is being built."""
-        return EAGER.innermost_graph()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         return self._reference.__array__(dtype, copy)
