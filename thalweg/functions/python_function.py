@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from thalweg.autodiff.custom import custom_gradient
-from thalweg.autodiff.gradients import is_differentiable
 from thalweg.functions.mode import eager_mode, executing_eagerly
 from thalweg.functions.tape import GradientTape
 from thalweg.graph import dtypes, nest
@@ -41,7 +40,7 @@ class _PythonCalls:
         with eager_mode():
             inputs = [convert_to_tensor(array) for array in arrays]
             with GradientTape(persistent=True) as tape:
-                tape.watch([x for x in inputs if is_differentiable(x)])
+                tape.watch(inputs)
                 outputs = self.convert_results(self._function(*inputs))
             if self.keeps_tapes:
                 self._tapes[number] = tape, inputs, outputs
@@ -51,13 +50,7 @@ class _PythonCalls:
         """The gradients of a call's inputs, from those of its results."""
         tape, inputs, outputs = self._tapes.pop(int(number))
         with eager_mode():
-            pairs = [
-                (y, convert_to_tensor(dy))
-                for y, dy in zip(outputs, arrays, strict=True)
-                if is_differentiable(y)
-            ]
-            ys, dys = [y for y, _ in pairs], [dy for _, dy in pairs]
-            dxs = tape.gradient(ys, inputs, dys, unconnected_gradients="zero")
+            dxs = tape.gradient(outputs, inputs, list(arrays), unconnected_gradients="zero")
             return list(map(np.asarray, dxs))
 
     def convert_results(self, returned: Any) -> list[Tensor]:
@@ -135,8 +128,7 @@ def _differentiable(calls: _PythonCalls, result_dtypes: tuple[DType, ...], name:
             )
             for dx, x in zip(dxs, inputs, strict=True):
                 dx.set_shape(x.shape)
-            pairs = zip(dxs, inputs, strict=True)
-            return [dx if is_differentiable(x) else None for dx, x in pairs]
+            return dxs
 
         return outputs, gradient
 
