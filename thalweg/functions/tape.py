@@ -189,7 +189,7 @@ class GradientTape:
         targets, flat_sources = _flatten(target), _flatten(sources)
         seeds: list[Any] = [None] * len(targets)
         if output_gradients is not None:
-            seeds = _flatten_like(target, output_gradients)
+            seeds = nest.flatten_up_to(target, output_gradients)  # they may be lists themselves
         if get_default_graph() is EAGER and not self._graph_spans:
             call = EagerGradient(self._trace_spans, self._watched, self._variables)
             results = call.run(targets, flat_sources, seeds)
@@ -284,13 +284,6 @@ def _flatten(structure: Any) -> list[Any]:
         if all(isinstance(item, Variable | Tensor) for item in items):
             return items
     return [structure] if isinstance(structure, Tensor) else nest.flatten(structure)
-
-
-def _flatten_like(structure: Any, values: Any) -> list[Any]:
-    """The values for each leaf of a structure, which may be lists themselves."""
-    if not nest.is_sequence(structure):
-        return [values]
-    return nest.flatten_up_to(structure, values)
 
 
 def _stack_rows(target: Tensor, rows: Sequence[Any]) -> Any:
