@@ -167,10 +167,8 @@ def _result_positions(
     kind = cast("Any", type(result))
     if kind is EagerTensor:
         values, pack = [result], None
-    elif kind is list:
-        values, pack = result, list
-    elif isinstance(result, tuple):
-        values, pack = cast("Any", result), kind._make if hasattr(kind, "_make") else kind
+    elif kind is list or isinstance(result, tuple):
+        values, pack = cast("Any", result), getattr(kind, "_make", kind)
     else:
         return None
     positions: list[int] = []
