@@ -6,19 +6,16 @@ structure. The program takes the arrays of the arguments as they are.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from thalweg.functions.eager import EAGER
-from thalweg.functions.tensors import EagerTensor, class_of, known
-from thalweg.graph.dtypes import DType
-from thalweg.graph.shapes import TensorShape
+from thalweg.functions.lazy_trace import LazyTrace
+from thalweg.functions.tensors import EagerTensor, class_of
 from thalweg.ops.core.buffer import Buffer
 from thalweg.platform.caches import Bounded
-from thalweg.runtime.fast_path import BoundProgram
 
 if TYPE_CHECKING:
     from thalweg.functions.traced.concrete import ConcreteFunction
@@ -29,20 +26,8 @@ _SCALARS = frozenset((int, float, str, bool, type(None)))
 MISS: Any = object()  # no cached call matches
 
 
-@dataclass(slots=True)
-class CachedCall:
-    """A call as the call cache keeps it: the program, which takes the arguments' arrays and then
-    the captured ones, and its results."""
-
-    run: BoundProgram
-    context: Any
-    captured: list[Any]
-    variables: list[Any]
-    dtypes: list[DType]
-    shapes: list[TensorShape]
-    has_effects: bool
-    pack: Any  # packs the results on their devices; None for a single tensor without GPUs
-    devices: Sequence[str] | None
+#: Runs a call: (arrays of the arguments, the current lazy trace) -> the result, or MISS
+CachedCall = Callable[[list[Any], LazyTrace], Any]
 
 
 class CallCache:
@@ -61,16 +46,7 @@ class CallCache:
         call = self._calls.get(_call_key(args, state["device_name"], arrays))
         if call is None:
             return MISS
-        if not state["lazy_trace"].done:
-            run_pending_before(call.has_effects)
-        if call.captured:
-            arrays += call.captured
-        results = call.run(call.context, arrays, call.variables)
-        if results is None:
-            return MISS  # the reference kernels will raise the error
-        if call.pack is None:
-            return known(results[0], call.dtypes[0], call.shapes[0])
-        return call.pack(list(map(known, results, call.dtypes, call.shapes)), call.devices)
+        return call(arrays, state["lazy_trace"])
 
     def add(self, args: tuple[Any, ...], tensors: Sequence[Any], of: ConcreteFunction) -> None:
         """Cache a call that ran, if its arguments are tensors, arrays and scalars alone."""

@@ -15,10 +15,10 @@ import numpy as np
 from thalweg.control.traces import capture
 from thalweg.functions.devices import eager_devices, generation
 from thalweg.functions.eager import EAGER
-from thalweg.functions.lazy_trace import as_array
+from thalweg.functions.lazy_trace import LazyTrace, as_array
 from thalweg.functions.steps import PlannedStep, add_input, plan_step
 from thalweg.functions.tensors import EagerTensor, known, set_devices
-from thalweg.functions.traced.calls import CachedCall, run_pending_before
+from thalweg.functions.traced.calls import MISS, CachedCall, run_pending_before
 from thalweg.functions.traced.function_graph import FunctionGraph, Results
 from thalweg.functions.traced.signature import (
     Arguments,
@@ -210,7 +210,7 @@ class ConcreteFunction:
         return [tensor.held() for tensor in self._references]
 
     def cached_call(self, tensors: Sequence[Any]) -> CachedCall | None:
-        """An entry of the call cache for a call that ran; None if it is not a single program."""
+        """The call cache's form of a call that ran; None if it is not a single program."""
         planned = self._planned
         if planned is None or planned.randoms:
             return None
@@ -220,18 +220,25 @@ class ConcreteFunction:
         bound = planned.bind(arrays, _immutable_inputs(tensors, len(arrays)))
         if bound is None:
             return None
-        cells, pack = self._cells(), None if self.results.is_single else self.results.pack
-        return CachedCall(
-            run=bound[0],
-            context=planned.context,
-            captured=arrays[len(tensors) :],
-            variables=[cells[number] for number in planned.cells],
-            dtypes=self._dtypes,
-            shapes=[TensorShape.of(shape) for shape in bound[1]],
-            has_effects=bool(self.body.targets),
-            pack=pack if planned.devices is None else self._packed,
-            devices=planned.devices,
-        )
+        program, context, devices = bound[0], planned.context, planned.devices
+        captured, cells = arrays[len(tensors) :], self._cells()
+        variables = [cells[number] for number in planned.cells]
+        dtypes, shapes = self._dtypes, [TensorShape.of(shape) for shape in bound[1]]
+        pack: Any = self.results.pack if devices is None else self._packed
+        is_plain = self.results.is_single and devices is None
+        has_effects = bool(self.body.targets)
+
+        def run(arrays: list[Any], lazy_trace: LazyTrace) -> Any:
+            if not lazy_trace.done:
+                run_pending_before(has_effects)
+            results = program(context, arrays + captured if captured else arrays, variables)
+            if results is None:
+                return MISS  # the reference kernels will raise the error
+            if is_plain:
+                return known(results[0], dtypes[0], shapes[0])
+            return pack(list(map(known, results, dtypes, shapes)), devices)
+
+        return run
 
     def _packed(self, outputs: list[EagerTensor], devices: Sequence[str] | None) -> Any:
         set_devices(outputs, devices)
