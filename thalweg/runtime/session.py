@@ -200,8 +200,8 @@ class BaseSession:
         path = None if has_clock else step_path(planned, step)
 
         def run(_: CachedStep, values: Sequence[Any]) -> list[Any]:
-            feeds = [feed_value(t, value) for t, value in zip(step.feeds, values, strict=True)]
-            results = self._execute(planned, feeds)
+            feeds = map(feed_value, step.feeds, values) if values else ()
+            results = self._execute(planned, [*feeds])
             if entry is not None and path is not None:
                 entry.store(path)
             return results
@@ -230,7 +230,8 @@ class BaseSession:
         options: Any = None,
         metadata: RunMetadata | None = None,
     ) -> list[Any]:
-        _check_options(options, metadata)
+        if options is not None or metadata is not None:
+            _check_options(options, metadata)
         if metadata is not None:
             metadata.Clear()  # remove the records of an earlier step
         cancellation = Cancellation()
