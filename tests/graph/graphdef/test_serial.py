@@ -285,6 +285,16 @@ class TestImporting:
         (a,) = make(text, return_elements=["a"], producer_op_list=ops)
         assert a.get_attr("new") == 4
 
+    @pytest.mark.parametrize(
+        ("versions", "text"),
+        [("producer: -1", "version -1 below min producer"), ("min_consumer: 999", "above current")],
+    )
+    def test_steps_of_graphs_of_other_versions(self, versions: str, text: str):
+        with tf.Graph().as_default(), tf.Session() as session:
+            (a,) = make(f"versions {{ {versions} }} {NOTHING}", return_elements=["a"])
+            with pytest.raises(ValueError, match=text):
+                session.run(a)
+
 
 ERRORS = {
     "no proto": (lambda: tf.import_graph_def(""), TypeError, "must be a GraphDef proto"),

@@ -30,8 +30,13 @@ class Versions:
         return cls(proto.producer, proto.min_consumer, list(proto.bad_consumers))
 
     def check(self) -> None:
-        """Raise a ValueError unless this library reads such graphs. All producers are new enough:
-        the first had the version `GRAPH_DEF_VERSION_MIN_PRODUCER`."""
+        """Raise a ValueError unless this library reads such graphs."""
+        if self.producer < GRAPH_DEF_VERSION_MIN_PRODUCER:
+            raise ValueError(
+                f"GraphDef producer version {self.producer} below min producer "
+                f"{GRAPH_DEF_VERSION_MIN_PRODUCER} supported by TensorFlow {__version__}.  "
+                "Please regenerate your graph."
+            )
         if self.min_consumer > GRAPH_DEF_VERSION:
             raise ValueError(
                 f"GraphDef min consumer version {self.min_consumer} above current version "
