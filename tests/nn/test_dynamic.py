@@ -145,11 +145,11 @@ class TestDynamic:
         assert names[0].startswith("bidirectional_rnn/fw/basic_lstm_cell")
         assert names[2].startswith("bidirectional_rnn/bw/basic_lstm_cell")
         actual, state, weights = run([both, states, tf.trainable_variables()])
-        turned = INPUTS.copy()
+        reversed_inputs = INPUTS.copy()
         for row, length in enumerate(LENGTHS):
-            turned[row, :length] = turned[row, :length][::-1]
+            reversed_inputs[row, :length] = reversed_inputs[row, :length][::-1]
         ahead, *last = unrolled_lstm(INPUTS, LENGTHS, *weights[:2])
-        back, *first = unrolled_lstm(turned, LENGTHS, *weights[2:])
+        back, *first = unrolled_lstm(reversed_inputs, LENGTHS, *weights[2:])
         for row, length in enumerate(LENGTHS):
             back[row, :length] = back[row, :length][::-1]
         np.testing.assert_allclose(actual[0], ahead)

@@ -512,14 +512,14 @@ def softmax(model: ModelWriter, node: Node) -> str:
 @writer("MatMul", "BatchMatMul", "BatchMatMulV2")
 def matmul(model: ModelWriter, node: Node) -> str:
     held = node.op.__dict__
-    turned = [
+    are_transposed = [
         held.get("transpose_a") or held.get("adj_x"),
         held.get("transpose_b") or held.get("adj_y"),
     ]
     inputs: list[str] = []
-    for tensor, turn in zip(node.inputs, turned, strict=True):
+    for tensor, is_transposed in zip(node.inputs, are_transposed, strict=True):
         name = model.name(tensor)
-        if turn:
+        if is_transposed:
             rank = tensor.shape.rank
             if rank is None:
                 raise Unsupported(f"The rank of an input of {node.name!r} must be known")
@@ -599,8 +599,8 @@ def depthwise(model: ModelWriter, node: Node) -> str:
     shape = model.ints([channels * times, 1, height, width])
     known = model.known(node.inputs[1])
     if known is not None:
-        turned = np.transpose(known, [2, 3, 0, 1]).reshape(channels * times, 1, height, width)
-        filters = model.constant(np.ascontiguousarray(turned))
+        transposed = np.transpose(known, [2, 3, 0, 1]).reshape(channels * times, 1, height, width)
+        filters = model.constant(np.ascontiguousarray(transposed))
     else:
         filters = model.emit("Reshape", [filters, shape])
     found = model.emit("Conv", [_image(model, node), filters], group=channels, **options)

@@ -114,7 +114,7 @@ def backwards(x: Any, steps: int) -> list[Any]:
 
 @compiled_only
 @pytest.mark.parametrize(
-    ("rows", "steps", "is_turned"),
+    ("rows", "steps", "is_transposed"),
     [
         (16, 2, False),
         (16, 11, False),
@@ -124,13 +124,15 @@ def backwards(x: Any, steps: int) -> list[Any]:
         (64, 20, False),
     ],
 )
-def test_weights_are_turned_once_for_many_products(rows: int, steps: int, is_turned: bool) -> None:
+def test_weights_are_transposed_once_for_many_products(
+    rows: int, steps: int, is_transposed: bool
+) -> None:
     with tf.Graph().as_default():
         slope, _ = backwards(tf.placeholder(tf.float32, [rows, 40]), steps)
         step = native(slope)
         copies = [c for c in step.listing.calls if not isinstance(c.launch.kernel, Contraction)]
-        turned = [c for c in copies if [b.size for b in c.launch.buffers] == [1600, 1600]]
-        assert len(turned) == is_turned
+        transposes = [c for c in copies if [b.size for b in c.launch.buffers] == [1600, 1600]]
+        assert len(transposes) == is_transposed
 
 
 def weights_that_change_in_between(x: Any) -> list[Any]:

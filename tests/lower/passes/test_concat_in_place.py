@@ -74,8 +74,8 @@ def test_layout_of_a_copy(copy: Any, parts: int, number: int) -> None:
     """A whole of some parts, each with its axes in another order, some of them as one index."""
     shape, order, joined = copy
     number = min(number, parts - 1)
-    size, turned = math.prod(shape), [shape[axis] for axis in order]
-    fast = math.prod(turned[-joined:])  # the elements of a part that lie in a row of the whole
+    size, permuted = math.prod(shape), [shape[axis] for axis in order]
+    fast = math.prod(permuted[-joined:])  # the elements of a part that lie in a row of the whole
     outer = Variable.fresh(size // fast)
     inner = Variable.fresh(parts * fast)
     limits = {outer: (0, outer.extent), inner: (number * fast, (number + 1) * fast)}
@@ -246,8 +246,8 @@ def copies(make: Any, rows: int = 16) -> int:
         session.run(tf.global_variables_initializer())
         plan = session.plan(fetches, {x: data})
         names = [kernel.name for kernel in plan.kernels]
-        turned = [{"pack", "transpose"} <= set(name.split("+")) for name in names]
-        return sum("concat" in name for name in names) + sum(turned)
+        transposing = [{"pack", "transpose"} <= set(name.split("+")) for name in names]
+        return sum("concat" in name for name in names) + sum(transposing)
 
 
 @compiled_only

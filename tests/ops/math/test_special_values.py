@@ -218,10 +218,10 @@ def test_means_do_not_overflow_or_round():
 def test_arg_extremes_ignore_nan(dtype, repeats):
     rows = [[NAN, 1, 2, 3], [1, NAN, 3, 2], [1, 2, 3, NAN], [NAN] * 4, [NAN, INF, -INF, NAN]]
     x = np.tile(np.array(rows), (1, repeats)).astype(dtype)
-    for axis, turned in ((1, x), (0, np.ascontiguousarray(x.T))):
-        for value in in_all_ways(lambda x, axis=axis: tf.argmax(x, axis), turned):
+    for axis, transposed in ((1, x), (0, np.ascontiguousarray(x.T))):
+        for value in in_all_ways(lambda x, axis=axis: tf.argmax(x, axis), transposed):
             assert value.tolist() == [3, 2, 2, 0, 1]
-        for value in in_all_ways(lambda x, axis=axis: tf.argmin(x, axis), turned):
+        for value in in_all_ways(lambda x, axis=axis: tf.argmin(x, axis), transposed):
             assert value.tolist() == [1, 0, 0, 0, 2]
 
 

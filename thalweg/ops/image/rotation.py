@@ -41,13 +41,13 @@ class TurnQuarters(Op):
     def loop(self, at: IndexTuple, image: Operand, k: Operand) -> Expr:
         *batch, row, column, channel = at
         bottom, right = (size - 1 for size in image.shape[-3:-1])
-        turned = (
+        rotated = (
             (row, column),
             (column, right - row),
             (bottom - row, right - column),
             (bottom - column, row),
         )
-        return image[(*batch, *turned[int(k.constant()) % 4], channel)]
+        return image[(*batch, *rotated[int(k.constant()) % 4], channel)]
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         return [TurnQuarters()(dy, -node.inputs[1]), None]

@@ -149,9 +149,9 @@ def test_rows_of_another_order_go_through_registers():
     i, j = kernel.rows[0], kernel.columns[0]
     (store,) = kernel.stores
     other = Argument(3, np.dtype(np.float32), 64 * 64)
-    turned = Call("add", (SUM, Load(other, at((64, 64), j, i))))
+    transposed = Call("add", (SUM, Load(other, at((64, 64), j, i))))
     kernel = replace(
-        kernel, arguments=(*kernel.arguments, other), stores=(replace(store, value=turned),)
+        kernel, arguments=(*kernel.arguments, other), stores=(replace(store, value=transposed),)
     )
     assert epilogue_of(problem_of(kernel), NARROW) is None
     check(kernel, NARROW, tolerance=1e-4)
