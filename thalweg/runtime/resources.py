@@ -50,8 +50,11 @@ class Objects:
         """Delete the objects of some containers, or of all if None."""
         with self._lock:
             self.version += 1
-            kept = self._objects.items() if containers is not None else ()
-            self._objects = {key: made for key, made in kept if key[0] not in (containers or ())}
+            if containers is None:
+                self._objects = {}
+                return
+            objects = self._objects.items()
+            self._objects = {key: made for key, made in objects if key[0] not in containers}
 
 
 class Resources:
