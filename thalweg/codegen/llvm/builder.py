@@ -201,6 +201,12 @@ class Module:
         self._declarations[name] = f"@{name} = private unnamed_addr constant {form} [{listed}]"
         return Value(POINTER, f"@{name}")
 
+    def filled(self, kind: Type, number: Any) -> Value:
+        """The address of a constant that is a number in every lane."""
+        text = _literal(kind.scalar, number)[0]
+        name = f"{kind.scalar}.{kind.lanes}.{text}"
+        return self.table(name, kind.of(1), [number] * kind.lanes)
+
     @property
     def text(self) -> str:
         """The module as LLVM parses it."""
@@ -431,6 +437,10 @@ class Builder:
 
     def gather(self, kind: Type, addresses: Value, mask: Value | None) -> Value:
         """Load from a vector of addresses, in the lanes of the mask; others are zero."""
+        if mask is not None and kind.bits < 32:
+            # Processors gather no narrow elements: LLVM would branch around the load of each.
+            zero = self.splat(self.module.filled(kind.of(1), 0), kind.lanes)
+            addresses, mask = self.select(mask, addresses, zero), None
         mask = mask or constant(kind.like("i1"), True)
         name = f"llvm.masked.gather.{suffix(kind)}.v{kind.lanes}p0"
         places, zero = _aligned(addresses, alignment(kind)), Value(kind, "zeroinitializer")

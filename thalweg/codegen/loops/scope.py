@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from types import MappingProxyType
 from typing import Any, cast
@@ -200,35 +200,54 @@ class LaneScope(PointEvaluator):
         loads = [_count_loads(side, _MIN_BRANCH_LOADS) for side in (expr.chosen, expr.otherwise)]
         return min(loads) > 0 and sum(loads) >= _MIN_BRANCH_LOADS
 
-    # Guarded loads on GPUs
+    # Guarded loads
 
     def _is_guarded_load(self, expr: Select, mask: Value | None) -> bool:
         """Whether a select under a uniform condition is a contiguous load, else a constant."""
         load, number = expr.chosen, expr.otherwise
-        if not (isinstance(load, Load) and isinstance(number, Const) and self.context.is_simt):
+        if not (isinstance(load, Load) and isinstance(number, Const)):
             return False
-        if mask is not None and self.builder.uniform_value(mask) is None:
+        mask = self._mask_of(load.buffer, load.offset, mask)
+        is_tail = mask == self.tail and not self.context.is_simt
+        if mask is not None and not is_tail and self.builder.uniform_value(mask) is None:
             return False
         if isinstance(expr.condition, Const) or self.vector in free_variables(expr.condition):
             return False
         step = 1 if self.vector is None else load.offset.factor(self.vector)
-        in_row = not load.offset.parts and (self.lanes == 1 or step in (0, 1))
-        return in_row and load.dtype == number.dtype == expr.dtype
+        in_row = self.lanes == 1 or step in (0, 1)
+        if not in_row or not all(map(self._is_invariant, load.offset.computed)):
+            return False
+        return load.dtype == number.dtype == expr.dtype
+
+    def _is_invariant(self, term: Expr) -> bool:
+        """Whether a term of an offset has one value for all lanes, whatever the mask."""
+        if self.context.is_simt or self._sensitive.of(term):
+            return False
+        return self.vector not in free_variables(term)
 
     def _guarded_load(self, expr: Select, mask: Value | None) -> Value:
-        """Branch around the load; the constant is merged in the storage format."""
+        """Branch around the load on GPUs; elsewhere load from memory that holds the constant:
+        processors do not prefetch what is loaded under a mask. The constant has the storage format.
+        """
         load, number, b = cast("Load", expr.chosen), cast("Const", expr.otherwise), self.builder
         truth = self._as(expr.condition, BOOL, mask)
+        mask = self._mask_of(load.buffer, load.offset, mask)
         outer = None if mask is None else b.uniform_value(mask)
         if outer is not None:
             truth = b.binary("and", truth, outer)
         address = self.locate(load.buffer, load.offset, None)
         kind = storage_type(load.buffer.dtype, self.lanes if address.contiguous else 1)
-        raw = b.choose(
-            truth,
-            lambda: b.load(kind, self.pointer(load.buffer, address), None, address.aligned),
-            lambda: _raw_constant(kind, number),
-        )
+        pointer, other = partial(self.pointer, load.buffer, address), _stored_number(kind, number)
+        if self.context.is_simt:
+            raw = b.choose(
+                truth,
+                lambda: b.load(kind, pointer(), None, address.aligned),
+                lambda: constant(kind, other),
+            )
+        else:
+            chosen = b.select(truth, pointer(), b.module.filled(kind, other))
+            under = mask if outer is None and kind.lanes > 1 else None
+            raw = self._unmasked(b.load(kind, chosen, under), under)
         return from_memory(b, raw, load.buffer.dtype)
 
     # Conditional additions on GPUs
@@ -258,7 +277,7 @@ class LaneScope(PointEvaluator):
     def _branch_mask(
         self, branch: Expr, condition: Expr, mask: Value | None, holds: bool
     ) -> Value | None:
-        if self.context.is_simt and _condition_covers_loads(branch, condition):
+        if _condition_covers_loads(branch, condition):
             return mask
         return super()._branch_mask(branch, condition, mask, holds)
 
@@ -270,7 +289,22 @@ class LaneScope(PointEvaluator):
         return super()._leaf_value(expr, mask)
 
     def _load(self, argument: Argument, offset: Affine, mask: Value | None) -> Value:
-        return super()._load(argument, offset, self.tail if argument.contains(offset) else mask)
+        return super()._load(argument, offset, self._mask_of(argument, offset, mask))
+
+    def _mask_of(self, argument: Argument, offset: Affine, mask: Value | None) -> Value | None:
+        """The lanes that an offset must be loaded in only."""
+        return self.tail if argument.contains(offset) else mask
+
+    def _read_raw(self, argument: Argument, address: Address, mask: Value | None) -> Value:
+        raw = super()._read_raw(argument, address, mask)
+        return self._unmasked(raw, mask) if address.contiguous else raw
+
+    def _unmasked(self, raw: Value, mask: Value | None) -> Value:
+        """A vector just loaded; without a mask, LLVM does not fold the load into an instruction
+        under one: processors may not prefetch for those."""
+        if mask is not None or raw.type.lanes == 1 or self.context.is_simt:
+            return raw
+        return self.builder.emit(raw.type, f"freeze {raw}")
 
     # Addresses
 
@@ -317,12 +351,12 @@ class LaneScope(PointEvaluator):
         self.builder.emit(raw.type, f"atomicrmw {operation} {pointer}, {raw} monotonic")
 
 
-def _raw_constant(kind: Type, number: Const) -> Value:
-    """A number in all lanes, in its storage format."""
+def _stored_number(kind: Type, number: Const) -> Any:
+    """A number in its storage format."""
     stored = np.asarray(number.value)
     if kind.is_float or stored.dtype.kind in "iu":
-        return constant(kind, stored[()])
-    return constant(kind, int(stored.view(f"u{stored.dtype.itemsize}")[()]))
+        return stored[()]
+    return int(stored.view(f"u{stored.dtype.itemsize}")[()])
 
 
 def _condition_covers_loads(branch: Expr, condition: Expr) -> bool:
