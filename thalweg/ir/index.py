@@ -226,7 +226,7 @@ def bounds_of(term: Term) -> Bounds:
 
 
 def _range_of(expression: Expr) -> Bounds:
-    """The range of an opaque integer: known for constants, clamps and argmax."""
+    """The range of an opaque integer: known for constants, clamps, argmax, and what is divided."""
     match expression:
         case Const():
             return int(expression.value), int(expression.value)
@@ -236,6 +236,10 @@ def _range_of(expression: Expr) -> Bounds:
             parts = [_range_of(part) for part in expression.arguments]
             choose = min if expression.function == "min" else max
             return choose(p[0] for p in parts), choose(p[1] for p in parts)
+        case Call("floor_div", (divided, Const(value=by))) if by > 0:
+            return FloorMod(affine(divided), int(by), 0).bounds
+        case Call("remainder", (divided, Const(value=by))) if by > 0:
+            return FloorMod(affine(divided), 1, int(by)).bounds
         case _:
             return _ANY
 

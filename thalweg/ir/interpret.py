@@ -39,13 +39,12 @@ def run_loop(
     arrays: Sequence[Any],
     shape: Sequence[int],
     output: int = 0,
-    gathers: bool = False,
     channels: int = 1,
     relaxed: bool = False,
 ) -> Array:
     """Evaluate one output of an op by its loop form. `operands` may nest lists."""
     at = IndexTuple.over(shape, output)
-    form = lowered(op, at, operands, gathers, channels, relaxed)
+    form = lowered(op, at, operands, channels, relaxed)
     if isinstance(form, Scatter):
         return _scattered(form, at, arrays)
     value = _Evaluation([form], at.variables, arrays).value(form)

@@ -265,18 +265,14 @@ def lowered(
     op: Any,
     at: IndexTuple,
     operands: Sequence[Any],
-    gathers: bool = False,
     channels: int = 1,
     relaxed: bool = False,
 ) -> Expr | Scatter:
     """The loop form of an op at an index: its `loop`, or its `element` over broadcast operands.
 
-    An op whose `loop` scatters may have a `gather_loop` for targets that prefer one; an op on
-    images a `packed_loop` for targets that read several `channels` at once. A `relaxed_loop` rounds
-    differently from `loop`, and reads memory fewer times or divides less.
+    An op on images may have a `packed_loop` for targets that read several `channels` at once. A
+    `relaxed_loop` rounds differently from `loop`, and reads memory fewer times or divides less.
     """
-    if gathers and op.has("gather_loop"):
-        return as_expr(op.gather_loop(at, *operands))
     if channels > 1 and op.has("packed_loop"):
         form = op.packed_loop(channels, at, *operands)
         if form is not None:

@@ -73,7 +73,6 @@ class Target:
     reads_strided: bool = False  # strided rows as fast as contiguous ones
     stores_again: bool = True  # late uses get a value stored again rather than kept, to save memory
     widens_freely: bool = False  # narrow floats are converted by their readers: fewer bytes move
-    prefers_gathers: bool = False  # over scatters, in which threads would collide
     prefers_relaxed: bool = False  # loop forms that round differently, with fewer passes
     shares_reductions: bool = False  # between nests, instead of computing them again
     min_nested_rows: int = 0  # results of a reduction that stays nested in another one

@@ -58,7 +58,6 @@ class CudaTarget(Target):
     min_split_elements: int = 1 << 16
     min_shared_results: int = 1
     min_shared_rows: int = 1
-    prefers_gathers: bool = True
     prefers_relaxed: bool = True
     shares_reductions: bool = True
     min_nested_rows: int = 128  # fewer leave multiprocessors idle, unless several teams share a row

@@ -98,13 +98,13 @@ class Operands:
             tensor = self.tensors[raw.operand]
         return tensor
 
-    def _forms(self, node: Node) -> tuple[bool, int, bool]:
+    def _forms(self, node: Node) -> tuple[int, bool]:
         """Which forms of an op the target prefers, as arguments of `lowered`."""
         target, channels = self._target, 1
         if node.op.has("packed_loop"):
             is_large = math.prod(self._spec.shapes[node.inputs[0]]) >= target.min_packed_elements
             channels = target.channels_read if is_large else 1
-        return target.prefers_gathers, channels, target.prefers_relaxed
+        return channels, target.prefers_relaxed
 
     def _operand(self, tensor: Tensor) -> Operand:
         operand = self._operands.get(tensor)

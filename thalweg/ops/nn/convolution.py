@@ -260,7 +260,7 @@ class ToInput(Convolution, abstract=True):
             w = filter.or_else((*taps, channel, last), 0)
             return widened(dy, out_backprop.dtype) * widened(w, filter.dtype)
 
-        extents = [*overlaps(slides), filter.shape[-1]]
+        extents = [*overlaps(slides, self.spatial(at.shape)), filter.shape[-1]]
         return loop.reduce("sum", extents, product).cast(out_backprop.dtype)
 
     def gradient(self, node: Node, ddx: Tensor) -> list[Tensor | None]:

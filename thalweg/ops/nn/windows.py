@@ -131,11 +131,15 @@ def met(
     ]
 
 
-def overlaps(slides: Sequence[Slide]) -> list[int]:
+def overlaps(slides: Sequence[Slide], sizes: Sequence[int]) -> list[int]:
     """The maximum number of windows that contain an element, along each axis."""
-    return [
-        slide.window if slide.stride == 1 else -(-slide.extent // slide.stride) for slide in slides
-    ]
+    return [_overlap(*pair) for pair in zip(slides, sizes, strict=True)]
+
+
+def _overlap(slide: Slide, size: int) -> int:
+    if slide.positions(size) == 1:
+        return 1
+    return slide.window if slide.stride == 1 else -(-slide.extent // slide.stride)
 
 
 def containing(
@@ -146,20 +150,22 @@ def containing(
     The inverse of `met`; a position or a tap out of range means that there is no such window.
     """
     pairs = [
-        _window_around(slide, element + slide.pads(size)[0], number)
+        _window_around(slide, element + slide.pads(size)[0], number, slide.positions(size))
         for slide, size, element, number in zip(slides, sizes, elements, numbers, strict=True)
     ]
     return [place for place, _ in pairs], [tap for _, tap in pairs]
 
 
-def _window_around(slide: Slide, padded: Any, number: Any) -> tuple[Any, Any]:
-    if slide.stride == 1:
+def _window_around(slide: Slide, padded: Any, number: Any, positions: int) -> tuple[Any, Any]:
+    if positions > 1 and slide.stride == 1:
         return padded - number * slide.dilation, number
-    offset = padded % slide.stride + number * slide.stride
-    tap = offset
+    place, offset = number, padded
+    if positions > 1:
+        place = padded // slide.stride - number
+        offset = padded % slide.stride + number * slide.stride
     if slide.dilation > 1:
-        tap = select((offset % slide.dilation).eq(0), offset // slide.dilation, -1)
-    return padded // slide.stride - number, tap
+        offset = select((offset % slide.dilation).eq(0), offset // slide.dilation, -1)
+    return place, offset
 
 
 # Arguments

@@ -171,7 +171,7 @@ class Dilation2DBackpropInput(Morphology):
             there = within([*places, *taps], [*positions, *window])
             return select(there & won, out_backprop[place], 0)
 
-        return loop.reduce("sum", overlaps(slides), part)
+        return loop.reduce("sum", overlaps(slides, input.shape[1:3]), part)
 
 
 def _winners(op: Morphology, x: Array, w: Array) -> Iterator[Array]:
