@@ -21,7 +21,6 @@ from tests.codegen.contraction.contractions import (
     random_arrays,
 )
 from thalweg.codegen.cache import load
-from thalweg.codegen.contraction.form import argument_of
 from thalweg.codegen.contraction.kernel import emit_contraction
 from thalweg.codegen.contraction.plan import neighbours, schedule, schedules
 from thalweg.codegen.llvm.compile import assembly
@@ -188,7 +187,7 @@ def test_what_is_no_plain_number_stays_where_it_belongs(target, name, outputs):
         rng = np.random.default_rng(outputs)
         given = random_arrays(kernel, rng)
         for side, value in STRANGE[name]:
-            factor = given[kernel.arguments.index(argument_of((kernel.a, kernel.b)[side])[0])]
+            factor = given[kernel.arguments.index((kernel.a, kernel.b)[side].load.buffer)]
             factor[rng.integers(factor.size)] = value
         expected = [array.copy() for array in given]
         with np.errstate(all="ignore"):

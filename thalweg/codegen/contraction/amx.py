@@ -16,7 +16,7 @@ import ml_dtypes
 import numpy as np
 
 from thalweg.codegen.contraction.epilogue import Epilogue, Masks
-from thalweg.codegen.contraction.form import Form, argument_of, form_of, loads_of
+from thalweg.codegen.contraction.form import Form, form_of, loads_of
 from thalweg.codegen.contraction.packing import PackEmitter, Span, dense, tiled, transposed
 from thalweg.codegen.contraction.schedule import (
     Problem,
@@ -265,25 +265,25 @@ class _ColumnPacker:
         """Whether `b` is contiguous along the sum: pairs are then transposed as 32-bit elements."""
         if not isinstance(self.access.value, Load) or self.access.bounds:
             return False
-        _, offset = argument_of(self.access)
+        offset = self.access.value.offset
         return offset.is_plain and offset.factor(self.inner) == 1
 
     def _pack_transposed(self, at: At, start: Value, base: Value) -> None:
         """Emit a chunk by transposing 16 by 16 pairs, as 32-bit elements."""
         frame, b = self.frame, self.b
-        argument, offset = argument_of(self.access)
+        load = self.access.load
         whole = self.inner.extent % DEPTH == 0
         mask = None if whole else frame.lanes_below(start, self.inner.extent, DEPTH)
-        step, last = offset.factor(self.lane), self.lane.extent - 1
+        step, last = load.offset.factor(self.lane), self.lane.extent - 1
         for first in range(0, self.layout.width, SIDE):
             rows: list[Value] = []
             for number in range(first, first + SIDE):
                 column = frame.add(at[self.lane], number)
                 # Past the last column that one is repeated; its sums are not stored.
                 column = frame.subtract(frame.minimum(column, last), at[self.lane])
-                place = frame.evaluate(offset, {**at, self.inner: start})
+                place = frame.evaluate(load.offset, {**at, self.inner: start})
                 place = frame.add(place, frame.multiply(column, step))
-                address = b.element(frame.pointers[argument], "i16", place)
+                address = b.element(frame.pointers[load.buffer], "i16", place)
                 raw = b.load(I16.of(DEPTH), address, mask)
                 rows.append(b.emit(I32.of(SIDE), f"bitcast {raw} to {I32.of(SIDE)}"))
             for pair, vector in enumerate(transposed(b, rows)):
@@ -390,10 +390,10 @@ class _AmxEmitter:
         if schedule.copy_a:
             self._copy(at, rows)
             return _RowBlock(at, rows, count, self.copy_a, DEPTH)
-        argument, offset = argument_of(self.roles.a)
-        place = frame.evaluate(offset, {**at, self.roles.inner: frame.integer(0)})
-        base = self.b.element(frame.pointers[argument], "i16", place)
-        return _RowBlock(at, rows, count, base, offset.factor(rows[0]))
+        load = self.roles.a.load
+        place = frame.evaluate(load.offset, {**at, self.roles.inner: frame.integer(0)})
+        base = self.b.element(frame.pointers[load.buffer], "i16", place)
+        return _RowBlock(at, rows, count, base, load.offset.factor(rows[0]))
 
     def _copy(self, at: At, rows: Sequence[Variable]) -> None:
         """Pack a block of rows, contiguous within a step."""

@@ -16,7 +16,7 @@ from thalweg.ir.dynamic import is_static, times
 from thalweg.ir.expr import Expr, Index, Load, Variable, call
 from thalweg.ir.functions.reductions import REDUCTIONS
 from thalweg.ir.index import Affine
-from thalweg.ir.kernel import Access, Argument, Contraction, RenameVariables, Store
+from thalweg.ir.kernel import Contraction, RenameVariables, Store
 from thalweg.ir.rewrite import postorder
 
 
@@ -134,7 +134,7 @@ def _rows_fit_lanes(kernel: Contraction) -> bool:
         return False
     if row.extent not in (16, 32, 48) or column.extent < 4 * row.extent:
         return False
-    if not isinstance(kernel.b.value, Load) or argument_of(kernel.b)[1].factor(summed) != 1:
+    if not isinstance(kernel.b.value, Load) or kernel.b.value.offset.factor(summed) != 1:
         return False
     values = [part for store in kernel.stores for part in (store.value, store.inside)]
     scattered = len(kernel.stores) + sum(1 for value in values for _ in loads_of(value))
@@ -200,9 +200,3 @@ def _column_lane(kernel: Contraction) -> Variable | None:
         return stored, any(offset.factor(variable) == 1 for offset in loads)
 
     return max(kernel.columns, key=priority)
-
-
-def argument_of(access: Access) -> tuple[Argument, Affine]:
-    """The buffer and offset of a factor that is a load."""
-    assert isinstance(access.value, Load)
-    return access.value.buffer, access.value.offset

@@ -15,7 +15,7 @@ from math import ceil
 
 from thalweg.codegen.contraction.amx import emit_amx
 from thalweg.codegen.contraction.epilogue import At, Epilogue, Row
-from thalweg.codegen.contraction.form import argument_of, form_of
+from thalweg.codegen.contraction.form import form_of
 from thalweg.codegen.contraction.microkernel import (
     BLOCKS,
     Addresses,
@@ -160,8 +160,7 @@ class GemmEmitter:
         """A factor, read in place or from a copy of what this block needs."""
         frame, scratch = self.frame, self.scratch
         if packing is None:
-            argument, offset = argument_of(access)
-            base = frame.pointers[argument]
+            base, offset = frame.pointers[access.load.buffer], access.load.offset
             base = self.b.element(base, scratch.scalar, frame.integer(offset.constant))
             return _Operand(base, offset.strides, {}, offset.strides)
         origin = {v: self.start.get(v, frame.integer(0)) for v in spans}

@@ -12,7 +12,7 @@ from math import ceil, prod
 from typing import Any
 
 from thalweg.codegen.contraction.amx import amx_schedule
-from thalweg.codegen.contraction.form import Form, NotContraction, argument_of, form_of, loads_of
+from thalweg.codegen.contraction.form import Form, NotContraction, form_of, loads_of
 from thalweg.codegen.contraction.packing import Packing
 from thalweg.codegen.contraction.schedule import (
     CostModel,
@@ -208,7 +208,7 @@ def _has_dot_factors(form: Form) -> bool:
         return False
     if not is_static(inner.extent) or not is_static(form.lane.extent):
         return False
-    return all(argument_of(side)[1].factor(inner) == 1 for side in (kernel.a, kernel.b))
+    return all(side.load.offset.factor(inner) == 1 for side in (kernel.a, kernel.b))
 
 
 # Few rows

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from thalweg.codegen.contraction.form import Form, argument_of, loads_of
+from thalweg.codegen.contraction.form import Form, loads_of
 from thalweg.codegen.contraction.packing import Packing, dense, tiled, windowed
 from thalweg.codegen.machine import CpuTarget
 from thalweg.ir.dynamic import is_static
@@ -220,8 +220,7 @@ def is_plain_load(access: Access, dtype: Any) -> bool:
     """Whether a factor is a load of the contraction's dtype at an affine offset."""
     if not isinstance(access.value, Load):
         return False
-    argument, offset = argument_of(access)
-    return offset.is_plain and np.dtype(argument.dtype) == np.dtype(dtype)
+    return access.value.offset.is_plain and np.dtype(access.value.buffer.dtype) == np.dtype(dtype)
 
 
 def limited_variable(form: Form, offset: Affine, covered: Sequence[Variable]) -> Variable | None:
@@ -241,7 +240,7 @@ def reads_a_in_place(form: Form, schedule: Schedule) -> bool:
     access = form.kernel.a
     if not is_plain_load(access, form.kernel.dtype):
         return False
-    if argument_of(access)[1].factor(form.lane) != int(form.depthwise):
+    if access.load.offset.factor(form.lane) != int(form.depthwise):
         return False
     alone = schedule.tile == 1 and schedule.tile_at == len(form.rows) - 1
     covered = () if alone else form.rows[schedule.tile_at :]
@@ -256,7 +255,7 @@ def reads_b_in_place(problem: Problem) -> bool:
     masked = problem.columns % problem.lanes or not is_static(form.lane.extent)
     if not is_plain_load(access, form.kernel.dtype) or access.bounds:
         return False
-    if argument_of(access)[1].factor(form.lane) != 1:
+    if access.load.offset.factor(form.lane) != 1:
         return False
     return not masked or problem.target.has_masks
 
@@ -319,7 +318,7 @@ def conflicts_in_b(problem: Problem) -> bool:
 def _has_set_conflicts(problem: Problem, access: Access, variables: Sequence[Variable]) -> bool:
     if not is_plain_load(access, problem.form.kernel.dtype):
         return False
-    factors = [int(argument_of(access)[1].factor(variable)) for variable in variables]
+    factors = [int(access.load.offset.factor(variable)) for variable in variables]
     return any(factor and factor * problem.itemsize % 4096 == 0 for factor in factors)
 
 
@@ -369,7 +368,7 @@ class CostModel:
         form = self.problem.form
         if not form.rows or not is_plain_load(form.kernel.a, form.kernel.dtype):
             return False
-        return argument_of(form.kernel.a)[1].factor(form.rows[self.schedule.tile_at]) == 1
+        return form.kernel.a.load.offset.factor(form.rows[self.schedule.tile_at]) == 1
 
     @property
     def strided_b(self) -> bool:
@@ -478,9 +477,9 @@ class CostModel:
     def _stride_stalls(self) -> float:
         """The same where every step of a sum touches other, distant lines of `a`."""
         problem = self.problem
-        argument, offset = argument_of(problem.form.kernel.a)
-        step = int(offset.factor(problem.form.reduced[-1])) if problem.form.reduced else 0
-        near = int(argument.size) * problem.itemsize <= problem.target.l2 / 2
+        load, reduced = problem.form.kernel.a.load, problem.form.reduced
+        step = int(load.offset.factor(reduced[-1])) if reduced else 0
+        near = int(load.buffer.size) * problem.itemsize <= problem.target.l2 / 2
         if near or abs(step) * problem.itemsize < 1024:
             return 0.0
         return 0.45 * max(0.0, self.depth * 128 / problem.target.l1 - 0.45)

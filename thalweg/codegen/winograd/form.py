@@ -12,7 +12,7 @@ from math import ceil
 
 import numpy as np
 
-from thalweg.codegen.contraction.form import argument_of, with_plain_stores
+from thalweg.codegen.contraction.form import with_plain_stores
 from thalweg.codegen.contraction.schedule import is_plain_load
 from thalweg.codegen.winograd.algorithm import OUTPUT_SIZES
 from thalweg.ir.dynamic import is_static
@@ -73,7 +73,7 @@ class Convolution:
     @cached_property
     def is_transposed(self) -> bool:
         """Whether filters must be transposed to be contiguous along columns."""
-        return argument_of(self.kernel.b)[1].factor(self.lane) != 1
+        return self.kernel.b.load.offset.factor(self.lane) != 1
 
     def tiles(self, outputs: int) -> list[int]:
         """The number of tiles: along each image variable, then along each axis."""
@@ -88,7 +88,7 @@ def match_convolution(kernel: Contraction) -> Convolution | None:
         return None
     if not _has_plain_factors(kernel):
         return None
-    offset = argument_of(kernel.a)[1]
+    offset = kernel.a.load.offset
     channels = [v for v in kernel.reduced if offset.factor(v) == 1]
     taps = [v for v in kernel.reduced if v not in channels[:1]]
     axes = [_axis(kernel, tap) for tap in taps]
@@ -98,7 +98,7 @@ def match_convolution(kernel: Contraction) -> Convolution | None:
         return None
     if len(kernel.a.bounds) != sum(1 for axis in axes if axis and axis.bounds is not None):
         return None  # a bound is not that of an axis
-    filters = argument_of(kernel.b)[1]
+    filters = kernel.b.load.offset
     if 1 not in (filters.factor(channels[0]), filters.factor(kernel.columns[0])):
         return None
     images = tuple(v for v in kernel.rows if all(v is not a.output for a in axes if a))
@@ -110,7 +110,7 @@ def _has_plain_factors(kernel: Contraction) -> bool:
     sides = kernel.a, kernel.b
     if kernel.dtype != np.float32 or not all(is_plain_load(side, np.float32) for side in sides):
         return False
-    if kernel.b.bounds or any(argument_of(side)[0].written for side in sides):
+    if kernel.b.bounds or any(side.load.buffer.written for side in sides):
         return False
     variables = *kernel.rows, *kernel.columns, *kernel.reduced
     numbers = [v.extent for v in variables]
@@ -122,7 +122,7 @@ def _has_plain_factors(kernel: Contraction) -> bool:
 
 def _axis(kernel: Contraction, tap: Variable) -> Axis | None:
     """The axis along which a tap moves, and the bound on it."""
-    input_offset = argument_of(kernel.a)[1]
+    input_offset = kernel.a.load.offset
     step = input_offset.factor(tap)
     outputs = [v for v in kernel.rows if step and input_offset.factor(v) == abs(step)]
     if tap.extent not in OUTPUT_SIZES or len(outputs) != 1:

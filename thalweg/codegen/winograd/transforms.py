@@ -10,7 +10,6 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
 
-from thalweg.codegen.contraction.form import argument_of
 from thalweg.codegen.contraction.packing import transposed
 from thalweg.codegen.frame import Integer, PhaseFrame
 from thalweg.codegen.llvm.builder import FLOAT, I8, POINTER, Type, Value, constant
@@ -95,12 +94,12 @@ class Stage:
         place = frame.add(frame.add(at[axis.output], axis.first), number)
         above = self.b.binary("sub", place, low)
         inside = self.b.compare("ult", above, max(0, high - low))
-        step = argument_of(self.conv.kernel.a)[1].factor(axis.output)
+        step = self.conv.kernel.a.load.offset.factor(axis.output)
         return inside, frame.multiply(place, step)
 
     def input_line(self, at: At, line: Value, channel: Integer = 0) -> tuple[Value, Value]:
         """Whether a line of a tile's inputs is within bounds, and its offset from a channel on."""
-        frame, offset = self.frame, argument_of(self.conv.kernel.a)[1]
+        frame, offset = self.frame, self.conv.kernel.a.load.offset
         start = frame.integer(offset.constant)
         for variable in self.conv.images:
             start = frame.add(start, frame.multiply(at[variable], offset.factor(variable)))
@@ -110,7 +109,7 @@ class Stage:
     def input_in(self, line: tuple[Value, Value], at: At, column: Value) -> tuple[Value, Value]:
         """Whether an input in a line is within bounds, and its address."""
         inside, distance = self.input_offset(self.conv.axes[1], at, column)
-        base = self.frame.pointers[argument_of(self.conv.kernel.a)[0]]
+        base = self.frame.pointers[self.conv.kernel.a.load.buffer]
         address = self.unchecked_address(base, self.frame.add(line[1], distance))
         return self.b.binary("and", line[0], inside), address
 
@@ -259,9 +258,10 @@ class FilterTransform(Stage):
 
     def _taps(self, channel: Value, column: Value) -> Tile:
         frame, conv = self.frame, self.conv
-        argument, offset = argument_of(conv.kernel.b)
+        filters = conv.kernel.b.load
+        offset = filters.offset
         row = frame.multiply(channel, offset.factor(conv.channel))
-        base = self.element(frame.pointers[argument], frame.add(row, column))
+        base = self.element(frame.pointers[filters.buffer], frame.add(row, column))
         steps = [offset.factor(axis.tap) for axis in conv.axes]
         mask = self.column_mask(column)
 
@@ -302,12 +302,12 @@ class TransposedFilterTransform(FilterTransform):
     def _block(self, at: At, column: Value) -> list[Value]:
         """The channels of a vector of columns; past the last column, those of the last one."""
         frame, lane = self.frame, self.conv.lane
-        argument, offset = argument_of(self.conv.kernel.b)
+        filters = self.conv.kernel.b.load
         rows: list[Value] = []
         for number in range(self.lanes):
             here = frame.minimum(frame.add(column, number), int(lane.extent) - 1)
-            place = frame.evaluate(offset, {**at, lane: here})
-            address = self.element(frame.pointers[argument], place)
+            place = frame.evaluate(filters.offset, {**at, lane: here})
+            address = self.element(frame.pointers[filters.buffer], place)
             rows.append(self.load_channels(address, at[self.conv.channel]))
         return rows
 
