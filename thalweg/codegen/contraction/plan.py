@@ -23,7 +23,6 @@ from thalweg.codegen.contraction.schedule import (
     even_part,
     is_plain_load,
     last_dynamic,
-    packing_of_a,
     reads_a_in_place,
     reads_b_in_place,
     tile_cost,
@@ -191,7 +190,7 @@ def _dot_product_schedule(problem: Problem) -> Schedule | None:
     schedule = Schedule(columns, at, tile, dots=True, unroll=max(1, 8 // (tile * columns)))
     if not reads_a_in_place(form, schedule):
         schedule = replace(schedule, copy_a="window")
-        packing = packing_of_a(form, schedule)
+        packing = problem.packing_of_a(schedule)
         if packing is None or packing.axes[-1].parts != ((1, form.reduced[-1]),):
             return None
         if _has_dynamic_window(packing):
@@ -328,11 +327,11 @@ def _copies_of_a(problem: Problem, schedule: Schedule) -> list[str]:
         tiles = ["tiles"] if packing and near and not _has_dynamic_window(packing) else []
     if tiles and conflicts_in_a(problem, form.reduced[-1:]):
         return tiles
-    return [*direct, *tiles] or [_copy_kind(form)]
+    return [*direct, *tiles] or [_copy_kind(problem)]
 
 
-def _copy_kind(form: Form) -> str:
-    packing = packing_of_a(form, Schedule(1, 0, 1, copy_a="window"))
+def _copy_kind(problem: Problem) -> str:
+    form, packing = problem.form, problem.packing_of_a(Schedule(1, 0, 1, copy_a="window"))
     if packing is None or _has_dynamic_window(packing):
         return "dense"
     lane_last = packing.axes and packing.axes[-1].coordinate is form.lane

@@ -65,70 +65,32 @@ class Schedule:
         return ", ".join([*parts, *(f"{name} {value}" for name, value in named.items() if value)])
 
 
-@dataclass(frozen=True)
 class Problem:
-    """A contraction to schedule for a target, and facts about it."""
+    """A contraction to schedule for a target, and facts about it.
 
-    form: Form
-    target: CpuTarget
+    Extents are at least 1; those of dynamic variables are hints.
+    """
 
-    @cached_property
-    def lanes(self) -> int:
-        """How many elements a vector holds."""
-        return self.target.vector_bytes // self.itemsize
-
-    @cached_property
-    def itemsize(self) -> int:
-        """The bytes of an element."""
-        return np.dtype(self.form.kernel.dtype).itemsize
-
-    @cached_property
-    def row_extents(self) -> list[int]:
-        """The extents of the rows, at least 1; hints where they are dynamic."""
-        return [max(1, int(v.extent)) for v in self.form.rows]
-
-    @cached_property
-    def reduced_extents(self) -> list[int]:
-        """The extents of the reduced variables, at least 1."""
-        return [max(1, int(v.extent)) for v in self.form.reduced]
-
-    @cached_property
-    def columns(self) -> int:
-        """The extent of the lane, at least 1."""
-        return max(1, int(self.form.lane.extent))
-
-    @cached_property
-    def height(self) -> int:
-        """How many rows there are."""
-        return prod(self.row_extents)
-
-    @cached_property
-    def depth(self) -> int:
-        """How many terms a sum has."""
-        return prod(self.reduced_extents)
-
-    @cached_property
-    def outer(self) -> int:
-        """How many iterations the outer loops have."""
-        return prod(max(1, int(v.extent)) for v in self.form.outer)
-
-    @cached_property
-    def costs(self) -> dict[Schedule, float]:
-        """The memoized costs of schedules."""
-        return {}
-
-    @cached_property
-    def _packings(self) -> dict[tuple[str, int, int], Packing | None]:
-        return {}
+    def __init__(self, form: Form, target: CpuTarget) -> None:
+        self.form, self.target = form, target
+        #: the bytes of an element, and how many elements a vector holds
+        self.itemsize = np.dtype(form.kernel.dtype).itemsize
+        self.lanes = target.vector_bytes // self.itemsize
+        self.row_extents, self.reduced_extents = _extents(form.rows), _extents(form.reduced)
+        #: how many columns and rows there are, terms of a sum, and iterations of the outer loops
+        (self.columns,) = _extents([form.lane])
+        self.height, self.depth = prod(self.row_extents), prod(self.reduced_extents)
+        self.outer = prod(_extents(form.outer))
+        self.costs: dict[Schedule, float] = {}  # memoized
+        self._packings: dict[tuple[str, int, int], Packing | None] = {}
 
     def packing_of_a(self, schedule: Schedule) -> Packing | None:
-        """The layout of packed `a`, if it is packed (memoized)."""
-        if not schedule.copy_a:
-            return None
+        """The layout of packed `a`; None where it is not packed, or a schedule's kind of copy is
+        not possible (memoized)."""
         key = schedule.copy_a, schedule.tile_at, schedule.tile
-        if key not in self._packings:
-            self._packings[key] = packing_of_a(self.form, schedule)
-        return self._packings[key]
+        if schedule.copy_a and key not in self._packings:
+            self._packings[key] = _packing_of_a(self.form, schedule)
+        return self._packings.get(key)
 
     def width(self, schedule: Schedule) -> int:
         """The columns of a tile."""
@@ -137,6 +99,10 @@ class Problem:
     def panels(self, schedule: Schedule) -> int:
         """How many tiles wide the result is."""
         return ceil(self.columns / self.width(schedule))
+
+
+def _extents(variables: Sequence[Variable]) -> list[int]:
+    return [max(1, int(v.extent)) for v in variables]
 
 
 # What a schedule spans
@@ -192,8 +158,7 @@ def variables_of(access: Access) -> frozenset[Variable]:
     return free_variables(access.value).union(*(offset.strides for _, offset, _ in access.bounds))
 
 
-def packing_of_a(form: Form, schedule: Schedule) -> Packing | None:
-    """The layout of packed `a`; None where a schedule's kind of copy is not possible."""
+def _packing_of_a(form: Form, schedule: Schedule) -> Packing | None:
     access = form.kernel.a
     inner = [*form.rows, *form.reduced, *([form.lane] if form.depthwise else [])]
     used = variables_of(access)
