@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial, reduce
+from itertools import accumulate
 
 from thalweg.codegen.llvm.builder import (
     I64,
@@ -195,6 +196,13 @@ class PhaseFrame(Frame):
         """Call a helper of this phase."""
         values = ", ".join(map(str, (self.arguments, self.thread, self.threads, *extra)))
         self.b.line(f"call void @{helper.b.name}({values})")
+
+    def thread_parts(self, scalar: str, sizes: Sequence[int], shared: int = 0) -> list[Value]:
+        """The addresses of the parts, of these sizes in elements, of this thread's scratch memory,
+        which lies behind `shared` elements."""
+        start = self.add(shared, self.multiply(self.thread, sum(sizes)))
+        base = self.b.element(self.scratch, scalar, start)
+        return [self.element(base, scalar, place) for place in accumulate((0, *sizes[:-1]))]
 
     @contextmanager
     def thread_loop(self, extents: Sequence[Integer]) -> Generator[list[Value]]:

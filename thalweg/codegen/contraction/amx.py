@@ -170,7 +170,7 @@ def emit_amx(problem: Problem, schedule: Schedule) -> Emitted:
     module, names = Module(problem.target.native_fp16, problem.target.fma), ["multiply"]
     layout = _Layout(problem, schedule)
     kernel = layout.roles.form.kernel
-    if schedule.copy_b == "shared":
+    if layout.shares_b:
         names.insert(0, "pack")
         _pack(layout, PhaseFrame(module, "pack", kernel, True))
     _AmxEmitter(layout, PhaseFrame(module, "multiply", kernel, True)).emit()
@@ -210,30 +210,19 @@ class _Layout:
         self.chunks = ceil(roles.inner.extent / DEPTH)
         self.steps = self.chunks * prod(int(v.extent) for v in self.others)
         self.panel = self.steps * DEPTH * self.width
-
-    @property
-    def _thread_sizes(self) -> tuple[int, int]:
-        """A thread's elements for `a` and `b`. The last tile of rows may exceed the piece."""
-        a = (self.steps * self.rows + self.schedule.tile) * DEPTH if self.schedule.copy_a else 0
-        return a, self.schedule.panels * self.panel if self.schedule.copy_b == "block" else 0
-
-    @property
-    def _shared_size(self) -> int:
-        return self.panels * self.panel if self.schedule.copy_b == "shared" else 0
-
-    @property
-    def size(self) -> int:
-        """The total size."""
-        return self._shared_size + SLOTS * sum(self._thread_sizes)
+        #: whether all threads share packed `b`
+        self.shares_b = schedule.copy_b == "shared"
+        self._shared_size = self.panels * self.panel if self.shares_b else 0
+        #: a thread's elements for `a` and `b`; the last tile of rows may exceed the piece
+        a = (self.steps * self.rows + schedule.tile) * DEPTH if schedule.copy_a else 0
+        self._thread_sizes = a, 0 if self.shares_b else schedule.panels * self.panel
+        #: the total size
+        self.size = self._shared_size + SLOTS * sum(self._thread_sizes)
 
     def thread_addresses(self, frame: PhaseFrame) -> tuple[Value, Value]:
         """The addresses of a thread's packed `a` and `b`."""
-        a, b = self._thread_sizes
-        start = frame.add(self._shared_size, frame.multiply(frame.thread, a + b))
-        rows = frame.b.element(frame.scratch, "i16", start)
-        if self.schedule.copy_b == "shared":
-            return rows, frame.scratch
-        return rows, frame.b.element(rows, "i16", a)
+        rows, columns = frame.thread_parts("i16", self._thread_sizes, self._shared_size)
+        return rows, frame.scratch if self.shares_b else columns
 
 
 class _ColumnPacker:
@@ -371,10 +360,9 @@ class _AmxEmitter:
         last = frame.minimum(frame.add(first, schedule.panels), layout.panels)
         with self.b.loop(first, last) as loop:
             column = frame.multiply(loop.index, layout.width)
-            is_packed = schedule.copy_b == "shared"
-            number = loop.index if is_packed else frame.subtract(loop.index, first)
+            number = loop.index if layout.shares_b else frame.subtract(loop.index, first)
             columns = self.b.element(self.packed_b, "i16", frame.multiply(number, layout.panel))
-            if not is_packed:
+            if not layout.shares_b:
                 with self.b.loop(0, layout.chunks) as chunk:
                     _ColumnPacker(layout, frame).emit(at, column, chunk.index, columns)
             self._panel(rows, columns, column)

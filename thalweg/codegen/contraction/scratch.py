@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from functools import cached_property
 from math import ceil, prod
 
 from thalweg.codegen.contraction.form import Form
@@ -41,50 +40,26 @@ class Scratch:
         self.packed_a = problem.packing_of_a(schedule)
         self.packed_b = packing_of_b(problem, schedule) if schedule.copy_b else None
         self.spans_a, self.spans_b = spans_of_a(problem, schedule), spans_of_b(problem, schedule)
-
-    @property
-    def size(self) -> int:
-        """The total size in bytes."""
-        return (self._shared_size + SLOTS * sum(self._thread_sizes)) * self.problem.itemsize
-
-    @cached_property
-    def outer(self) -> list[Variable]:
-        """The outer variables that `b` depends on: each value has its own panels."""
-        used = variables_of(self.form.kernel.b)
-        return [v for v in self.form.outer if v in used]
-
-    @cached_property
-    def _panels_size(self) -> int:
-        return self.packed_b.size(self.spans_b) if self.packed_b else 0
-
-    @cached_property
-    def _shared_size(self) -> int:
-        if self.schedule.copy_b != "shared":
-            return 0
-        return _whole_lines(prod(int(v.extent) for v in self.outer) * self._panels_size)
-
-    @cached_property
-    def _thread_sizes(self) -> tuple[int, int, int, int]:
-        """A thread's elements for packed `a`, packed `b`, the partial sums of a group of blocks,
-        and the totals of all groups before."""
+        used, rows = variables_of(self.form.kernel.b), spans_of_rows(self.form, schedule)
+        #: the outer variables that `b` depends on: each value has its own panels
+        self.outer = [v for v in self.form.outer if v in used]
+        #: the number of partial sums of a piece of work
+        self.partial = prod(rows.values()) * schedule.panels * self.width if schedule.split else 0
+        self.many_blocks = schedule.split > 0 and self._has_many_blocks()
         a = self.packed_a.size(self.spans_a) if self.packed_a else 0
-        b = self._panels_size if self.schedule.copy_b == "block" else 0
-        partial = _whole_lines(self.partial)
-        return _whole_lines(a), _whole_lines(b), partial, partial if self.many_blocks else 0
+        self._panels_size = b = self.packed_b.size(self.spans_b) if self.packed_b else 0
+        count, self._shared_size = prod(int(v.extent) for v in self.outer), 0
+        if schedule.copy_b == "shared":
+            self._shared_size, b = _whole_lines(count * b), 0
+        totals = self.partial if self.many_blocks else 0
+        #: a thread's elements for packed `a`, packed `b`, the partial sums of a group of blocks,
+        #: and the totals of all groups before
+        self._thread_sizes = [_whole_lines(part) for part in (a, b, self.partial, totals)]
+        #: the total size in bytes
+        self.size = (self._shared_size + SLOTS * sum(self._thread_sizes)) * problem.itemsize
 
-    @cached_property
-    def partial(self) -> int:
-        """The number of partial sums of a piece of work."""
-        if not self.schedule.split:
-            return 0
-        rows = prod(spans_of_rows(self.form, self.schedule).values())
-        return rows * self.schedule.panels * self.width
-
-    @cached_property
-    def many_blocks(self) -> bool:
+    def _has_many_blocks(self) -> bool:
         """Whether a sum has, or may have, so many blocks that they are summed in groups."""
-        if not self.schedule.split:
-            return False
         *outer, first = self.form.reduced[: self.schedule.split_at + 1]
         if not all(is_static(v.extent) for v in (*outer, first)):
             return True
@@ -93,9 +68,7 @@ class Scratch:
 
     def thread_addresses(self, frame: PhaseFrame) -> list[Value]:
         """The addresses of a thread's packed `a`, packed `b`, partial sums and totals."""
-        start = frame.add(self._shared_size, frame.multiply(frame.thread, sum(self._thread_sizes)))
-        offsets = [frame.add(start, sum(self._thread_sizes[:number])) for number in range(4)]
-        return [frame.b.element(frame.scratch, self.scalar, offset) for offset in offsets]
+        return frame.thread_parts(self.scalar, self._thread_sizes, self._shared_size)
 
     def panels_at(self, frame: PhaseFrame, at: Mapping[Variable, Value]) -> Value:
         """The address of the shared panels for these values of the outer variables."""

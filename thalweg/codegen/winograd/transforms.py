@@ -28,10 +28,8 @@ class Stage:
         self.layout, self.conv, self.frame, self.b = (layout, layout.conv, frame, frame.b)
         self.algorithm, self.lanes = layout.algorithm, layout.lanes
         self.kind = FLOAT.of(self.lanes)
-        start = self.element(frame.scratch, frame.multiply(frame.thread, layout.size))
-        self.zeros, self.a, self.filters, self.sums, self.energies, self.flags = (
-            self.element(start, sum(layout.part_sizes[:number])) for number in range(6)
-        )
+        parts = frame.thread_parts(FLOAT.scalar, layout.part_sizes)
+        self.zeros, self.a, self.filters, self.sums, self.energies, self.flags = parts
 
     def element(self, base: Value, place: Integer) -> Value:
         """The address of an element."""
