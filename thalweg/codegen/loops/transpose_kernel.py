@@ -14,7 +14,7 @@ import numpy as np
 from thalweg.codegen.contraction.microkernel import prefetch
 from thalweg.codegen.contraction.packing import transposed
 from thalweg.codegen.frame import At, PhaseFrame
-from thalweg.codegen.llvm.builder import POINTER, Module, Value
+from thalweg.codegen.llvm.builder import Module, Value
 from thalweg.codegen.llvm.emitted import Emitted
 from thalweg.codegen.loops.simplify import stride
 from thalweg.codegen.machine import CpuTarget
@@ -22,7 +22,7 @@ from thalweg.codegen.math.conversion import storage_type
 from thalweg.ir.dynamic import Dynamic
 from thalweg.ir.expr import Load
 from thalweg.ir.index import Affine
-from thalweg.ir.kernel import Argument, Loops
+from thalweg.ir.kernel import Loops, Store
 from thalweg.ir.loop import Variable
 
 _PAGE = 4096
@@ -32,30 +32,15 @@ _BLOCK_TILES = 4  # tiles of a block along each axis: neighbouring lines are reu
 
 @dataclass(frozen=True)
 class Transpose:
-    """A transpose: `across` is contiguous in the source, `along` in the result."""
+    """A transpose by tiles of `side` by `side` elements: `across` is contiguous in what is loaded,
+    `along` in what is stored."""
 
     form: Loops
-    source: tuple[Argument, Affine]
-    sink: tuple[Argument, Affine]
+    load: Load
+    store: Store
     across: Variable
     along: Variable
-    others: tuple[Variable, ...]
     side: int
-
-    @property
-    def kind(self) -> str:
-        """The type of an element in memory."""
-        return storage_type(self.sink[0].dtype).scalar
-
-    @property
-    def step_along(self) -> int:
-        """The stride in the source of neighbours in the result."""
-        return self.source[1].factor(self.along)
-
-    @property
-    def step_across(self) -> int:
-        """The stride in the result of neighbours in the source."""
-        return self.sink[1].factor(self.across)
 
 
 def transpose_of(form: Loops, target: CpuTarget) -> Transpose | None:
@@ -63,27 +48,24 @@ def transpose_of(form: Loops, target: CpuTarget) -> Transpose | None:
     if len(form.stores) != 1 or form.checks or form.serial:
         return None
     (store,) = form.stores
-    value = store.value
-    if store.combine != "set" or store.inside is not None or not isinstance(value, Load):
+    load = store.value
+    if not store.is_plain or not isinstance(load, Load):
         return None
-    argument, offset = value.buffer, value.offset
-    if argument is store.buffer or argument.dtype != store.buffer.dtype:
+    if load.buffer is store.buffer or load.buffer.dtype != store.buffer.dtype:
         return None
-    if not (offset.is_plain and store.offset.is_plain):
+    if not (load.offset.is_plain and store.offset.is_plain):
         return None
-    across = _contiguous_variable(offset, store.offset)
-    along = _contiguous_variable(store.offset, offset)
+    across = _contiguous_variable(load.offset, store.offset)
+    along = _contiguous_variable(store.offset, load.offset)
     size = np.dtype(store.buffer.dtype).itemsize
     if across is None or along is None or size not in _SIZES:
         return None
     side = target.vector_bytes // max(size, 4)
-    others = tuple(v for v in form.variables if v is not across and v is not along)
     if min(int(across.extent), int(along.extent)) < side:
         return None
-    if size > 2 and not _conflicts_in_cache(offset.factor(along), size):
+    if size > 2 and not _conflicts_in_cache(load.offset.factor(along), size):
         return None
-    sink = store.buffer, store.offset
-    return Transpose(form, (argument, offset), sink, across, along, others, side)
+    return Transpose(form, load, store, across, along, side)
 
 
 def _contiguous_variable(near: Affine, far: Affine) -> Variable | None:
@@ -113,15 +95,21 @@ class _TransposeEmitter:
     def __init__(self, transpose: Transpose, frame: PhaseFrame) -> None:
         self.transpose, self.frame, self.b = transpose, frame, frame.b
         self.length = _BLOCK_TILES * transpose.side
+        self.kind = storage_type(transpose.store.buffer.dtype)
+        #: the strides of neighbours in the result that are loaded, and of neighbours in the source
+        #: that are stored
+        self.step_along = transpose.load.offset.factor(transpose.along)
+        self.step_across = transpose.store.offset.factor(transpose.across)
 
     def write(self) -> None:
         """Emit the loop over this thread's blocks."""
         frame, transpose = self.frame, self.transpose
-        extents = [frame.integer(v.extent) for v in transpose.others]
         tiled = transpose.along, transpose.across
+        others = [v for v in transpose.form.variables if v not in tiled]
+        extents = [frame.integer(v.extent) for v in others]
         extents += [frame.ceil_div(v.extent, self.length) for v in tiled]
         with frame.thread_loop(extents) as (*places, along, across):
-            self._block(dict(zip(transpose.others, places, strict=True)), along, across)
+            self._block(dict(zip(others, places, strict=True)), along, across)
         self.b.ret()
 
     def _block(self, at: At, *blocks: Value) -> None:
@@ -139,10 +127,7 @@ class _TransposeEmitter:
     def _tile(self, at: At) -> None:
         """Emit a tile, whole or partial."""
         b, frame, transpose = self.b, self.frame, self.transpose
-        source, sink = (
-            b.element(frame.pointers[argument], transpose.kind, frame.evaluate(offset, at))
-            for argument, offset in (transpose.source, transpose.sink)
-        )
+        source, sink = (self._address(access, at) for access in (transpose.load, transpose.store))
         ends = transpose.across, transpose.along
         left = [frame.subtract(v.extent, at[v]) for v in ends]
         is_whole = b.compare("sge", frame.minimum(*left), transpose.side)
@@ -155,36 +140,35 @@ class _TransposeEmitter:
     def _prefetch(self, at: At) -> None:
         """Prefetch the lines that the next tile stores to, which hardware prefetchers miss. A
         prefetch past the end of memory does nothing."""
-        b, frame, transpose = self.b, self.frame, self.transpose
-        argument, offset = transpose.sink
+        transpose = self.transpose
         for number in range(transpose.side, 2 * transpose.side):
-            across = frame.add(at[transpose.across], number)
-            place = frame.evaluate(offset, {**at, transpose.across: across})
-            base = frame.pointers[argument]
-            address = b.emit(POINTER, f"getelementptr {transpose.kind}, {base}, {place}")
-            prefetch(b, address, 3, to_write=True)
+            across = self.frame.add(at[transpose.across], number)
+            address = self._address(transpose.store, {**at, transpose.across: across})
+            prefetch(self.b, address, 3, to_write=True)
+
+    def _address(self, access: Load | Store, at: At) -> Value:
+        place = self.frame.evaluate(access.offset, at)
+        return self.b.element(self.frame.pointers[access.buffer], self.kind.scalar, place)
 
     def _whole_tile(self, source: Value, sink: Value) -> None:
-        b, frame, transpose = self.b, self.frame, self.transpose
-        kind = storage_type(transpose.sink[0].dtype, transpose.side)
-        steps = transpose.step_along, transpose.step_across
+        b, kind, side = self.b, self.kind, self.transpose.side
         from_source, to_sink = (
-            [frame.multiply(number, step) for number in range(transpose.side)] for step in steps
+            [self.frame.multiply(number, step) for number in range(side)]
+            for step in (self.step_along, self.step_across)
         )
-        rows = [b.load(kind, b.element(source, kind.scalar, place)) for place in from_source]
+        rows = [b.load(kind.of(side), b.element(source, kind.scalar, n)) for n in from_source]
         for place, column in zip(to_sink, transposed(b, rows), strict=True):
             b.store(column, b.element(sink, kind.scalar, place))
 
     def _partial_tile(self, source: Value, sink: Value, across: Value, along: Value) -> None:
         """Emit a partial tile, element by element."""
-        b, frame, transpose = self.b, self.frame, self.transpose
-        rows, columns = (frame.minimum(left, transpose.side) for left in (across, along))
-        kind = storage_type(transpose.sink[0].dtype)
+        b, frame, kind = self.b, self.frame, self.kind
+        rows, columns = (frame.minimum(left, self.transpose.side) for left in (across, along))
         with b.loop(0, rows) as row:
             here = b.element(source, kind.scalar, row.index)
-            distance = frame.multiply(row.index, transpose.step_across)
+            distance = frame.multiply(row.index, self.step_across)
             there = b.element(sink, kind.scalar, distance)
             with b.loop(0, columns) as column:
-                distance = frame.multiply(column.index, transpose.step_along)
+                distance = frame.multiply(column.index, self.step_along)
                 value = b.load(kind, b.element(here, kind.scalar, distance))
                 b.store(value, b.element(there, kind.scalar, column.index))
