@@ -51,7 +51,9 @@ def iteration_request(body: Iteration, target: CpuTarget) -> Request:
 
 def tuned_schedule(kernel: Contraction, target: CpuTarget) -> Schedule | None:
     """The schedule that measured fastest for a contraction, if it was tuned."""
-    return winners().find(key_of(kernel), target)
+    # Imported late: a process that finds its programs on disk needs no compiler.
+    compiler = importlib.import_module("thalweg.codegen.contraction.schedule")
+    return winners().find(key_of(kernel), target, compiler.Schedule(1, 0, 1))
 
 
 def keep_schedule(kernel: Contraction, target: CpuTarget, schedule: Schedule) -> None:

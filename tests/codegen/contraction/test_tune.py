@@ -24,6 +24,7 @@ from thalweg.device.cpu import tuner
 from thalweg.platform.disk_cache import Disk
 
 HERE = host()
+SAMPLE = Schedule(1, 0, 1)
 
 
 @pytest.fixture
@@ -47,9 +48,9 @@ def test_winners_are_found_again(tmp_path):
     made = replace(another(matmul(20, 70, 30)), prefetch_steps=4)
     Winners(Disk(tmp_path)).keep("key", HERE, made)
     later = Winners(Disk(tmp_path))
-    assert later.find("key", HERE) == made
-    assert later.find("other", HERE) is None
-    assert later.find("key", named("aarch64")) is None
+    assert later.find("key", HERE, SAMPLE) == made
+    assert later.find("other", HERE, SAMPLE) is None
+    assert later.find("key", named("aarch64"), SAMPLE) is None
 
 
 @pytest.mark.parametrize("damage", [b"", b"{}", b"thalweg object 2 and nothing sound"])
@@ -57,7 +58,7 @@ def test_a_damaged_file_counts_as_none(tmp_path, damage):
     Winners(Disk(tmp_path)).keep("key", HERE, another(matmul(20, 70, 30)))
     for path in files(tmp_path):
         path.write_bytes(damage)
-    assert Winners(Disk(tmp_path)).find("key", HERE) is None
+    assert Winners(Disk(tmp_path)).find("key", HERE, SAMPLE) is None
 
 
 @pytest.mark.parametrize(
@@ -72,14 +73,14 @@ def test_a_damaged_file_counts_as_none(tmp_path, damage):
     ],
 )
 def test_only_schedules_are_read(content):
-    assert parsed_like(content, Schedule(1, 0, 1)) is None
+    assert parsed_like(content, SAMPLE) is None
 
 
 def test_without_a_disk_winners_live_in_memory():
     winners, made = Winners(None), another(matmul(20, 70, 30))
-    assert winners.find("key", HERE) is None
+    assert winners.find("key", HERE, SAMPLE) is None
     winners.keep("key", HERE, made)
-    assert winners.find("key", HERE) == made
+    assert winners.find("key", HERE, SAMPLE) == made
 
 
 def test_requests_use_what_is_tuned_schedule(folder):

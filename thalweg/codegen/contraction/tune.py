@@ -6,7 +6,6 @@ process and later ones. A file that is damaged, or that other generators wrote, 
 
 from __future__ import annotations
 
-import importlib
 import json
 from dataclasses import asdict, fields
 from hashlib import sha256
@@ -19,8 +18,6 @@ from thalweg.platform.disk_cache import Disk, disk_of_environment
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
-
-    from thalweg.codegen.contraction.schedule import Schedule
 
 _STATE = sha256(b"state of the schedules").hexdigest()
 
@@ -35,11 +32,7 @@ class Winners:
         self._known = Bounded[str, Any]("schedules that won", 1 << 13)
         self._state: str | None = None  # not read yet
 
-    def find(self, key: str, target: Target) -> Schedule | None:
-        """The winner of a kernel on a CPU target, if any."""
-        return self.find_like(key, target, _sample())
-
-    def find_like(self, key: str, target: Target, sample: Kept) -> Kept | None:
+    def find(self, key: str, target: Target, sample: Kept) -> Kept | None:
         """The winner of a kernel, if any; schedules are of the sample's type."""
         name = _name(key, target)
         if name not in self._known:
@@ -71,12 +64,6 @@ def winners() -> Winners:
 
 
 _process: dict[str, Winners] = {}
-
-
-def _sample() -> Schedule:
-    # Imported late: a process that finds its programs on disk needs no compiler.
-    compiler = importlib.import_module("thalweg.codegen.contraction.schedule")
-    return compiler.Schedule(1, 0, 1)
 
 
 def parsed_like(content: bytes, sample: Kept) -> Kept | None:

@@ -13,7 +13,7 @@ _SAMPLE = Schedule("cores", 1, 1, 1, 1, 1)
 
 def tuned_schedule(kernel: Contraction, target: CudaTarget) -> Schedule | None:
     """The tuned schedule of a contraction, or None."""
-    return winners().find_like(key_of(kernel), target, _SAMPLE)
+    return winners().find(key_of(kernel), target, _SAMPLE)
 
 
 def keep_schedule(kernel: Contraction, target: CudaTarget, schedule: Schedule) -> None:
