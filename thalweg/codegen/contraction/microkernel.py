@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from thalweg.codegen.frame import Frame
-from thalweg.codegen.llvm.builder import I32, POINTER, VOID, Builder, Type, Value, constant
+from thalweg.codegen.llvm.builder import I32, VOID, Builder, Type, Value, constant
 from thalweg.codegen.loops.lanes import BlockSplit, block_split
 
 
@@ -125,11 +125,9 @@ class MicroKernel(TileKernel):
 
     def _prefetch(self, base: Value, distance: Value, nearness: int) -> None:
         """Prefetch a row of `b`. Past the end of memory a prefetch does nothing."""
-        scalar, lanes = self.kind.scalar, self.kind.lanes
         for j in range(self.vectors):
-            place = self.frame.add(distance, j * lanes)
-            later = self.frame.b.emit(POINTER, f"getelementptr {scalar}, {base}, {place}")
-            prefetch(self.frame.b, later, nearness)
+            place = self.frame.add(distance, j * self.kind.lanes)
+            prefetch(self.frame.b, self.address(base, place), nearness)
 
     def _products(self, at: Addresses, sums: Sequence[Value]) -> list[Value]:
         columns = [self._column(at.b, j) for j in range(self.vectors)]

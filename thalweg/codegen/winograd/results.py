@@ -134,7 +134,7 @@ class MagnitudeGuard(Stage):
         channels = int(self.conv.channel.extent)
         with b.when(inside):
             with b.loop(0, channels, self.lanes, [constant(self.kind, 0)]) as loop:
-                address = self.unchecked_address(first, loop.index)
+                address = self.element(first, loop.index)
                 size = b.intrinsic("fabs", self.load_channels(address, loop.index))
                 loop.next = [b.binary("fadd", loop.carried[0], size)]
             number = frame.add(frame.multiply(line, _LINE), column)
@@ -252,7 +252,7 @@ class OutputTransform(Stage):
     def _load_input(self, source: tuple[Value, Value], channel: Value) -> Value:
         """Load a channel of an input and splat it; zero if it is out of bounds."""
         inside, address = source
-        place = self.b.select(inside, self.unchecked_address(address, channel), self.zeros)
+        place = self.b.select(inside, self.element(address, channel), self.zeros)
         return self.b.splat(self.b.load(FLOAT, place), self.lanes)
 
     def _sums(self, base: Value) -> Tile:

@@ -105,15 +105,11 @@ class Stage:
         return inside, frame.add(frame.add(start, channel), distance)
 
     def input_in(self, line: tuple[Value, Value], at: At, column: Value) -> tuple[Value, Value]:
-        """Whether an input in a line is within bounds, and its address."""
+        """Whether an input in a line is within bounds, and its address, which is read only then."""
         inside, distance = self.input_offset(self.conv.axes[1], at, column)
         base = self.frame.pointers[self.conv.kernel.a.load.buffer]
-        address = self.unchecked_address(base, self.frame.add(line[1], distance))
+        address = self.element(base, self.frame.add(line[1], distance))
         return self.b.binary("and", line[0], inside), address
-
-    def unchecked_address(self, base: Value, place: Value) -> Value:
-        """The address of an element that may be out of bounds, and is then not read."""
-        return self.b.emit(POINTER, f"getelementptr {FLOAT.scalar}, {base}, {place}")
 
     def store_planes(self, tile: Tile, base: Value, plane: int) -> None:
         """Store each value of a tile to its plane."""
