@@ -291,11 +291,8 @@ def test_a_child_waits_for_none_of_its_parents_threads():
 
 def test_without_the_library_at_hand_its_bindings_are_called(monkeypatch: pytest.MonkeyPatch):
     expected = object_code(scale(NATIVE.lanes), NATIVE)
-    found = llvm_compile._releasing_gil, llvm_compile._holding_gil
     for kind in ("CDLL", "PyDLL"):
         monkeypatch.setattr(llvm_compile.ctypes, kind, Mock(side_effect=OSError))
-    for function in found:
-        function.cache_clear()
+    llvm_compile._function.cache_clear()
     assert object_code(scale(NATIVE.lanes), NATIVE) == expected
-    for function in found:
-        function.cache_clear()
+    llvm_compile._function.cache_clear()

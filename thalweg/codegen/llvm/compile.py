@@ -172,47 +172,47 @@ def new_machine(target: Machine, level: int = 2) -> Any:
 @contextmanager
 def parsed_module(text: str, triple: str, layout: str) -> Generator[Any]:
     """Parse LLVM text into a module for a target, in a context of its own; freed on exit."""
-    context = _holding_gil("LLVMPY_ContextCreate")()
+    context = _function("LLVMPY_ContextCreate")()
     module: Any = None
     try:
         with _bindings().OutputString(owned=False) as error:
-            found = _holding_gil("LLVMPY_ParseAssembly")(context, text.encode(), error)
+            found = _function("LLVMPY_ParseAssembly")(context, text.encode(), error)
             module = importlib.import_module("llvmlite.binding.module").ModuleRef(found, context)
-            if error or _holding_gil("LLVMPY_VerifyModule")(module, error):
+            if error or _function("LLVMPY_VerifyModule")(module, error):
                 raise RuntimeError(f"LLVM takes no such text: {error}")
-        _holding_gil("LLVMPY_SetTarget")(module, triple.encode())
-        _holding_gil("LLVMPY_SetDataLayout")(module, layout.encode())
+        _function("LLVMPY_SetTarget")(module, triple.encode())
+        _function("LLVMPY_SetDataLayout")(module, layout.encode())
         yield module
     finally:  # under the lock, so that no fork comes in between
         if module is not None:
-            _holding_gil("LLVMPY_DisposeModule")(module)
+            _function("LLVMPY_DisposeModule")(module)
             module.detach()
-        _holding_gil("LLVMPY_ContextDispose")(context)
+        _function("LLVMPY_ContextDispose")(context)
 
 
 def run_over_module(passes: Any, module: Any, builder: Any) -> None:
     """Run passes over a module."""
-    _releasing_gil("LLVMPY_RunNewModulePassManager")(passes, module, builder)
+    _function("LLVMPY_RunNewModulePassManager", holds_gil=False)(passes, module, builder)
 
 
 def run_over_function(passes: Any, function: Any, builder: Any) -> None:
     """Run passes over a function."""
-    _releasing_gil("LLVMPY_RunNewFunctionPassManager")(passes, function, builder)
+    _function("LLVMPY_RunNewFunctionPassManager", holds_gil=False)(passes, function, builder)
 
 
 def machine_code(machine: Any, module: Any, is_object: bool) -> bytes:
     """The machine code of a module, as an object file or as assembly."""
     with _bindings().OutputString(owned=False) as error:
-        memory = _releasing_gil("LLVMPY_TargetMachineEmitToMemory")(
+        memory = _function("LLVMPY_TargetMachineEmitToMemory", holds_gil=False)(
             machine, module, is_object, error
         )
         if not memory:
             raise RuntimeError(str(error))
     try:
-        start, size = _holding_gil("LLVMPY_GetBufferStart"), _holding_gil("LLVMPY_GetBufferSize")
+        start, size = _function("LLVMPY_GetBufferStart"), _function("LLVMPY_GetBufferSize")
         return ctypes.string_at(start(memory), size(memory))
     finally:
-        _holding_gil("LLVMPY_DisposeMemoryBuffer")(memory)
+        _function("LLVMPY_DisposeMemoryBuffer")(memory)
 
 
 @cache
@@ -221,23 +221,14 @@ def _bindings() -> Any:
 
 
 @memoized(100)
-def _releasing_gil(name: str) -> Any:
-    """An LLVM function, called without the GIL and without llvmlite's lock."""
-    return _function(name, ctypes.CDLL)
-
-
-@memoized(100)
-def _holding_gil(name: str) -> Any:
-    """An LLVM function, called with the GIL held: it is shorter than the wait to get the GIL back,
-    which is the switch interval of other threads, some milliseconds."""
-    return _function(name, ctypes.PyDLL)
-
-
-def _function(name: str, kind: type[ctypes.CDLL]) -> Any:
+def _function(name: str, holds_gil: bool = True) -> Any:
+    """An LLVM function, called without llvmlite's lock. It holds the GIL unless it takes long: most
+    are shorter than the wait to get the GIL back, the switch interval of other threads, which is
+    some milliseconds."""
     library = _bindings().lib
     known = getattr(library, name)
     try:
-        function = kind(library._name)[name]
+        function = (ctypes.PyDLL if holds_gil else ctypes.CDLL)(library._name)[name]
     except (AttributeError, OSError):
         return known
     function.argtypes, function.restype = known.argtypes, known.restype
