@@ -7,12 +7,12 @@ emits nothing. The generators are imported on the first miss.
 from __future__ import annotations
 
 import importlib
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from thalweg.codegen.contraction.tune import winners
 from thalweg.codegen.llvm.emitted import Emitted, Request
-from thalweg.codegen.loops.iteration import Iteration
 from thalweg.codegen.machine import SLOTS, CpuTarget
 from thalweg.codegen.sources import own_digest
 from thalweg.codegen.winograd import ENABLED
@@ -38,6 +38,23 @@ def request(kernel: Kernel, target: CpuTarget, schedule: Schedule | None = None)
     cost = _SECONDS[type(kernel)] + _SECONDS_PER_INTEGER * len(integers(kernel))
     passes = "tiles" if isinstance(kernel, Contraction) else "loops"
     return Request(key, partial(_emit, kernel, target, schedule), cost, passes)
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """Kernels that together are one iteration of a loop. They repeat while a byte that one of them
+    writes is not zero, at most `max_iterations` times in one call.
+
+    Their argument words are concatenated. Arguments are identified by the number of their memory,
+    which several kernels may share.
+    """
+
+    kernels: tuple[Loops, ...]
+    word_starts: tuple[int, ...]  # where each kernel's words begin
+    memory: tuple[tuple[int, ...], ...]  # of each kernel's arguments
+    overlapping: frozenset[int]  # memory that may alias other memory
+    condition: int  # the memory whose first byte is the loop condition
+    max_iterations: int
 
 
 def iteration_request(body: Iteration, target: CpuTarget) -> Request:

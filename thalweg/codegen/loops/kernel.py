@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from thalweg.codegen.kernels import Iteration
 from thalweg.codegen.llvm.builder import I64, POINTER, Module
 from thalweg.codegen.llvm.emitted import Emitted
 from thalweg.codegen.loops.emit import CpuEmitter
-from thalweg.codegen.loops.iteration import Iteration
 from thalweg.codegen.loops.plan import Plan, plan
 from thalweg.codegen.loops.simplify import canonicalize
 from thalweg.codegen.loops.transpose_kernel import emit_transpose, transpose_of

@@ -13,9 +13,8 @@ from math import inf
 from typing import TYPE_CHECKING, Any, cast
 
 from thalweg.codegen.cache import Loaded, load_all, name_of
-from thalweg.codegen.kernels import iteration_request
+from thalweg.codegen.kernels import Iteration, iteration_request
 from thalweg.codegen.llvm.emitted import Request
-from thalweg.codegen.loops.iteration import Iteration
 from thalweg.codegen.machine import CpuTarget
 from thalweg.device.control import references_of
 from thalweg.device.cpu.control_program import CpuControlStep
