@@ -125,6 +125,12 @@ class Frame:
             return _literal(int(above.number // size))
         return above if size == 1 else self.b.binary("udiv", above, size)
 
+    def whole_end(self, first: Value, last: Value, unit: int) -> Value:
+        """The end of the last whole unit of a range that is not negative."""
+        if unit == 1:
+            return last
+        return self.subtract(last, self.b.binary("urem", self.subtract(last, first), unit))
+
     def shares(self, count: Value, part: Value, parts: Value) -> tuple[Value, Value]:
         """The half-open range of `count` iterations that belongs to a part of several."""
         first, last = (

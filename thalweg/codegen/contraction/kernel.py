@@ -244,10 +244,7 @@ class GemmEmitter:
 
     def _tile_loop(self, variable: Variable, start: Value, stop: Value, size: int) -> Value:
         """Emit the tiles of one height; returns the first remaining row."""
-        frame = self.frame
-        count = frame.subtract(stop, start)
-        whole = frame.b.binary("srem", count, size) if size > 1 else frame.integer(0)
-        end = frame.subtract(stop, whole)
+        end = self.frame.whole_end(start, stop, size)
         with self.b.loop(start, end, size) as loop:
             self.at[variable] = loop.index
             self._tile(self._tile_rows(variable, size))

@@ -110,16 +110,14 @@ class MicroKernel(TileKernel):
 
     def _unrolled(self, level: Level, at: Addresses, start: Sequence[Value]) -> list[Value]:
         frame, b = self.frame, self.frame.b
-        count = frame.maximum(frame.subtract(level.stop, level.start), 0)
-        rest = b.binary("urem", count, self.unroll)
-        middle = frame.subtract(frame.add(level.start, count), rest)
+        middle = frame.whole_end(level.start, frame.maximum(level.start, level.stop), self.unroll)
         with b.loop(level.start, middle, self.unroll, start) as loop:
             values = loop.carried
             for step in range(self.unroll):
                 index = frame.add(loop.index, step)
                 values = self._step(level, at, index, values)
             loop.next = values
-        with b.loop(middle, frame.add(middle, rest), 1, loop.results) as last:
+        with b.loop(middle, level.stop, 1, loop.results) as last:
             last.next = self._products(self.advance(at, level, last.index), last.carried)
         return last.results
 
@@ -164,9 +162,7 @@ class DotKernel(TileKernel):
         """The sums after the innermost loop, each still distributed over the lanes: whole vectors,
         then what is left of one."""
         frame, b, lanes = self.frame, self.frame.b, self.kind.lanes
-        count = frame.maximum(frame.subtract(level.stop, level.start), 0)
-        rest = b.binary("urem", count, lanes)
-        middle = frame.subtract(frame.add(level.start, count), rest)
+        middle = frame.whole_end(level.start, frame.maximum(level.start, level.stop), lanes)
         with b.loop(level.start, middle, lanes, start) as loop:
             loop.next = self._products(at, loop.index, None, loop.carried)
         if level.extent is not None and level.extent % lanes == 0:

@@ -66,21 +66,16 @@ class VectorLoop:
         if self._is_whole and whole:
             return self._loop(scope, span, inside, blocks, lanes)
         if self._copies > 1 or not self._masked:
-            end = self._end(at, last, self.block)
+            end = self._frame.whole_end(at, last, self.block)
             blocks = self._loop(scope, (at, end), inside, blocks, lanes)
             at = end
         if self._copies > 1 or self._masked:
-            end = self._end(at, last, lanes) if self._single else last
+            end = self._frame.whole_end(at, last, lanes) if self._single else last
             blocks[:1] = self._loop(scope, (at, end), inside, blocks[:1], lanes)
             at = end
         if self._single:
             rest = self._loop(scope, (at, last), inside, rest, 1)
         return blocks + rest
-
-    def _end(self, first: Value, last: Value, unit: int) -> Value:
-        """The end of the last whole unit between two values."""
-        frame = self._frame
-        return frame.subtract(last, frame.b.binary("urem", frame.subtract(last, first), unit))
 
     def _loop(self, scope: Scope, span: Span, inside: LoopBody, slots: Slots, width: int) -> Slots:
         frame, (first, last) = self._frame, span
