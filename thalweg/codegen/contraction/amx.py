@@ -318,7 +318,6 @@ def _pack(layout: _Layout, frame: PhaseFrame) -> None:
         base = frame.b.element(frame.scratch, "i16", frame.multiply(panel, layout.panel))
         column = frame.multiply(panel, layout.width)
         _ColumnPacker(layout, frame).emit({}, column, chunk, base)
-    frame.b.ret()
 
 
 @dataclass(frozen=True)
@@ -351,7 +350,6 @@ class _AmxEmitter:
         ):
             self._piece(at, block, self.frame.multiply(columns, self.schedule.panels))
         instruct(self.b, "tilerelease")
-        self.b.ret()
 
     def _piece(self, at: dict[Variable, Value], block: Value, first: Value) -> None:
         """Emit a block of rows times panels of columns from `first` on."""

@@ -74,7 +74,6 @@ class GemmEmitter:
         width = self.scratch.width
         with pieces(self.frame, self.form, self.schedule, width) as (self.at, block, column):
             self._piece(block, column)
-        self.b.ret()
 
     def _piece(self, block: Value, column: Value) -> None:
         form, schedule = self.form, self.schedule
@@ -459,7 +458,6 @@ def _pack(scratch: Scratch, frame: PhaseFrame) -> None:
         base = frame.b.element(scratch.panels_at(frame, at), scratch.scalar, place)
         lanes, dtype = scratch.problem.lanes, scratch.dtype
         PackEmitter(frame, packing, {**box, variable: span}, at, base, lanes, dtype, spans).emit()
-    frame.b.ret()
 
 
 def _slices(scratch: Scratch, packing: Packing) -> tuple[Variable, int, int]:

@@ -116,7 +116,6 @@ def entry(name: str, words: tuple[Type, ...], meets: bool) -> str:
         for slot, loop in ((Slot.BLOCK_X, x), (Slot.BLOCK_Y, y), (Slot.BLOCK_Z, z)):
             _put(b, state, slot, loop.index)
         (_write_fibres if meets else _write_threads)(b, state, f"{name}.thread")
-    b.ret()
     return module.text
 
 
@@ -176,7 +175,6 @@ def _write_call(b: Builder, body: str, words: Sequence[Type]) -> None:
     given = b.emit(POINTER, f"inttoptr {_get(b, state, Slot.WORDS)} to ptr")
     values = [b.load(kind, b.element(given, "i64", number(I64, n))) for n, kind in enumerate(words)]
     b.line(f"call void @{body}({', '.join(map(str, [state, *values]))})")
-    b.ret()
 
 
 def _write_threads(b: Builder, state: Value, thread: str) -> None:
@@ -263,7 +261,6 @@ def _write_yield(module: Module) -> None:
     stack = b.load(I64, _of_fibre(b, state, there, Fibre.STACK))
     with b.when(b.compare("ne", here, there)):
         b.line(f"call void @grid.switch({save}, {stack})")
-    b.ret()
 
 
 def _write_wait(module: Module) -> None:
@@ -282,7 +279,6 @@ def _write_wait(module: Module) -> None:
     b.line(f"call void @grid.yield({state})")
     b.branch(b.compare("eq", b.load(I64, passed), before), "wait", "done")
     b.label("done")
-    b.ret()
 
 
 def _write_fibre(module: Module) -> None:
@@ -311,7 +307,6 @@ def _write_fibre(module: Module) -> None:
     _put(b, state, Slot.THREAD, there)
     stack = b.load(I64, _of_fibre(b, state, there, Fibre.STACK))
     b.line(f"call void @grid.switch({save}, {stack})")
-    b.ret()
 
 
 def _write_barrier(module: Module) -> None:
@@ -320,7 +315,6 @@ def _write_barrier(module: Module) -> None:
     places = [b.element(state, "i64", number(I64, s)) for s in (Slot.ARRIVED, Slot.BARRIERS)]
     live = _get(b, state, Slot.LIVE)
     b.line(f"call void @grid.wait({', '.join(map(str, [state, *places, live]))})")
-    b.ret()
 
 
 def _wait_for_warp(b: Builder, state: Value) -> Value:
@@ -337,7 +331,6 @@ def _wait_for_warp(b: Builder, state: Value) -> Value:
 def _write_warp(module: Module) -> None:
     b = module.function("grid.warp", [POINTER], attributes="noinline nounwind")
     _wait_for_warp(b, b.parameters[0])
-    b.ret()
 
 
 def _write_lane(module: Module) -> None:

@@ -256,6 +256,8 @@ class Builder:
         linkage = "internal " if "alwaysinline" in self._attributes else ""
         head = f"define {linkage}{self._result} @{self.name}({given}) {self._attributes} {{"
         entry, *others = self._lines
+        if self._result == VOID and not self._lines[-1].startswith(("  ret ", "  br ")):
+            others.append("  ret void")
         return "\n".join([head, entry, *self._stack, *others, "}"])
 
     @property
@@ -473,7 +475,7 @@ class Builder:
         self.line(f"br {condition}, label %{then}, label %{otherwise}")
 
     def ret(self, value: Value | None = None) -> None:
-        """Return from the function."""
+        """Return from the function; at its end, one without a result does so by itself."""
         self.line("ret void" if value is None else f"ret {value}")
 
     @contextmanager

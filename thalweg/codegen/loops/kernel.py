@@ -65,7 +65,6 @@ def _write_entry(
     arguments = [b.load(kind, b.element(words, "i64", n)) for n, kind in positions]
     arguments += threads if shared else []
     b.line(f"call void @{called}({', '.join(map(str, arguments))})")
-    b.ret()
 
 
 def _write_iterations(
@@ -110,7 +109,6 @@ def _write_iterations(
     b.line("%more = and i1 %holds, %left")
     b.line("br i1 %more, label %again, label %done")
     b.line("done:")
-    b.ret()
 
 
 def _write_body(module: Module, name: str, plan: Plan, words: list[int], inlining: str) -> bool:
@@ -131,5 +129,4 @@ def _write_body(module: Module, name: str, plan: Plan, words: list[int], inlinin
     pointers = dict(zip(arguments, others, strict=False))
     integers = dict(zip(words, others[len(arguments) :], strict=False))
     CpuEmitter(plan, b, pointers, integers, fault).write(*others[-2:])
-    b.ret()
     return b.uses(fault)

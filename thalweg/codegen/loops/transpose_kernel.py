@@ -110,7 +110,6 @@ class _TransposeEmitter:
         extents += [frame.ceil_div(v.extent, self.length) for v in tiled]
         with frame.thread_loop(extents) as (*places, along, across):
             self._block(dict(zip(others, places, strict=True)), along, across)
-        self.b.ret()
 
     def _block(self, at: At, *blocks: Value) -> None:
         """Emit a block of tiles."""

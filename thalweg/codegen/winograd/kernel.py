@@ -83,7 +83,6 @@ class _ConvolveEmitter(Stage):
             is_new = self.b.compare("slt", loop.index, frame.add(start, tiles))
             first = frame.multiply(block, layout.tiles)
             self._piece(first, frame.multiply(column, layout.columns), is_new)
-        self.b.ret()
 
     def _clear(self, base: Value, count: int) -> None:
         with self.loop(count, self.lanes) as index:
@@ -144,7 +143,6 @@ class _GemmStage(Stage):
                 rows = self.element(a, frame.multiply(row, layout.depth))
                 totals = self._sums_at(self.element(c, frame.multiply(row, layout.width)))
                 self._tile(levels, Addresses(rows, b), totals)
-        self.b.ret()
 
     def _tile(self, levels: Sequence[Level], at: Addresses, totals: Sequence[Value]) -> None:
         """Emit a register tile."""

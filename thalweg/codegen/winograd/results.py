@@ -57,7 +57,6 @@ class MagnitudeGuard(Stage):
             whole = self._total(energies)
             with b.when(self._is_suspect(energies, whole, at)):
                 b.store(b.convert("zext", self._fails_exact_test(whole, at), "i8"), flag)
-        b.ret()
 
     def _energies(self, tile: Value) -> list[Value]:
         frame, count = self.frame, self.layout.cells**2
@@ -172,7 +171,6 @@ class OutputTransform(Stage):
             self.is_flagged = self._load_flag(frame.add(first, tile))
             with self.loop(layout.width, self.lanes) as vector:
                 self._results(self.element(row, vector), at, frame.add(column, vector))
-        self.b.ret()
 
     def _load_flag(self, tile: Value) -> Value:
         """Whether a tile is flagged."""

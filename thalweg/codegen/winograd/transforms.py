@@ -138,7 +138,6 @@ class InputTransform(Stage):
                 self.transform_columns(channel, vector)
                 with self.loop(size) as line:
                     self._transform_line(line, self.element(self.a, frame.add(row, vector)))
-        self.b.ret()
 
     def begin_tile(self, tile: Value, channel: Value) -> None:
         """Prepare for the channels of a tile from `channel` on."""
@@ -236,7 +235,6 @@ class FilterTransform(Stage):
         with self.loop(depth) as number, self.loop(width, self.lanes) as vector:
             taps = self._taps(frame.add(channel, number), frame.add(column, vector))
             self.transform(taps, number, vector)
-        self.b.ret()
 
     def transform(self, taps: Tile, number: Value, vector: Value) -> None:
         """Emit the transform of the taps of a channel and a vector of columns."""
@@ -280,7 +278,6 @@ class TransposedFilterTransform(FilterTransform):
             left = frame.minimum(frame.subtract(depth, group), lanes)
             with self.loop(left) as number:
                 self.transform(self._taps_of(number), frame.add(group, number), vector)
-        self.b.ret()
 
     def _transpose(self, channel: Value, column: Value) -> None:
         """Transpose a tile of channels and columns for each tap, to the stack."""

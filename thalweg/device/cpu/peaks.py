@@ -99,7 +99,6 @@ def emit_arithmetic(kind: Type, target: CpuTarget) -> Request:
         total = b.binary("fadd", total, value)
     own = b.binary("mul", b.binary("add", b.parameters[1], 1), 128)
     b.store(b.extract(total, 0), b.element(memory, "i8", own))
-    b.ret()
     return as_request(Emitted(("multiply_add",), module.text))
 
 
@@ -114,7 +113,6 @@ def emit_tiles() -> Request:
         for tile in range(_TILES):
             instruct(b, "tdpbf16ps", tile, 4 + tile // 2, 6 + tile % 2)
     instruct(b, "tilerelease")
-    b.ret()
     return as_request(Emitted(("multiply_tiles",), module.text))
 
 

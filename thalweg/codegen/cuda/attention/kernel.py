@@ -41,7 +41,6 @@ def emit_attention(
             AttentionEmitter(schedule, frame, aligned).emit()
     else:
         AttentionEmitter(schedule, frame, aligned).emit()
-    frame.b.ret()
     return CudaKernel(module.text, (_ENTRY,))
 
 

@@ -212,7 +212,6 @@ def write_arrive(b: Builder) -> None:
     following = b.binary("xor", b.binary("or", state, count), _PHASE)
     is_over = b.compare("eq", over, 0)
     b.store(b.select(is_over, following, state), barrier)
-    b.ret()
 
 
 def write_wait(b: Builder) -> None:
@@ -227,7 +226,6 @@ def write_wait(b: Builder) -> None:
     b.line(f"call void @grid.yield({grid})")
     b.jump("again")
     b.label("over")
-    b.ret()
 
 
 def _swizzled(b: Builder, tensor: Value, tile: Value, offset: Value) -> Value:
@@ -286,7 +284,6 @@ def _write_box(b: Builder) -> None:
     with _elements_of_box(b, tensor, at) as (source, inside, offset, size):
         _put(b, tensor, _swizzled(b, tensor, destination, offset), source, inside, size)
     _arrived(b, grid, barrier, _box_bytes(b, tensor))
-    b.ret()
 
 
 def _write_store(b: Builder) -> None:
@@ -298,7 +295,6 @@ def _write_store(b: Builder) -> None:
     ):
         byte = b.load(I8, b.element(_swizzled(b, tensor, source, offset), "i8", loop.index))
         b.store(byte, b.element(target, "i8", loop.index))
-    b.ret()
 
 
 def _box_bytes(b: Builder, tensor: Value) -> Value:
@@ -350,4 +346,3 @@ def _write_windows(b: Builder) -> None:
         pixel.next = [*following, b.binary("add", n, carry)]
     total = b.binary("mul", b.binary("mul", pixels, channels), size)
     _arrived(b, grid, barrier, total)
-    b.ret()

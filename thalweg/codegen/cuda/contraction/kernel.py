@@ -125,4 +125,3 @@ def _write(frame: GridFrame, guarded: bool, body: Callable[[], None]) -> None:
         fault = frame.b.load(I64, frame.fault)
         with frame.b.when(frame.b.compare("eq", fault, 0)):
             body()
-    frame.b.ret()

@@ -258,4 +258,3 @@ def _write_copy(b: Builder, size: int) -> None:
         inside, lambda: b.emit(kind, f"load {kind}, {source}, align {size}"), lambda: zero
     )
     b.line(f"store {found}, {destination}, align {size}")
-    b.ret()

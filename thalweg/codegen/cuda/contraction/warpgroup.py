@@ -408,7 +408,6 @@ def _write_product(b: Builder, pipeline: Pipeline) -> None:
             y = _find(b, base, right, pipeline.b, pipeline.dtype, column, loop.index)
             loop.next = [b.binary("fadd", loop.carried[0], b.binary("fmul", x, y))]
         b.store(loop.results[0], place)
-    b.ret()
 
 
 def _find(

@@ -147,7 +147,6 @@ class _Writing:
         if split is not None and isinstance(emitter, TeamEmitter):
             emitter.phase = Phase(split, is_first, others[count])
         emitter.write()
-        b.ret()
 
     def _marks(self, form: Loops) -> dict[int, str]:
         """Alignment and aliasing attributes of the buffers, after the grid and the fault word."""
