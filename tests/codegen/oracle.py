@@ -9,7 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from thalweg.codegen.cache import load
+from thalweg.codegen.cache import as_request, load_all
 from thalweg.codegen.loops.kernel import emit_loops
 from thalweg.codegen.machine import host_supports, named
 from thalweg.ir.expr import (
@@ -193,7 +193,8 @@ def native(
 
 def compiled(kernel: Loops, target: str) -> Callable[[int, int, int], None]:
     """The machine code of a kernel."""
-    ((address,),) = load([emit_loops(kernel, named(target))], named(target))
+    wanted = as_request(emit_loops(kernel, named(target)))
+    (address,) = load_all([wanted], named(target))[0].functions
     return ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(address)
 
 

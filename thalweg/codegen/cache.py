@@ -160,8 +160,6 @@ def _worker_limit(requests: Sequence[Request]) -> int:
 #: Compile time, measured: seconds per module and per character of its text.
 _SECONDS_PER_MODULE, _SECONDS_PER_CHARACTER = 4e-3, 0.5e-6
 
-Addresses = tuple[int, ...]
-
 
 @dataclass(frozen=True)
 class Statistics:
@@ -176,18 +174,14 @@ class Statistics:
 
 @dataclass(frozen=True)
 class Loaded:
-    """A kernel in memory: the addresses of its functions, and the scratch bytes of a call."""
+    """A kernel in memory: the addresses of its functions, valid until the process ends, and the
+    scratch bytes of a call."""
 
-    functions: Addresses
+    functions: tuple[int, ...]
     scratch: int
 
 
 _Futures = dict[str, Future[Loaded]]  # by the names of kernels
-
-
-def load(modules: Sequence[Emitted], target: CpuTarget) -> list[Addresses]:
-    """The addresses of the functions of each module; they stay valid until the process ends."""
-    return [kernel.functions for kernel in load_all([as_request(m) for m in modules], target)]
 
 
 def load_all(requests: Sequence[Request], target: CpuTarget) -> list[Loaded]:

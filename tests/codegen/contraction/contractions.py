@@ -6,7 +6,7 @@ from threading import Barrier, Thread
 
 import numpy as np
 
-from thalweg.codegen.cache import load
+from thalweg.codegen.cache import as_request, load_all
 from thalweg.codegen.contraction.kernel import emit_contraction
 from thalweg.ir.expr import Accumulated, Bitcast, Call, Cast, Const, Index, Load, Select
 from thalweg.ir.functions.table import FUNCTIONS
@@ -227,7 +227,7 @@ class Oracle:
 
 def compiled(kernel, target, schedule=None):
     made = emit_contraction(kernel, target, schedule)
-    return made, load([made], target)[0]
+    return made, load_all([as_request(made)], target)[0].functions
 
 
 def call(made, addresses, arrays, threads=1, words=(), in_turn=False):

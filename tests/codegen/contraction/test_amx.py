@@ -17,7 +17,7 @@ from tests.codegen.contraction.contractions import (
     matmul,
 )
 from tests.codegen.contraction.emulated_unit import emulated
-from thalweg.codegen.cache import load
+from thalweg.codegen.cache import as_request, load_all
 from thalweg.codegen.contraction.amx import has_unit
 from thalweg.codegen.contraction.kernel import emit_contraction
 from thalweg.codegen.contraction.plan import neighbours, schedule, schedules
@@ -62,7 +62,7 @@ def check(request):
         code = emit_contraction(kernel, UNIT, made)
         target = named("native") if is_real else V4
         code = code if is_real else emulated(code)
-        addresses = load([code], target)[0]
+        addresses = load_all([as_request(code)], target)[0].functions
         check_run(kernel, lambda arrays: call(code, addresses, arrays, threads, words, not is_real))
 
     return run

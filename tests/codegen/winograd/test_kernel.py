@@ -20,15 +20,15 @@ from tests.codegen.contraction.contractions import (
     guarded,
     random_arrays,
 )
-from thalweg.codegen.cache import load
+from thalweg.codegen.cache import as_request, load_all
 from thalweg.codegen.contraction.kernel import emit_contraction
 from thalweg.codegen.contraction.plan import neighbours, schedule, schedules
+from thalweg.codegen.contraction.schedule import Schedule
 from thalweg.codegen.llvm.compile import assembly
 from thalweg.codegen.machine import named
 from thalweg.codegen.winograd.algorithm import algorithm
 from thalweg.codegen.winograd.form import match_convolution
 from thalweg.codegen.winograd.kernel import emit_winograd
-from thalweg.codegen.winograd.plan import block_schedule
 from thalweg.ir.dynamic import dynamic
 from thalweg.ir.expr import Index, select
 from thalweg.ir.expr import call as expr
@@ -41,7 +41,8 @@ ERRORS = {2: 2e-6, 4: 1e-5}
 
 def blocks(target, outputs=4, tiles=7, panels=2, depth=2, rows=3, vectors=2):
     """Small blocks, so that small convolutions have several."""
-    return block_schedule(outputs, tiles, panels, depth * target.lanes, rows, vectors)
+    depth *= target.lanes
+    return Schedule(vectors, 0, rows, block=tiles, panels=panels, split=depth, outputs=outputs)
 
 
 def held(kernel, target, cut, threads=1, seed=0, bound=0):
@@ -51,7 +52,7 @@ def held(kernel, target, cut, threads=1, seed=0, bound=0):
     Oracle(kernel, expected).run()
     wholes, inners = zip(*(guarded(array, None) for array in given), strict=True)
     made = emit_winograd(kernel, target, cut)
-    call(made, load([made], target)[0], inners, threads)
+    call(made, load_all([as_request(made)], target)[0].functions, inners, threads)
     for which, got, want, whole in zip(kernel.arguments, inners, expected, wholes, strict=True):
         largest = max(np.abs(want).max(), 1)
         assert np.abs(got - want).max() <= (bound or ERRORS[cut.outputs]) * largest
@@ -193,7 +194,7 @@ def test_what_is_no_plain_number_stays_where_it_belongs(target, name, outputs):
         with np.errstate(all="ignore"):
             Oracle(kernel, expected).run()
         made = emit_winograd(kernel, target, blocks(target, outputs))
-        call(made, load([made], target)[0], given, 2)
+        call(made, load_all([as_request(made)], target)[0].functions, given, 2)
         for got, want in zip(given, expected, strict=True):
             plain = np.isfinite(want)
             np.testing.assert_array_equal(got[~plain], want[~plain])
