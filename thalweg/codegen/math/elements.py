@@ -57,22 +57,15 @@ Fault = Callable[[Builder, Value], None]
 LEAVES = Load | Index | Word | Reduce | Scan | Accumulated
 
 
-def constant_of(number: Any, dtype: Any, lanes: int = 1) -> Value:
+def _constant_of(number: Any, dtype: Dtype, lanes: int = 1) -> Value:
     """A Python or NumPy number as a constant of a dtype."""
-    known = np.dtype(dtype)
-    kind = register_type(known, lanes)
-    if kind.is_float:
-        with np.errstate(over="ignore"):
-            return constant(kind, np.asarray(float(number)).astype(known))
-    if isinstance(number, float | np.floating):
-        return constant(kind, np.asarray(number).astype(known))
-    return constant(kind, number)
+    with np.errstate(all="ignore"):
+        return constant(register_type(dtype, lanes), np.asarray(number).astype(dtype))
 
 
 @memoized(4_096)
 def _constant_as(expr: Const, dtype: Dtype) -> Value:
-    with np.errstate(all="ignore"):
-        return constant_of(np.asarray(expr.value).astype(dtype)[()], dtype)
+    return _constant_of(expr.value, dtype)
 
 
 def mask_sensitivity(alone: Callable[[Expr], bool]) -> Fold[bool]:
@@ -321,7 +314,7 @@ class Accumulator:
 
     def initial(self, lanes: int) -> State:
         """The state before any element."""
-        first = constant_of(self.row.identity(self.dtype), self.dtype, lanes)
+        first = _constant_of(self.row.identity(self.dtype), self.dtype, lanes)
         return [first, constant(I64.of(lanes), 0)] if self.row.gives_position else [first]
 
     def result(self, b: Builder, state: State) -> Value:
