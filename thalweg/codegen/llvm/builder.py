@@ -241,7 +241,7 @@ class Builder:
         self._result, self._attributes = result, attributes
         self._lines: list[str] = ["entry:"]
         self._stack: list[str] = []
-        self._block = "entry"
+        self.current = "entry"  # the name of the current block
         self._available: dict[str, Value] = {}  # pure instructions of this block and their results
         self._count = 0
 
@@ -259,11 +259,6 @@ class Builder:
         if self._result == VOID and not self._lines[-1].startswith(("  ret ", "  br ")):
             others.append("  ret void")
         return "\n".join([head, entry, *self._stack, *others, "}"])
-
-    @property
-    def current(self) -> str:
-        """The name of the current block."""
-        return self._block
 
     def uses(self, value: Value) -> bool:
         """Whether any instruction so far uses a value."""
@@ -459,7 +454,7 @@ class Builder:
     def label(self, name: str) -> None:
         """Begin a block."""
         self._lines.append(f"{name}:")
-        self._block, self._available = name, {}
+        self.current, self._available = name, {}
 
     def fresh_label(self, hint: str) -> str:
         """A block name not used before."""
@@ -488,7 +483,7 @@ class Builder:
         """
         kind = next((one.type for one in (first, last, step) if isinstance(one, Value)), I64)
         start, stop = operand(kind, first), operand(kind, last)
-        before, head = self._block, self.fresh_label("loop")
+        before, head = self.current, self.fresh_label("loop")
         self.jump(head)
         self.label(head)
         index = self._phi(start.type)
@@ -500,7 +495,7 @@ class Builder:
         made = Loop(index, values)
         yield made
         following = self.binary("add nsw", index, step)
-        latch = self._block
+        latch = self.current
         self.jump(head)
         entering, coming = [start, *carried], [following, *made.next]
         for at, (old, new) in enumerate(zip(entering, coming, strict=True)):
@@ -539,10 +534,10 @@ class Builder:
         yes, no, after = (self.fresh_label(name) for name in ("yes", "no", "join"))
         self.branch(condition, yes, no)
         self.label(yes)
-        first, left = then(), self._block
+        first, left = then(), self.current
         self.jump(after)
         self.label(no)
-        second, right = otherwise(), self._block
+        second, right = otherwise(), self.current
         self.jump(after)
         self.label(after)
         return [
