@@ -151,7 +151,8 @@ class ExpressionEmitter(KernelContext):
         """Compute reductions over the same variables in one loop nest and define their values."""
         variables = group[0].variables
         self.hoist(scope, bodies_of(group))
-        lane = self._plan.reduction_lanes.get(variables) if scope.is_scalar else None
+        # A reduction is vectorized where no variable is yet.
+        lane = self._plan.reduction_lanes.get(variables) if scope.lanes == 1 else None
         spilled = self._allocate_spills(scope, group)
 
         def accumulate(inner: Scope, slots: Slots) -> Slots:

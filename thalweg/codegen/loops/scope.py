@@ -428,11 +428,6 @@ class Scope:
         """The lanes of all lane scopes together."""
         return sum(vector.lanes for vector in self.vectors)
 
-    @property
-    def is_scalar(self) -> bool:
-        """Whether no variable is vectorized yet."""
-        return self.lanes == 1
-
     def bind(self, values: dict[Variable, Value]) -> Scope:
         """A nested scope that binds variables."""
         return Scope(tuple([vector.nested(values, vector.tail) for vector in self.vectors]))

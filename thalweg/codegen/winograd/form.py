@@ -7,7 +7,6 @@ the gradient of the input, whose filters are flipped.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from math import ceil
 
 import numpy as np
@@ -69,11 +68,6 @@ class Convolution:
     def taps(self) -> int:
         """How many taps there are along each axis."""
         return self.axes[0].taps
-
-    @cached_property
-    def is_transposed(self) -> bool:
-        """Whether filters must be transposed to be contiguous along columns."""
-        return self.kernel.b.load.offset.factor(self.lane) != 1
 
     def tiles(self, outputs: int) -> list[int]:
         """The number of tiles: along each image variable, then along each axis."""

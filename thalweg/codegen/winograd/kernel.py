@@ -41,11 +41,13 @@ def emit_winograd(kernel: Contraction, target: CpuTarget, schedule: Schedule) ->
     if conv is None:
         raise NotContraction("Winograd's algorithm is for small filters of stride 1")
     module, layout = Module(target.native_fp16, target.fma), Layout(conv, target, schedule)
+    # Filters that are not contiguous along columns are transposed.
+    is_plain = conv.kernel.b.load.offset.factor(conv.lane) == 1
     kinds = {
         "inputs": (InputTransform, 3),
         "measured_inputs": (MeasuredInputTransform, 3),
         "spread": (MagnitudeGuard, 2),
-        "filters": (TransposedFilterTransform if conv.is_transposed else FilterTransform, 2),
+        "filters": (FilterTransform if is_plain else TransposedFilterTransform, 2),
         "products": (_GemmStage, 3),
         "results": (OutputTransform, 4),
     }

@@ -19,20 +19,13 @@ from thalweg.codegen.winograd.form import Convolution, match_convolution
 from thalweg.ir.kernel import Contraction
 
 
-def block_schedule(
-    outputs: int, tiles: int, panels: int, depth: int, rows: int, vectors: int
-) -> Schedule:
-    """The blocks of a convolution as a contraction's schedule. A piece of work is `tiles` tiles of
-    `outputs` by `outputs`, times `panels` panels of columns.
-
-    Inputs and filters are transformed `depth` channels at a time, and multiplied by register tiles
-    of `rows` by `vectors`; a panel is as wide as a register tile.
-    """
-    return Schedule(vectors, 0, rows, block=tiles, panels=panels, split=depth, outputs=outputs)
-
-
 class Layout:
     """A convolution in blocks, and the layout of a thread's scratch memory, in elements.
+
+    A piece of work is `tiles` tiles of `outputs` by `outputs`, times `panels` panels of columns.
+    Inputs and filters are transformed `depth` channels at a time, and multiplied by register tiles
+    of `rows` by `vectors`; a panel is as wide as a register tile. A contraction's schedule has
+    these numbers under other names.
 
     A plane holds one product of all tiles. A cache line between planes avoids conflicts in L1.
     """
@@ -40,7 +33,6 @@ class Layout:
     def __init__(self, conv: Convolution, target: CpuTarget, schedule: Schedule) -> None:
         self.conv, self.schedule = conv, schedule
         self.lanes, self.cores = target.lanes, target.cores
-        # As in `block_schedule`.
         self.outputs, self.tiles, self.panels = schedule.outputs, schedule.block, schedule.panels
         self.depth, self.rows, self.vectors = schedule.split, schedule.tile, schedule.vectors
         self.algorithm = algorithm(self.outputs, conv.taps)
@@ -71,11 +63,6 @@ class Layout:
         if not self.is_guarded:
             return self.depth, a, b, c, 0, 0
         return self.depth, a, b, c, self.tiles * cells, ceil(self.count / 64) * 16
-
-    @property
-    def resident(self) -> int:
-        """The elements that are reused and should stay in L2."""
-        return sum(self.part_sizes[:4])
 
     @property
     def size(self) -> int:
@@ -165,9 +152,11 @@ def _choices(conv: Convolution, target: CpuTarget) -> Iterator[Layout]:
         widths = _panel_counts(ceil(conv.lane.extent / (vectors * lanes)))
         for tiles, panels in product(_tile_counts(prod(conv.tiles(outputs))), widths):
             rows = _register_rows(tiles, (target.registers - 1 - vectors) // vectors)
-            schedule = block_schedule(outputs, tiles, panels, depth, rows, vectors)
+            schedule = Schedule(
+                vectors, 0, rows, block=tiles, panels=panels, split=depth, outputs=outputs
+            )
             layout = Layout(conv, target, schedule)
-            if layout.resident <= room:
+            if sum(layout.part_sizes[:4]) <= room:  # what is reused
                 yield layout
 
 
