@@ -293,24 +293,29 @@ _COPY, _TRANSPOSE, _NEAR, _FAR, _SCATTERED = 0.5, 1.5, 32.0, 5.0, 1.5
 _PACKED, _SHARED = 40.0, 10.0
 
 
-@dataclass(eq=False)
 class CostModel:
     """The cost of a schedule in cycles, and the quantities that determine it."""
 
-    problem: Problem
-    schedule: Schedule
-
-    def __post_init__(self) -> None:
-        problem, schedule = self.problem, self.schedule
+    def __init__(self, problem: Problem, schedule: Schedule) -> None:
+        self.problem, self.schedule = problem, schedule
         rows, products = spans_of_rows(problem.form, schedule), spans_of_sum(problem.form, schedule)
+        width = problem.width(schedule)
         #: rows and columns of a piece
         self.rows = min(problem.height, prod(rows.values()))
-        self.columns = min(problem.columns, schedule.panels * problem.width(schedule))
+        self.columns = min(problem.columns, schedule.panels * width)
         #: terms in a block of the sum, and the number of blocks
         self.depth = min(problem.depth, prod(products.values()))
         self.blocks = ceil(problem.depth / max(self.depth, 1))
         across = ceil(problem.columns / self.columns)
         self.pieces = problem.outer * ceil(problem.height / self.rows) * across
+        #: whether the rows of a panel of `b` are strided
+        self.strided_b = not schedule.copy_b and problem.columns > width
+        #: the cache footprint of a panel of `b`: if its rows are strided, that of all columns
+        self.panel_b = self.depth * (problem.columns if self.strided_b else width)
+        self.panel_b *= problem.itemsize
+        #: the bytes of `b` in L2 while a block of the sum is computed
+        packed_b = self.depth * self.columns * problem.itemsize
+        self.bytes_b = packed_b if schedule.copy_b == "block" else self.panel_b
 
     @cached_property
     def bytes_a(self) -> int:
@@ -334,24 +339,6 @@ class CostModel:
         if not form.rows or not is_plain_load(form.kernel.a, form.kernel.dtype):
             return False
         return form.kernel.a.load.offset.factor(form.rows[self.schedule.tile_at]) == 1
-
-    @property
-    def strided_b(self) -> bool:
-        """Whether the rows of a panel of `b` are strided."""
-        return not self.schedule.copy_b and self.problem.columns > self.problem.width(self.schedule)
-
-    @cached_property
-    def panel_b(self) -> int:
-        """The cache footprint of a panel of `b`: if its rows are strided, that of all columns."""
-        width = self.problem.columns if self.strided_b else self.problem.width(self.schedule)
-        return self.depth * width * self.problem.itemsize
-
-    @cached_property
-    def bytes_b(self) -> int:
-        """The bytes of `b` in L2 while a block of the sum is computed."""
-        if self.schedule.copy_b != "block":
-            return self.panel_b
-        return self.depth * self.columns * self.problem.itemsize
 
     def cost(self) -> float:
         """The cycles of the whole kernel, without what only the register tile determines."""
