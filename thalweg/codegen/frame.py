@@ -23,11 +23,12 @@ from thalweg.codegen.llvm.builder import (
     constant,
 )
 from thalweg.codegen.machine import SLOTS
+from thalweg.codegen.math.conversion import storage_type
 from thalweg.codegen.math.elements import mask_sensitivity, reads_or_faults
 from thalweg.ir.dynamic import Dynamic, DynamicProduct
-from thalweg.ir.expr import Expr, Variable
+from thalweg.ir.expr import Expr, Load, Variable
 from thalweg.ir.index import Affine
-from thalweg.ir.kernel import Argument, Bound, Kernel
+from thalweg.ir.kernel import Argument, Bound, Kernel, Store
 from thalweg.ir.rewrite import Fold
 from thalweg.platform.caches import memoized
 
@@ -149,6 +150,11 @@ class Frame:
         """The address `distance` elements from a base address."""
         index = self.integer(distance)
         return base if index.text == "0" else self.b.element(base, scalar, index)
+
+    def address(self, access: Load | Store, at: At) -> Value:
+        """The address of a load or store at scalar values of its variables."""
+        scalar = storage_type(access.buffer.dtype).scalar
+        return self.element(self.pointers[access.buffer], scalar, self.evaluate(access.offset, at))
 
     def evaluate(self, offset: Affine, at: At) -> Value:
         """The value of an affine offset in variables, at scalar values of these."""

@@ -61,7 +61,6 @@ _INTERLEAVED = [lane + half * SIDE for lane in range(SIDE) for half in range(2)]
 class Roles:
     """A contraction of bfloat16 factors; steps of the sum go along the variable `inner`."""
 
-    form: Form
     a: Access
     b: Access
     inner: Variable
@@ -87,7 +86,7 @@ def roles_of(form: Form) -> Roles | None:
     a, b = (_as_bfloat16(side) for side in (kernel.a, kernel.b))
     if a is None or b is None:
         return None
-    return Roles(form, a, b, _inner_variable(form))
+    return Roles(a, b, _inner_variable(form))
 
 
 def _as_bfloat16(access: Access) -> Access | None:
@@ -116,24 +115,17 @@ def amx_schedule(problem: Problem) -> Schedule | None:
         return None
     if problem.height * problem.columns * problem.depth < _MIN_PRODUCTS:
         return None
+    vectors, at = min(2, ceil(problem.columns / SIDE)), max(0, len(form.rows) - 1)
     tile = 2 * SIDE if problem.height > SIDE else SIDE
-    schedule = Schedule(
-        min(2, ceil(problem.columns / SIDE)), max(0, len(form.rows) - 1), tile, matrix=True
-    )
-    schedule = replace(
-        schedule, copy_b=_copy_of_b(form), copy_a="" if _reads_a_in_place(roles, tile) else "dense"
-    )
+    # All threads pack `b` first, or each piece of work packs what it needs.
+    copy_b = "shared" if variables_of(form.kernel.b).isdisjoint(form.outer) else "block"
+    copy_a = "" if _reads_in_place(roles.a, form, tile) else "dense"
+    schedule = Schedule(vectors, at, tile, copy_a=copy_a, copy_b=copy_b, matrix=True)
     return _with_pieces(problem, schedule)
 
 
-def _copy_of_b(form: Form) -> str:
-    """Whether all threads pack `b` first, or each piece of work packs what it needs."""
-    return "block" if any(v in variables_of(form.kernel.b) for v in form.outer) else "shared"
-
-
-def _reads_a_in_place(roles: Roles, tile: int) -> bool:
+def _reads_in_place(access: Access, form: Form, tile: int) -> bool:
     """Whether `a` can be read in place, by whole tiles."""
-    form, access = roles.form, roles.a
     if not isinstance(access.value, Load) or access.bounds or len(form.reduced) != 1:
         return False
     if len(form.rows) != 1 or form.reduced[0].extent % DEPTH or not is_static(form.rows[0].extent):
@@ -169,7 +161,7 @@ def emit_amx(problem: Problem, schedule: Schedule) -> Emitted:
     """Emit a contraction on AMX."""
     module, names = Module(problem.target.native_fp16, problem.target.fma), ["multiply"]
     layout = _Layout(problem, schedule)
-    kernel = layout.roles.form.kernel
+    kernel = problem.form.kernel
     if layout.shares_b:
         names.insert(0, "pack")
         _pack(layout, PhaseFrame(module, "pack", kernel, True))
@@ -377,8 +369,7 @@ class _AmxEmitter:
             self._copy(at, rows)
             return _RowBlock(at, rows, count, self.copy_a, DEPTH)
         load = self.roles.a.load
-        place = frame.evaluate(load.offset, {**at, self.roles.inner: frame.integer(0)})
-        base = self.b.element(frame.pointers[load.buffer], "i16", place)
+        base = frame.address(load, {**at, self.roles.inner: frame.integer(0)})
         return _RowBlock(at, rows, count, base, load.offset.factor(rows[0]))
 
     def _copy(self, at: At, rows: Sequence[Variable]) -> None:

@@ -14,7 +14,7 @@ from math import prod
 
 from thalweg.codegen.contraction.form import Form
 from thalweg.codegen.contraction.microkernel import prefetch
-from thalweg.codegen.frame import Frame
+from thalweg.codegen.frame import At, Frame
 from thalweg.codegen.llvm.builder import Type, Value
 from thalweg.codegen.point import Point
 from thalweg.ir.dynamic import is_static
@@ -27,7 +27,6 @@ _MIN_PREFETCH_TERMS = 64  # shorter sums end before a prefetch arrives
 _MAX_UNROLLED_EXPRESSIONS = 12  # of an epilogue that is unrolled over rows
 _MIN_LOOPED_TERMS = 128  # of sums long enough that a spill of them costs nothing
 
-At = dict[Variable, Value]
 Row = Mapping[Variable, int]  # a row of a tile: its displacement from the first one
 Masks = Sequence[Value | None]  # per vector of a row, where it exceeds the last column
 

@@ -14,7 +14,7 @@ from itertools import product
 from math import ceil
 
 from thalweg.codegen.contraction.amx import emit_amx
-from thalweg.codegen.contraction.epilogue import At, Epilogue, Row
+from thalweg.codegen.contraction.epilogue import Epilogue, Row
 from thalweg.codegen.contraction.form import form_of
 from thalweg.codegen.contraction.microkernel import (
     BLOCKS,
@@ -64,8 +64,8 @@ class GemmEmitter:
         self.kind = register_type(scratch.dtype, self.lanes)
         self.copy_a, self.copy_b, self.partial, self.totals = scratch.thread_addresses(frame)
         self.epilogue = Epilogue(frame, scratch.form, self.kind)
-        self.at: At = {}
-        self.start: At = {}  # where the piece of work and the block of the sum start
+        self.at = dict[Variable, Value]()
+        self.start = dict[Variable, Value]()  # where the piece and the block of the sum start
         self.is_last: Value | None = None  # whether this is the last block of the sum
         self.has_terms: Value | None = None  # whether the sum has terms, if that is dynamic
 

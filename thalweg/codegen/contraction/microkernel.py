@@ -128,7 +128,7 @@ class MicroKernel(TileKernel):
             prefetch(self.frame.b, self.address(base, place), nearness)
 
     def _products(self, at: Addresses, sums: Sequence[Value]) -> list[Value]:
-        columns = [self._column(at.b, j) for j in range(self.vectors)]
+        columns = [self._column(at.b, j, self.masked_loads) for j in range(self.vectors)]
         result: list[Value] = []
         for i, row in enumerate(self.rows):
             elements = self._row(self.address(at.a, row))
@@ -137,9 +137,8 @@ class MicroKernel(TileKernel):
                 result.append(self.frame.b.multiply_add(elements[j], columns[j], total))
         return result
 
-    def _column(self, base: Value, j: int, masked: bool | None = None) -> Value:
+    def _column(self, base: Value, j: int, is_masked: bool) -> Value:
         address = self.address(base, self.frame.integer(j * self.kind.lanes))
-        is_masked = self.masked_loads if masked is None else masked
         return self.frame.b.load(self.kind, address, self.masks[j] if is_masked else None)
 
     def _row(self, address: Value) -> list[Value]:

@@ -23,7 +23,7 @@ from thalweg.codegen.point import Point
 from thalweg.ir.dynamic import is_static, times
 from thalweg.ir.expr import Cast, Expr, Index, Load
 from thalweg.ir.index import Affine, Term, expressed
-from thalweg.ir.kernel import Access, Argument, Bound, KernelRewriter, RenameVariables
+from thalweg.ir.kernel import Access, Bound, KernelRewriter, RenameVariables
 from thalweg.ir.loop import Variable
 from thalweg.ir.rewrite import postorder
 
@@ -305,7 +305,7 @@ class PackEmitter:
 
     def _should_transpose(self) -> bool:
         """Whether the source is contiguous along the sum and strided along a tile."""
-        packing, source = self.packing, self._source
+        packing, load = self.packing, self._source
         if (
             not packing.tiling
             or packing.in_memory_order
@@ -314,23 +314,22 @@ class PackEmitter:
         ):
             return False
         along, across = self.axes[-2], self.axes[-1]
-        if source is None or along.is_padded or packing.tiling.size % self.lanes:
+        if load is None or along.is_padded or packing.tiling.size % self.lanes:
             return False
-        _, offset = source
-        return offset.factor(along.coordinate) == 1 and offset.factor(across.coordinate) != 1
+        factor = load.offset.factor
+        return factor(along.coordinate) == 1 and factor(across.coordinate) != 1
 
     @cached_property
-    def _source(self) -> tuple[Argument, Affine] | None:
-        """The source buffer and offset, if copying needs at most a widening conversion."""
+    def _source(self) -> Load | None:
+        """The load of the source, if copying needs at most a widening conversion."""
         value = self.packing.access.value
         if isinstance(value, Cast) and value.dtype == np.dtype(self.dtype):
             value = value.value
         if not isinstance(value, Load):
             return None
-        argument, offset = value.buffer, value.offset
-        is_wide = register_type(argument.dtype) == storage_type(self.dtype)
-        is_same = np.dtype(argument.dtype) == np.dtype(self.dtype)
-        return (argument, offset) if offset.is_plain and (is_same or is_wide) else None
+        is_wide = register_type(value.buffer.dtype) == storage_type(self.dtype)
+        is_same = np.dtype(value.buffer.dtype) == np.dtype(self.dtype)
+        return value if value.offset.is_plain and (is_same or is_wide) else None
 
     def _transpose_tile(self, place: Value) -> None:
         """Emit the transposed blocks of one tile, then the remainder by vectors along it."""
@@ -349,14 +348,14 @@ class PackEmitter:
 
     def _transpose_block(self, place: Value, first: int, stride: int) -> None:
         """Emit a square block of a tile, from row `first` on."""
-        frame, b, tiling = self.frame, self.frame.b, self.packing.tiling
+        frame, b, tiling, load = self.frame, self.frame.b, self.packing.tiling, self._source
         assert tiling
-        assert self._source
-        argument, offset = self._source
-        kind = storage_type(argument.dtype, self.lanes)
-        base = frame.evaluate(offset, {**self.at, tiling.low: frame.integer(0)})
-        base = b.element(frame.pointers[argument], kind.scalar, base)
-        step, start = offset.factor(tiling.low), frame.multiply(self.at[tiling.high], tiling.size)
+        assert load
+        dtype = load.buffer.dtype
+        kind, is_same = storage_type(dtype, self.lanes), np.dtype(dtype) == np.dtype(self.dtype)
+        base = frame.address(load, {**self.at, tiling.low: frame.integer(0)})
+        step = load.offset.factor(tiling.low)
+        start = frame.multiply(self.at[tiling.high], tiling.size)
         last = frame.subtract(tiling.variable.extent, start)
         ragged = not is_static(tiling.variable.extent) or tiling.variable.extent % tiling.size
         rows: list[Value] = []
@@ -365,13 +364,10 @@ class PackEmitter:
             if ragged:  # past the last row load that one again; it is masked below
                 row = frame.minimum(row, frame.subtract(last, 1))
             raw = b.load(kind, b.element(base, kind.scalar, frame.multiply(row, step)))
-            is_same = np.dtype(argument.dtype) == np.dtype(self.dtype)
-            rows.append(raw if is_same else from_memory(b, raw, argument.dtype))
+            rows.append(raw if is_same else from_memory(b, raw, dtype))
         there = frame.lanes_below(first, last, self.lanes) if ragged else None
         for number, vector in enumerate(transposed(b, rows)):
-            value = vector
-            if there is not None:
-                value = b.select(there, vector, 0)
+            value = vector if there is None else b.select(there, vector, 0)
             target = frame.add(place, number * stride)
             b.store(value, b.element(self.destination, self.scalar, target))
 
@@ -445,10 +441,8 @@ class PackEmitter:
     def _vector(self, place: Value, index: Value, mask: Value | None, zero: bool) -> None:
         frame, b = self.frame, self.frame.b
         address = b.element(self.destination, self.scalar, frame.add(place, index))
-        value = constant(storage_type(self.dtype, self.lanes), 0)
-        if not zero:
-            value = self._values(index, mask)
-        b.store(value, address, mask)
+        zeros = constant(storage_type(self.dtype, self.lanes), 0)
+        b.store(zeros if zero else self._values(index, mask), address, mask)
 
     def _values(self, index: Value, mask: Value | None) -> Value:
         frame, axis = self.frame, self.axes[-1]
@@ -458,9 +452,7 @@ class PackEmitter:
         wanted = frame.b.binary("and", inside, mask) if inside and mask else inside or mask
         point = Point(frame, at, axis.coordinate, self.lanes, mask)
         value = point.raw_bits(self.packing.access.value, self.dtype, wanted)
-        if inside is None:
-            return value
-        return frame.b.select(inside, value, 0)
+        return value if inside is None else frame.b.select(inside, value, 0)
 
     def _bounds_mask(self, at: At) -> Value | None:
         """A mask of the lanes that bounds on the innermost axis allow, if there are such bounds."""

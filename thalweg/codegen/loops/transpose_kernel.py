@@ -126,7 +126,7 @@ class _TransposeEmitter:
     def _tile(self, at: At) -> None:
         """Emit a tile, whole or partial."""
         b, frame, transpose = self.b, self.frame, self.transpose
-        source, sink = (self._address(access, at) for access in (transpose.load, transpose.store))
+        source, sink = (frame.address(access, at) for access in (transpose.load, transpose.store))
         ends = transpose.across, transpose.along
         left = [frame.subtract(v.extent, at[v]) for v in ends]
         is_whole = b.compare("sge", frame.minimum(*left), transpose.side)
@@ -142,12 +142,8 @@ class _TransposeEmitter:
         transpose = self.transpose
         for number in range(transpose.side, 2 * transpose.side):
             across = self.frame.add(at[transpose.across], number)
-            address = self._address(transpose.store, {**at, transpose.across: across})
+            address = self.frame.address(transpose.store, {**at, transpose.across: across})
             prefetch(self.b, address, 3, to_write=True)
-
-    def _address(self, access: Load | Store, at: At) -> Value:
-        place = self.frame.evaluate(access.offset, at)
-        return self.b.element(self.frame.pointers[access.buffer], self.kind.scalar, place)
 
     def _whole_tile(self, source: Value, sink: Value) -> None:
         b, kind, side = self.b, self.kind, self.transpose.side

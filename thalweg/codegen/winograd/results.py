@@ -17,11 +17,12 @@ from itertools import product
 from math import sqrt
 
 from thalweg.codegen.contraction.epilogue import store_sums
+from thalweg.codegen.frame import At
 from thalweg.codegen.llvm.builder import FLOAT, I1, I8, Value, constant, suffix
 from thalweg.codegen.point import Point
 from thalweg.codegen.winograd.algorithm import Tile, transform_2d
 from thalweg.codegen.winograd.form import Axis
-from thalweg.codegen.winograd.transforms import At, Stage
+from thalweg.codegen.winograd.transforms import Stage
 
 #: The error that inputs outside an output's window may cause, relative to the sum of magnitudes
 #: in its window times the largest tap.

@@ -6,19 +6,16 @@ the values of a tile to scratch memory, to one plane per product.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 
 from thalweg.codegen.contraction.packing import transposed
-from thalweg.codegen.frame import Integer, PhaseFrame
+from thalweg.codegen.frame import At, Integer, PhaseFrame
 from thalweg.codegen.llvm.builder import FLOAT, I8, POINTER, Type, Value, constant
 from thalweg.codegen.winograd.algorithm import Tile, transform_1d, transform_2d
 from thalweg.codegen.winograd.form import Axis
 from thalweg.codegen.winograd.plan import Layout
-from thalweg.ir.loop import Variable
-
-At = dict[Variable, Value]
 
 
 class Stage:
@@ -68,7 +65,7 @@ class Stage:
             at[axis.output] = frame.multiply(place, self.layout.outputs)
         return at
 
-    def output_exists(self, axis: int, at: Mapping[Variable, Value], number: int) -> Value:
+    def output_exists(self, axis: int, at: At, number: int) -> Value:
         """Whether output `number` of a tile along an axis exists."""
         output = self.conv.axes[axis].output
         return self.b.compare("slt", at[output], int(output.extent) - number)
@@ -293,12 +290,10 @@ class TransposedFilterTransform(FilterTransform):
     def _block(self, at: At, column: Value) -> list[Value]:
         """The channels of a vector of columns; past the last column, those of the last one."""
         frame, lane = self.frame, self.conv.lane
-        filters = self.conv.kernel.b.load
         rows: list[Value] = []
         for number in range(self.lanes):
             here = frame.minimum(frame.add(column, number), int(lane.extent) - 1)
-            place = frame.evaluate(filters.offset, {**at, lane: here})
-            address = self.element(frame.pointers[filters.buffer], place)
+            address = frame.address(self.conv.kernel.b.load, {**at, lane: here})
             rows.append(self.load_channels(address, at[self.conv.channel]))
         return rows
 
