@@ -8,6 +8,8 @@ import pytest
 import thalweg as tf
 from thalweg.device.local import local_devices
 from thalweg.graph.analysis.order import step_order
+from thalweg.graph.op import Op
+from thalweg.partition import transfers
 from thalweg.partition.cut import Partition, partition
 from thalweg.place.placer import Placer
 from thalweg.runtime.plan import prune
@@ -37,8 +39,26 @@ def cut(fetches: Sequence[Any], feeds: Sequence[tf.Tensor] = (), count: int = 2)
 
 def text(*fetches: Any, feeds: Sequence[tf.Tensor] = (), count: int = 2) -> str:
     """The partitions of a step as text, devices by their short names."""
-    parts = "\n".join(map(str, cut(fetches, feeds, count))).replace(_PREFIX, "")
+    parts = "\n".join(map(described, cut(fetches, feeds, count))).replace(_PREFIX, "")
     return "\n" + parts + "\n"
+
+
+def described(part: Partition) -> str:
+    """A partition as text: a line for each node with its inputs, and where transfers go."""
+    lines = [f"{part.device}:"]
+    for node in part.nodes:
+        inputs = [tensor.name for tensor in node.inputs]
+        after = sorted(f"^{each.name}" for each in part.order[node] - {t.op for t in node.inputs})
+        outputs = ", ".join(tensor.name for tensor in node.outputs) or f"^{node.name}"
+        lines.append(f"  {outputs} = {node.type}({', '.join([*inputs, *after])}){route(node.op)}")
+    return "\n".join(lines)
+
+
+def route(op: Op) -> str:
+    """The other end of a transfer, as text."""
+    if isinstance(op, transfers.Receiving):
+        return f" <- {op.tensor_name} from {op.send_device}"
+    return f" -> {op.tensor_name} to {op.recv_device}" if isinstance(op, transfers.Sending) else ""
 
 
 def test_a_tensor_is_sent_once_to_each_device_that_reads_it():

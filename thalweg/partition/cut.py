@@ -9,8 +9,9 @@ that computes them. Feeds go to every partition that reads them.
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -58,27 +59,9 @@ class Partition:
     targets: tuple[Node, ...]
     placement: Placement  # of its nodes and the nodes inside them
 
-    def __str__(self) -> str:
-        return "\n".join([f"{self.device}:", *(f"  {self._line(node)}" for node in self.nodes)])
-
-    def _line(self, node: Node) -> str:
-        inputs = [tensor.name for tensor in node.inputs]
-        after = sorted(f"^{each.name}" for each in self.order[node] - {t.op for t in node.inputs})
-        outputs = ", ".join(tensor.name for tensor in node.outputs) or f"^{node.name}"
-        return f"{outputs} = {node.type}({', '.join([*inputs, *after])}){_route(node.op)}"
-
-
-def _route(op: Op) -> str:
-    """The other end of a transfer, as text."""
-    if isinstance(op, transfers.Receiving):
-        return f" <- {op.tensor_name} from {op.send_device}"
-    return f" -> {op.tensor_name} to {op.recv_device}" if isinstance(op, transfers.Sending) else ""
-
 
 def spans(node: Node, placement: Mapping[Node, Any]) -> bool:
     """Whether a conditional or loop contains nodes on other devices than its own."""
-    if not node.op.bodies:
-        return False
     inner = (each for each in with_inner(node) if not is_replicated(each))
     return any(placement.get(each, placement[node]) != placement[node] for each in inner)
 
@@ -110,6 +93,7 @@ class _Builder:
         self.rewriter = Rewriter(self.graph, replaces=True)
         self.order: dict[Node, set[Node]] = {}
         self.feeds: dict[int, Tensor] = {}
+        self.fetches: list[Slot] = []
         self.borrowed: dict[Node, Node] = {}  # variables of other tasks, and their copies here
         #: reads of variables, and the Sends that replace them
         self.sent: defaultdict[Node, set[Node]] = defaultdict(set)
@@ -158,13 +142,15 @@ class _Partitioner:
         self._placement, self._order = placement, order
         self._parts: dict[str, _Builder] = {}
         self._names: dict[Node, str] = {}
-        self._counts: dict[str, int] = {}
+        self._numbers = defaultdict[str, Iterator[int]](itertools.count)  # by the nodes' names
         #: by node and other device: the Recv there that completes after the node
         self._received: dict[tuple[Node, str], Node] = {}
 
     def part(self, device: str) -> _Builder:
         """The partition of a device."""
-        return self._parts.setdefault(device, _Builder(device))
+        if device not in self._parts:
+            self._parts[device] = _Builder(device)
+        return self._parts[device]
 
     def copy(self, node: Node) -> None:
         """Copy a node into its partition, with transfers for inputs from other partitions."""
@@ -192,12 +178,10 @@ class _Partitioner:
     def _name(self, node: Node) -> str:
         """A name that is unique in the step: nodes that the optimiser derived from one node have
         its name."""
-        name = self._names.get(node)
-        if name is None:
-            number = self._counts.get(node.name, 0)
-            self._counts[node.name] = number + 1
-            name = self._names[node] = f"{node.name}/_{number}" if number else node.name
-        return name
+        if node not in self._names:
+            number = next(self._numbers[node.name])
+            self._names[node] = f"{node.name}/_{number}" if number else node.name
+        return self._names[node]
 
     # Values
 
@@ -303,16 +287,11 @@ class _Partitioner:
 
     def partitions(self, fetches: Sequence[Tensor], targets: Sequence[Node]) -> list[Partition]:
         """The partitions, in the order of their devices' names."""
-        fetched: dict[str, list[Slot]] = {}
         for number, tensor in enumerate(fetches):
             part = self.part(self._fetch_device(tensor))
-            slot = Slot(number, self._local(tensor, tensor.op, part))
-            fetched.setdefault(part.device, []).append(slot)
+            part.fetches.append(Slot(number, self._local(tensor, tensor.op, part)))
         targets = [node for node in targets if not is_replicated(node)]
-        return [
-            self._build(part, fetched.get(part.device, ()), targets)
-            for part in sorted(self._parts.values(), key=lambda part: part.device)
-        ]
+        return [self._build(self._parts[device], targets) for device in sorted(self._parts)]
 
     def _fetch_device(self, tensor: Tensor) -> str:
         """The device to fetch a tensor from; for a constant or a feed, one that reads it."""
@@ -321,9 +300,9 @@ class _Partitioner:
             return next(iter(readers or self._parts), "") or self._placement[tensor.op]
         return self._placement[tensor.op]
 
-    def _build(self, part: _Builder, fetches: Sequence[Slot], targets: Sequence[Node]) -> Partition:
+    def _build(self, part: _Builder, targets: Sequence[Node]) -> Partition:
         mapped = part.rewriter.mapped(targets)
-        dropped = part.replaced_reads({*mapped, *(slot.tensor.op for slot in fetches)})
+        dropped = part.replaced_reads({*mapped, *(slot.tensor.op for slot in part.fetches)})
         nodes = [
             node
             for node in part.graph.nodes
@@ -341,7 +320,7 @@ class _Partitioner:
             tuple(nodes),
             {node: part.order[node] & inside for node in nodes},
             tuple(Slot(number, tensor) for number, tensor in part.feeds.items()),
-            tuple(fetches),
+            tuple(part.fetches),
             tuple(mapped),
             placement,
         )

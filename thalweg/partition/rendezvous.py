@@ -22,9 +22,6 @@ class Key(NamedTuple):
     send_device: str
     recv_device: str
 
-    def __str__(self) -> str:
-        return f"{self.send_device};{self.recv_device};{self.tensor_name}"
-
 
 class Rendezvous:
     """The transfers of one step. All methods may be called from any thread."""
