@@ -78,6 +78,17 @@ def test_what_takes_a_resource_is_where_the_resource_is():
     assert indices(queue.queue_ref, put, taken, queue.size()) == [2, 2, 2, 2]
 
 
+def test_a_resource_that_comes_back_to_a_merge_stays_on_its_device():
+    with tf.device("/cpu:1"):
+        start = tf.control.enter(tf.placeholder(tf.resource, []), "frame")
+    merged = tf.control.merge([start, start]).output
+    _, stays = tf.control.switch(merged, tf.control.loop_cond(tf.constant(False)))
+    with tf.device("/cpu:2"):
+        back = tf.control.next_iteration(stays)
+    merged.op._update_input(1, back)
+    assert indices(start, merged, stays, back) == [1, 1, 1, 1]
+
+
 def test_shapes_follow_their_input_and_sources_their_consumers():
     one, two = tf.placeholder(tf.float32, [None]), tf.placeholder(tf.float32, [None])
     with tf.device("/cpu:1"):

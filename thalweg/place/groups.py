@@ -20,21 +20,21 @@ from thalweg.place.devices import merge_requests, without_device
 class Group:
     """Nodes that share a device. With `soft`, conflicting requests are relaxed to their tasks."""
 
-    def __init__(self, soft: bool, node: Node | None = None) -> None:
-        """A group of one node, or of none."""
+    def __init__(self, soft: bool, node: Node) -> None:
+        """A group of one node."""
         self._soft, self.first = soft, node
-        self.accelerated = node is None or is_accelerated(node)  # accelerators may run it
-        #: The members with a device request.
-        self.requesting = [node] if node is not None and node.device else []
-        self.request = DeviceSpec.from_string(self.requesting[0].device if self.requesting else "")
-        self.size = int(node is not None)
+        self.accelerated = is_accelerated(node)  # accelerators may run it
+        self.requesting = [node] if node.device else []  # the members with a device request
+        self.request = DeviceSpec.from_string(node.device)
+        self.size = 1
         self.device = ""  # the assigned device
         self.error: errors.InvalidArgumentError | None = None
+        self.joined = self  # the group that has its members now
 
     def join(self, other: Group, overrides: bool = False) -> None:
         """Add the members of another group. With `overrides`, a conflicting request of the other
         is ignored."""
-        self.first = self.first or other.first
+        other.joined = self
         self.size += other.size
         self.accelerated = self.accelerated and other.accelerated
         self.error = self.error or other.error
@@ -52,43 +52,35 @@ class Group:
 
 
 class Groups:
-    """A union-find structure over nodes and colocation names."""
+    """The groups of nodes, joined in union-find manner, by node and by colocation name."""
 
     def __init__(self, soft: bool) -> None:
         self._soft = soft
-        self._parents: dict[Node | bytes, Node | bytes] = {}
-        self._groups: dict[Node | bytes, Group] = {}
+        self._groups: dict[Node | bytes, Group] = {}  # as they were before they joined others
 
     def __contains__(self, node: Node) -> bool:
-        return node in self._parents
+        return node in self._groups
 
     def of(self, member: Node | bytes) -> Group:
         """The group of a node or name."""
-        return self._groups[self._find(member)]
+        group = self._groups[member]
+        while group.joined is not group:
+            group.joined = group.joined.joined
+            group = group.joined
+        return group
 
     def add(self, node: Node) -> None:
         """Add a node to the groups that it names."""
-        self._add(node, Group(self._soft, node))
+        group = self._groups[node] = Group(self._soft, node)
         for name in node.colocation_groups():
+            self._groups.setdefault(name, group)
             self.union(node, name)
 
     def union(self, one: Node | bytes, other: Node | bytes, overrides: bool = False) -> None:
         """Join two groups. With `overrides`, conflicting requests of the second are ignored."""
-        first, second = self._find(one), self._find(other)
-        if first != second:
-            self._parents[second] = first
-            self._groups[first].join(self._groups.pop(second), overrides)
-
-    def _add(self, member: Node | bytes, group: Group) -> None:
-        self._parents[member], self._groups[member] = member, group
-
-    def _find(self, member: Node | bytes) -> Node | bytes:
-        if member not in self._parents:
-            self._add(member, Group(self._soft))
-        while self._parents[member] != member:
-            self._parents[member] = self._parents[self._parents[member]]
-            member = self._parents[member]
-        return member
+        first, second = self.of(one), self.of(other)
+        if first is not second:
+            first.join(second, overrides)
 
 
 def colocated_inputs(node: Node, handle_dtypes: Container[DType]) -> list[Tensor]:
@@ -113,7 +105,7 @@ def _conflict(one: list[Node], other: list[Node]) -> errors.InvalidArgumentError
 
 
 def _already_placed(one: Group, other: Group) -> errors.InvalidArgumentError:
-    nodes = [node for node in (one.first, other.first) if node is not None]
+    nodes = one.first, other.first
     named = " and ".join(f"'{node.name}' (made at {node.origin})" for node in nodes)
     return errors.InvalidArgumentError(
         None,

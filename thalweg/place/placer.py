@@ -97,7 +97,8 @@ class Placer:
             handles = [self._source(t) for t in colocated_inputs(node, self._handle_dtypes)]
             traced = node.inputs[:1] if isinstance(node.op, Trace) else ()
             for tensor in (*handles, *traced):
-                self._groups.union(tensor.op, node, overrides=True)
+                if tensor.op in self._groups:  # the source of a back edge follows, and joins then
+                    self._groups.union(tensor.op, node, overrides=True)
         for body in node.op.bodies:
             self._outer.update(body.bound(node))
         for inner in _inner_nodes(node):
