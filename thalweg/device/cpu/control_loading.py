@@ -113,7 +113,7 @@ def _compiled_parts(
         code = [next(code_of) for _ in requests[part]]
         # An iteration function is the code of the first call; the others have none.
         code += [_NO_CODE] * (len(kernels[part]) - len(code))
-        listings[part] = build_listing(part.lowered, kernels[part], code, target, words)
+        listings[part] = build_listing(part.lowered, kernels[part], code, target, {}, words)
         words += sum(map(count_words, part.lowered.launches, kernels[part]))
     return listings, dict(zip(names, loaded, strict=True))
 

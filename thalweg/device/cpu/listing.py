@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from thalweg.codegen.cache import Loaded
-from thalweg.device.cpu.prepacking import prepacked_launches
 from thalweg.device.cpu.table_template import Entry
 from thalweg.device.program import Listing
 from thalweg.ir.target import Target
@@ -56,17 +55,15 @@ def build_listing(
     kernels: Sequence[SpecializedKernel],
     loaded: Sequence[Loaded],
     target: Target,
+    prepacked: Mapping[int, frozenset[int]],
     words: int = 0,
-    prepacks: bool = False,
 ) -> Listing[Call]:
     """The launches of a region with their code, memory and barriers.
 
-    Their argument words begin at `words`. With `prepacks`, calls reuse packed factors.
+    `prepacked`: the launches that reuse packed factors, and the references that these depend on.
+    Argument words begin at `words`.
     """
     scratches = [kernel.scratch for kernel in loaded]
-    prepacked: dict[int, frozenset[int]] = {}
-    if prepacks:
-        prepacked = prepacked_launches(lowered, [k.kernel for k in kernels], loaded)
     arena = arrange(lowered.launches, scratches, lowered.pieces, target, prepacked)
     barriers, no_pause = BarrierPlan(arena, target), amid_updates(lowered.launches)
     calls: list[Call] = []

@@ -16,6 +16,7 @@ from thalweg.codegen.machine import CpuTarget
 from thalweg.device import tuning
 from thalweg.device.cpu.invocation import PACKED
 from thalweg.device.cpu.listing import Call, build_listing
+from thalweg.device.cpu.prepacking import prepacked_launches
 from thalweg.device.cpu.program import Program
 from thalweg.device.cpu.table_template import Entry, Jump, Signal, TableTemplate
 from thalweg.device.program_template import FAULT, Output, compile_error, template_of
@@ -48,7 +49,8 @@ def make_program(
     names = [name_of(request, target) for request in requests]
     loaded = dict(zip(names, code_of.values(), strict=True))
     code = [code_of[k.kernel] for k in kernels]
-    listing = build_listing(lowered, kernels, code, target, prepacks=True)
+    prepacked = prepacked_launches(lowered, [k.kernel for k in kernels], code)
+    listing = build_listing(lowered, kernels, code, target, prepacked)
     template = template_of(loaded, lowered, listing)
     work = sum(work_of(launch.kernel, target) for launch in launches)
     signalled = template.outputs if work >= _MIN_WORK_SIGNALLED else ()
