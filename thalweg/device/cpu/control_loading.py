@@ -139,15 +139,11 @@ def _iteration(
 ) -> Iteration | None:
     """A part as one function of several iterations; None if it does not compute the condition."""
     memory: dict[Any, int] = {}  # numbers by (buffer or view, start of an argument in it)
-    starts: list[int] = []
     numbers: list[tuple[int, ...]] = []
-    words = 0
-    for launch, kernel in zip(part.lowered.launches, kernels, strict=True):
+    for launch in part.lowered.launches:
         arguments = zip(launch.buffers, launch.starts, strict=True)
         keys = [(part.views.get(buffer, buffer), start) for buffer, start in arguments]
         numbers.append(tuple(memory.setdefault(key, len(memory)) for key in keys))
-        starts.append(words)
-        words += count_words(launch, kernel)
     if (condition, 0) not in memory:
         return None
     counts = Counter(_alias_class(buffer) for buffer, _ in memory)
@@ -156,6 +152,7 @@ def _iteration(
     )
     most = max(int(_ITERATION_WORK / (_work(part, target) + 1)), 1)
     loops = tuple(cast("Loops", kernel.kernel) for kernel in kernels)
+    *starts, _ = accumulate(map(count_words, part.lowered.launches, kernels), initial=0)
     return Iteration(loops, tuple(starts), tuple(numbers), overlapping, memory[condition, 0], most)
 
 
@@ -186,15 +183,16 @@ def _table(
 ) -> list[Entry | Jump]:
     """The calls of the parts, and the jumps of loops and conditionals. `functions`: their numbers
     by address."""
-    table: list[Entry | Jump] = []
 
     def jump(target: int, truth: BufferView | None = None, if_true: bool = False) -> Jump:
         base, offset = (ABSOLUTE, 0) if truth is None else layout.address_of(truth)
         return Jump(target, offset, if_true, base=base)
 
-    def add(items: Sequence[Item]) -> None:
+    def entries_of(items: Sequence[Item], start: int) -> list[Entry | Jump]:
+        """The entries of items, the first of which is entry `start` of the table."""
+        table: list[Entry | Jump] = []
         for item in items:
-            start = len(table)
+            at = start + len(table)
             if isinstance(item, Part):
                 calls = listings[item].calls
                 entries = [entry for call in calls for entry in call.entries(functions)]
@@ -202,23 +200,20 @@ def _table(
                     entries[0] = entries[0]._replace(barrier=True)
                 if len(entries) < len(calls):  # an iteration function in place of several kernels
                     entries[0] = entries[0]._replace(work=int(_ITERATION_WORK))
-                table.extend(entries)
+                table += entries
             elif isinstance(item, Loop):
-                table.append(jump(start))  # its target is not known yet
-                add(item.body)
-                table[start] = jump(len(table) + 1, item.truth)
-                table.append(jump(start + 1, item.truth, if_true=True))
+                body = entries_of(item.body, at + 1)
+                end = at + len(body) + 2
+                table += [jump(end, item.truth), *body, jump(at + 1, item.truth, if_true=True)]
             else:
-                table.append(jump(start))
-                add(item.if_true)
-                middle = len(table)
-                table.append(jump(middle))
-                table[start] = jump(len(table), item.truth)
-                add(item.if_false)
-                table[middle] = jump(len(table))
+                if_true = entries_of(item.if_true, at + 1)
+                middle = at + len(if_true) + 2
+                if_false = entries_of(item.if_false, middle)
+                end = middle + len(if_false)
+                table += [jump(middle, item.truth), *if_true, jump(end), *if_false]
+        return table
 
-    add(program.items)
-    return table
+    return entries_of(program.items, 0)
 
 
 class _ViewLayout(Layout):
