@@ -77,12 +77,11 @@ def _seconds(code: Request, words: list[int], threads: int) -> float:
     arguments = np.array([fault.ctypes.data, *words], np.int64)
     entry = Entry(function, arguments.ctypes.data)
     table = StepTable(pool, [entry, entry], fault.ctypes.data, threads)
-    best = np.inf  # if no round counts, the peak is zero
-    for _ in range(_ROUNDS):
-        times = table.measure()[1]  # the first call wakes the threads and fills the caches
-        if times.all():  # no other step occupied a thread
-            best = min(best, float((times[:, 1] - times[:, 0]).max()))
-    return max(best, 1.0) / 1e9
+    # The first call of a round wakes the threads and fills the caches.
+    rounds = [table.measure()[1] for _ in range(_ROUNDS)]
+    # A round counts if no other step occupied a thread; if none does, the peak is zero.
+    times = [float((each[:, 1] - each[:, 0]).max()) for each in rounds if each.all()]
+    return max(min(times, default=np.inf), 1.0) / 1e9
 
 
 def emit_arithmetic(kind: Type, target: CpuTarget) -> Request:

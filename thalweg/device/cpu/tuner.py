@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -46,8 +47,9 @@ class CpuSubject(Subject):
             likely = schedule(kernel, target)
         except NotContraction:
             return None
-        bench = _Bench(self)
-        seconds = {likely: bench.seconds(likely)}
+        random = np.random.default_rng(0)
+        operands = [_operand(argument, random) for argument in kernel.arguments]
+        seconds = {likely: self._seconds(likely, operands)}
 
         def fastest() -> Schedule:
             return min(seconds, key=seconds.__getitem__)
@@ -59,17 +61,33 @@ class CpuSubject(Subject):
                 if time.monotonic() > deadline:
                     return False
                 if candidate not in seconds:
-                    seconds[candidate] = bench.seconds(candidate)
+                    seconds[candidate] = self._seconds(candidate, operands)
             return fastest() != before
 
         measure(schedules(kernel, target))
         while measure(neighbours(kernel, target, fastest())):
             pass
         for candidate in {likely, fastest()}:  # once more, under the same conditions
-            seconds[candidate] = min(seconds[candidate], bench.seconds(candidate))
+            seconds[candidate] = min(seconds[candidate], self._seconds(candidate, operands))
         best, tuned = self.winner(seconds, likely)
         keep_schedule(kernel, target, best)
         return tuned
+
+    def _seconds(self, candidate: Schedule, operands: Sequence[NDArray[Any]]) -> float:
+        """The best time of some runs with a schedule; infinity if it cannot be emitted."""
+        target = self.pool.target
+        try:
+            (loaded,) = load_all([request(self.kernel, target, candidate)], target)
+        except NotContraction:
+            return inf
+        fault = np.zeros(8, np.int64)
+        scratch = np.zeros(loaded.scratch + _CACHE_LINE, np.uint8)
+        aligned = rounded(scratch.ctypes.data, _CACHE_LINE)
+        addresses = [fault.ctypes.data, *(each.ctypes.data for each in operands), aligned]
+        words = np.array([*addresses, *self.specialized.words], np.int64)
+        entries = [Entry(function, words.ctypes.data) for function in loaded.functions]
+        table = StepTable(self.pool, entries, fault.ctypes.data, self.threads)
+        return min(_run_times(table), default=inf)
 
 
 def tune_new(kernels: Sequence[SpecializedKernel], pool: Pool, threads: int) -> None:
@@ -85,39 +103,15 @@ def tune_new(kernels: Sequence[SpecializedKernel], pool: Pool, threads: int) -> 
         tune_all(subjects.values(), BUDGET)
 
 
-class _Bench:
-    """Runs a contraction on scratch buffers and times it."""
-
-    def __init__(self, subject: CpuSubject) -> None:
-        self._subject, self._pool = subject, subject.pool
-        random = np.random.default_rng(0)
-        self._buffers = [_operand(argument, random) for argument in subject.kernel.arguments]
-        self._fault = np.zeros(8, np.int64)
-
-    def seconds(self, candidate: Schedule) -> float:
-        """The best time of some runs, from the first thread's begin to the last one's end."""
-        target = self._pool.target
-        try:
-            (loaded,) = load_all([request(self._subject.kernel, target, candidate)], target)
-        except NotContraction:
-            return float("inf")
-        fault = self._fault.ctypes.data
-        buffers = [buffer.ctypes.data for buffer in self._buffers]
-        scratch = np.zeros(loaded.scratch + _CACHE_LINE, np.uint8)
-        aligned = rounded(scratch.ctypes.data, _CACHE_LINE)
-        words = np.array([fault, *buffers, aligned, *self._subject.specialized.words], np.int64)
-        entries = [Entry(function, words.ctypes.data) for function in loaded.functions]
-        table = StepTable(self._pool, entries, fault, self._subject.threads)
-        return min(self._run_times(table), default=float("inf"))
-
-    def _run_times(self, table: StepTable) -> Iterator[float]:
-        deadline = time.monotonic() + _MAX_SECONDS
-        for run in range(_MAX_RUNS):
-            times = table.measure()
-            if times.all():  # no other step occupied a thread
-                yield float(times[..., 1].max() - times[..., 0].min()) / 1e9
-            if run >= _MIN_RUNS and time.monotonic() > deadline:
-                return
+def _run_times(table: StepTable) -> Iterator[float]:
+    """The seconds of some runs, from the first thread's begin to the last one's end."""
+    deadline = time.monotonic() + _MAX_SECONDS
+    for run in range(_MAX_RUNS):
+        times = table.measure()
+        if times.all():  # no other step occupied a thread
+            yield float(times[..., 1].max() - times[..., 0].min()) / 1e9
+        if run >= _MIN_RUNS and time.monotonic() > deadline:
+            return
 
 
 def _operand(argument: Argument, random: np.random.Generator) -> NDArray[Any]:
