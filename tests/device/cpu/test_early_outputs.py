@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from tests.device.cpu.test_events import is_set
 from thalweg.device.cpu.early_outputs import Delivery
 from thalweg.device.cpu.pool import Event, Pool
 
@@ -27,7 +28,7 @@ def test_outputs_are_delivered_in_the_order_of_their_signals(pool: Pool) -> None
         event.signal()
     delivery.end(is_complete=True)
     assert actual == [(2, 2), (0, 0), (1, 1)]
-    assert not any(event.is_set for event in early.values())
+    assert not any(map(is_set, early.values()))
 
 
 def test_a_program_that_stops_delivers_nothing_more(pool: Pool) -> None:
@@ -46,7 +47,7 @@ def test_a_program_that_stops_delivers_nothing_more(pool: Pool) -> None:
         first.wait()
         delivery.end(is_complete=False)
     assert actual == [3] * 20
-    assert not any(event.is_set for event in early.values())
+    assert not any(map(is_set, early.values()))
 
 
 def test_an_error_of_a_delivery_is_the_caller_s(pool: Pool) -> None:

@@ -240,11 +240,6 @@ def test_a_fault_in_the_last_entry_is_told(pool: Pool, threads: int) -> None:
     after.check()
 
 
-def test_a_program_needs_a_fault_word(pool: Pool) -> None:
-    with pytest.raises(ValueError, match="fault word"):
-        StepTable(pool, [], 0)
-
-
 def test_a_step_within_a_step_runs_alone(pool: Pool) -> None:
     inner, outer = reversing(4), reversing(4)
     notes = inner.note()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import thalweg as tf
-from thalweg.device.cpu.invocation import Invocation
+from thalweg.device.cpu.invocation import PACKED, Invocation
 from thalweg.device.cpu.loading import function_numbers, table_of
 from thalweg.device.cpu.pool import Entry, Jump
 from thalweg.device.cpu.program import Program
@@ -39,9 +39,9 @@ def packed(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     result: list[bool] = []
     select_packing = Invocation.select_packing
 
-    def noting(self: Invocation) -> bool:
-        result.append(select_packing(self))
-        return result[-1]
+    def noting(self: Invocation) -> None:
+        select_packing(self)
+        result.append(not self.fault[PACKED // 8])
 
     monkeypatch.setattr(Invocation, "select_packing", noting)
     return result

@@ -90,13 +90,11 @@ class Invocation:
     def close(self) -> None:
         """Does nothing: its memory is free when nobody refers to it."""
 
-    def select_packing(self) -> bool:
-        """Choose whether the next run packs: only if the packed factors are not up to date."""
-        packs = self.packed_versions != self.versions
-        if packs:
-            self.packed_versions = None
-        self.fault[PACKED // 8] = not packs
-        return packs
+    def select_packing(self) -> None:
+        """Choose whether the next run packs: only if the packed factors are not up to date, which
+        they are again when it has succeeded."""
+        self.fault[PACKED // 8] = self.packed_versions == self.versions
+        self.packed_versions = None
 
     def _entry(
         self, item: Entry | Jump | Signal, functions: Sequence[int], pool: Pool

@@ -100,11 +100,6 @@ class Event:
         """The entry of a table that signals it when the calls before are finished."""
         return Entry(self._pool.signal, self._address, thread=0)
 
-    @property
-    def is_set(self) -> bool:
-        """Whether it was signalled and no wait has consumed the signal."""
-        return bool(self._words[0] & layout.SET)
-
     def signal(self) -> None:
         """End the current wait, or the next one."""
         _SIGNAL(self._pool.signal)(self._address, 0, 1)
@@ -135,8 +130,6 @@ class StepTable:
         threads: int = 0,
         holds_gil: bool = False,
     ) -> None:
-        if not fault:
-            raise ValueError("A step table needs the address of a fault word.")
         self._pool, self._run = pool, pool.run_with_gil if holds_gil else pool.run_without_gil
         self.threads = min(threads or pool.threads, MAX_THREADS)
         self.entries = tuple(entries)
@@ -286,9 +279,7 @@ def default_pool() -> Pool:
 
 def default_threads() -> int:
     """The default number of threads of a step: THALWEG_THREADS, or one per available core."""
-    setting = os.environ.get("THALWEG_THREADS")
-    if not setting:
-        return min(_cores(), MAX_THREADS)
+    setting = os.environ.get("THALWEG_THREADS") or str(_cores())
     if not setting.isdecimal() or int(setting) == 0:
         raise ValueError(
             f"THALWEG_THREADS is {setting!r}; it must be a number of threads, 1 or more."
