@@ -25,7 +25,6 @@ from thalweg import errors
 from thalweg.cluster import failures
 from thalweg.cluster.member import Member
 from thalweg.cluster.partition_def import encode
-from thalweg.cluster.tasks import task_of
 from thalweg.cluster.traffic import size_of
 from thalweg.cluster.transport.endpoint import Peer
 from thalweg.cluster.transport.loop import Waiter
@@ -37,7 +36,7 @@ from thalweg.device.device import Device
 from thalweg.device.local import local_devices
 from thalweg.device.workers import WORKERS
 from thalweg.graph.analysis.order import step_order
-from thalweg.graph.device import DeviceSpec
+from thalweg.graph.device import DeviceSpec, task_of
 from thalweg.graph.graph import Graph
 from thalweg.graph.node import Node
 from thalweg.ops.core.basic import NoOp

@@ -18,12 +18,12 @@ from typing import Any
 from thalweg import errors
 from thalweg.cluster import failures
 from thalweg.cluster.partition_def import encode
-from thalweg.cluster.tasks import task_of
 from thalweg.cluster.transport.endpoint import Peer
 from thalweg.cluster.values import packed, values_of
 from thalweg.cluster.wire import Kind, Message
 from thalweg.graph.analysis.node_effects import reference_roots
 from thalweg.graph.analysis.order import step_order
+from thalweg.graph.device import task_of
 from thalweg.graph.dtypes import variant
 from thalweg.graph.graph import Graph
 from thalweg.graph.node import Node, Tensor

@@ -21,7 +21,7 @@ from thalweg.cluster import failures
 from thalweg.cluster.addresses import bindable, numeric, parsed
 from thalweg.cluster.member import Member
 from thalweg.cluster.spec import ClusterLike, ClusterSpec, server_def
-from thalweg.cluster.tasks import TaskInfo, all_tasks, task_name, task_of
+from thalweg.cluster.tasks import TaskInfo, all_tasks, task_name
 from thalweg.cluster.traffic import size_of
 from thalweg.cluster.transport.endpoint import Peer
 from thalweg.cluster.values import (
@@ -38,6 +38,7 @@ from thalweg.cluster.worker import CachedPrologue, Done, Values, Worker
 from thalweg.device.cpu.pool import default_threads
 from thalweg.device.local import local_devices
 from thalweg.device.workers import WORKERS
+from thalweg.graph.device import task_of
 from thalweg.partition.rendezvous import Key
 from thalweg.platform.caches import Bounded, memoized
 from thalweg.platform.described import described

@@ -25,11 +25,6 @@ def task_name(job: str, index: int) -> str:
     return f"/job:{job}/replica:0/task:{index}"
 
 
-def task_of(device: str) -> str:
-    """The name of the task that a device belongs to."""
-    return device.rpartition("/device:")[0]
-
-
 def all_tasks(cluster: ClusterSpec) -> Iterator[tuple[str, str]]:
     """The names and addresses of the tasks of a cluster."""
     for job in cluster.jobs:

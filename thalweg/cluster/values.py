@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from thalweg.cluster.tasks import task_of
 from thalweg.cluster.wire import Message
+from thalweg.graph.device import task_of
 from thalweg.partition.rendezvous import Key
 from thalweg.platform.caches import memoized
 

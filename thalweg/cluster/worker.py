@@ -17,7 +17,6 @@ from typing import Any, Protocol
 from thalweg import errors
 from thalweg.cluster.partition_def import Fields, decode
 from thalweg.cluster.remote_calls import RemoteCalls, runs_on_control_device
-from thalweg.cluster.tasks import task_of
 from thalweg.cluster.traffic import Traffic
 from thalweg.cluster.transport.endpoint import Peer
 from thalweg.cluster.transport.lending import Lender
@@ -25,6 +24,7 @@ from thalweg.cluster.values import Keyed, PiggybackBuffer, key_of
 from thalweg.cluster.wire import FixedFields
 from thalweg.device.device import Device
 from thalweg.device.workers import WORKERS
+from thalweg.graph.device import task_of
 from thalweg.graph.node import Node
 from thalweg.partition.cut import Partition
 from thalweg.partition.rendezvous import Key, Rendezvous

@@ -134,6 +134,11 @@ def is_cpu(name: str) -> bool:
     return f"/device:{CPU}:" in name
 
 
+def task_of(name: str) -> str:
+    """The task in the full name of a device."""
+    return name.rpartition("/device:")[0]
+
+
 def canonical_name(device: Any) -> str:
     """The canonical form of a device name or spec; "" for None."""
     if device is None:

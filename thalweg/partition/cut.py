@@ -22,7 +22,7 @@ from thalweg.graph.analysis.evaluate import known_outputs
 from thalweg.graph.analysis.node_effects import is_read
 from thalweg.graph.analysis.order import Order
 from thalweg.graph.build import add_node
-from thalweg.graph.device import DeviceSpec
+from thalweg.graph.device import task_of
 from thalweg.graph.graph import Graph
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
@@ -31,7 +31,6 @@ from thalweg.graph.subgraph import Argument
 from thalweg.ops.core.basic import Const
 from thalweg.partition import transfers
 from thalweg.partition.rendezvous import Key
-from thalweg.place.devices import without_device
 from thalweg.place.placer import Placement, is_replicated, with_inner
 
 Array = NDArray[Any]
@@ -231,7 +230,7 @@ class _Partitioner:
         op, dtype = transfers.Send, tensor.dtype.base_dtype
         before: set[Node] = set()
         if tensor.dtype.is_ref_dtype and reader.op.bodies:
-            if _on_different_tasks(source, part):
+            if task_of(source.device) != task_of(part.device):  # they share no memory
                 return self._borrow(tensor, part)
             op, dtype = transfers.SendReference, tensor.dtype
         elif tensor.dtype.is_ref_dtype:  # the Send reads the variable at the reader's order
@@ -337,9 +336,3 @@ def _is_large_read(tensor: Tensor) -> bool:
     """Whether a tensor is a read of a large variable."""
     elements = tensor.shape.num_elements() or 0
     return is_read(tensor.op) and elements * tensor.dtype.size >= _MIN_SENT_UNREAD
-
-
-def _on_different_tasks(one: _Builder, other: _Builder) -> bool:
-    """Whether two partitions belong to different tasks, which share no memory."""
-    first, second = (DeviceSpec.from_string(part.device) for part in (one, other))
-    return without_device(first) != without_device(second)

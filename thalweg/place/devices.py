@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from thalweg.graph.device import DeviceSpec, is_cpu
+from thalweg.graph.device import DeviceSpec, is_cpu, task_of
 from thalweg.platform.caches import memoized
 
 
@@ -18,11 +18,10 @@ class Devices:
 
     def __init__(self, names: Sequence[str]) -> None:
         specs = {name: DeviceSpec.from_string(name) for name in names}
-        task_of = {name: str(without_device(spec)) for name, spec in specs.items()}
-        tasks = list(dict.fromkeys(task_of.values()))
+        tasks = list(dict.fromkeys(map(task_of, names)))
 
         def rank(name: str) -> tuple[int, bool]:
-            return tasks.index(task_of[name]), is_cpu(name)
+            return tasks.index(task_of(name)), is_cpu(name)
 
         self._specs = {name: specs[name] for name in sorted(names, key=rank)}
         self.names = tuple(self._specs)
