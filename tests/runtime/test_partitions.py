@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import thalweg as tf
-from thalweg.device.workers import Workers
+from thalweg.device import workers
 from thalweg.runtime.compiled import Executable
 
 _DEVICES = "/job:localhost/replica:0/task:0/device:CPU:{}"
@@ -413,5 +413,5 @@ def test_small_steps_on_several_devices_need_no_other_thread(monkeypatch):
     value = np.ones(3, np.float32)
     with session() as opened:
         first = opened.run(y, {x: value})
-        monkeypatch.setattr(Workers, "start", None)
+        monkeypatch.setattr(workers, "start", None)
         np.testing.assert_array_equal(opened.run(y, {x: value}), first)

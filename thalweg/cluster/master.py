@@ -31,10 +31,10 @@ from thalweg.cluster.transport.loop import Waiter
 from thalweg.cluster.values import Keyed, PiggybackBuffer, by_index
 from thalweg.cluster.wire import FixedFields, Kind, Message, new_tuple
 from thalweg.cluster.worker import TaskSession, session_of
+from thalweg.device import workers
 from thalweg.device.cpu.device import cpu_device
 from thalweg.device.device import Device
 from thalweg.device.local import local_devices
-from thalweg.device.workers import WORKERS
 from thalweg.graph.analysis.order import step_order
 from thalweg.graph.device import DeviceSpec, task_of
 from thalweg.graph.graph import Graph
@@ -344,7 +344,7 @@ class RunningStep:
                 self._run_long_calls()
         except BaseException as error:  # KeyboardInterrupt, for example
             self.fail(errors.CancelledError(None, None, f"The step was stopped: {error!r}"))
-            WORKERS.start(self._drain)
+            workers.start(self._drain)
             raise
         if self._interrupt is not None:
             raise self._interrupt

@@ -35,9 +35,9 @@ from thalweg.cluster.values import (
 )
 from thalweg.cluster.wire import FixedFields, Kind, Message, new_tuple
 from thalweg.cluster.worker import CachedPrologue, Done, Values, Worker
+from thalweg.device import workers
 from thalweg.device.cpu.pool import default_threads
 from thalweg.device.local import local_devices
-from thalweg.device.workers import WORKERS
 from thalweg.graph.device import task_of
 from thalweg.partition.rendezvous import Key
 from thalweg.platform.caches import Bounded, memoized
@@ -175,7 +175,7 @@ class TaskServer(Member):
     def _reply_from_worker_thread(
         self, handler: Callable[[Message], Message]
     ) -> Callable[[Peer, Message], None]:
-        return lambda peer, message: WORKERS.start(lambda: self._reply_with(peer, message, handler))
+        return lambda peer, message: workers.start(lambda: self._reply_with(peer, message, handler))
 
     def _on_run(self, peer: Peer, message: Message) -> None:
         """Run a part of a step: its prologue at once, if that is short, and start the rest."""

@@ -22,8 +22,8 @@ from thalweg.cluster.transport.endpoint import Peer
 from thalweg.cluster.transport.lending import Lender
 from thalweg.cluster.values import Keyed, PiggybackBuffer, key_of
 from thalweg.cluster.wire import FixedFields
+from thalweg.device import workers
 from thalweg.device.device import Device
-from thalweg.device.workers import WORKERS
 from thalweg.graph.device import task_of
 from thalweg.graph.node import Node
 from thalweg.partition.cut import Partition
@@ -148,7 +148,7 @@ class Worker:
         feeds: Mapping[int, Any],
         submit_short: Submit,
         done: Done,
-        submit_long: Callable[[Callable[[], None]], None] = WORKERS.start,
+        submit_long: Callable[[Callable[[], None]], None] = workers.start,
         received: Keyed = (),
         piggyback: PiggybackBuffer | None = None,
         rest: Dataflow | None = None,

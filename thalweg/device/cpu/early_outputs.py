@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
+from thalweg.device import workers
 from thalweg.device.cpu.pool import Event
-from thalweg.device.workers import WORKERS
 
 #: (number of the output, its value)
 Deliver = Callable[[int, Any], None]
@@ -28,7 +28,7 @@ class Delivery:
         self._early, self._results, self._deliver = early, results, deliver
         self._stopped = False
         self._done = Future[None]()
-        WORKERS.start(self._run)
+        workers.start(self._run)
 
     def _run(self) -> None:
         try:

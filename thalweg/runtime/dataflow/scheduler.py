@@ -16,7 +16,7 @@ from threading import Lock
 from typing import Any
 
 from thalweg import errors
-from thalweg.device.workers import WORKERS
+from thalweg.device import workers
 from thalweg.graph.node import Node
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.dataflow.frames import Iteration
@@ -106,7 +106,7 @@ class Scheduler(ABC):
         is_sending = isinstance(deferred[0][1].executable, SendingExecutable)
         is_awaited = short == long and is_sending and self._in_flight > 1
         is_single = len(deferred) == 1 and not self._running - {own}
-        submit = long if is_single and not is_awaited else WORKERS.start
+        submit = long if is_single and not is_awaited else workers.start
         for each in deferred:
             running = Lock()
             self._running.add(running)
@@ -138,7 +138,7 @@ class Scheduler(ABC):
     def _fail(self, error: BaseException, own: Lock | None) -> None:
         """End the run with an error, after the calls on other threads have ended."""
         if self._running - {own}:
-            WORKERS.start(partial(self._end_after_calls, error))
+            workers.start(partial(self._end_after_calls, error))
         else:
             self._end_after_calls(error, own)
 
