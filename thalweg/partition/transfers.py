@@ -38,6 +38,9 @@ class Transfer(Op, abstract=True):
         """The key of the transfer in the rendezvous."""
         return Key(self.tensor_name, self.send_device, self.recv_device)
 
+    def shape(self, *tensors: Tensor) -> TensorShape | list[TensorShape]:
+        return []
+
     def rendezvous(self, context: Any) -> Rendezvous:
         """The rendezvous of the step."""
         if context.rendezvous is None:
@@ -51,9 +54,6 @@ class Sending(Transfer, abstract=True):
     """The base of Sends."""
 
     takes_buffers = True
-
-    def shape(self, *tensors: Tensor) -> list[TensorShape]:
-        return []
 
     def kernel(self, context: Any, tensor: Any = ()) -> list[Any]:
         send(self.rendezvous(context), self.key, tensor)
@@ -109,6 +109,3 @@ class RecvToken(Receiving, name="_RecvToken"):
     """Completes when the token of a control edge arrives."""
 
     signature = "->"
-
-    def shape(self) -> list[TensorShape]:
-        return []
