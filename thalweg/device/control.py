@@ -145,18 +145,12 @@ class ControlStep(NativeProgram[InvocationT]):
         return all((results[view] <= 1).all() for view in self._access_counts() if view in results)
 
     def finish(self, context: Any, values: Sequence[Any], results: Results) -> list[Any]:
-        """The outputs of a program that has succeeded; advances random streams, updates lists."""
-        self._advance_streams(results, context)
-        return self._outputs(values, results)
-
-    def _advance_streams(self, results: Results, context: Any) -> None:
-        """Advance the random streams by what the iterations have drawn."""
+        """The outputs of a program that has succeeded; advances random streams by what the
+        iterations have drawn, and updates lists."""
         for drawing in self.interface.drawings:
             start = _stream_position(drawing, context)
             drawn = Philox.at(results[drawing.view]).counter - start.counter
             cast("Random", drawing.node.op).reserve(context.at(drawing.node), drawn)
-
-    def _outputs(self, values: Sequence[Any], results: Results) -> list[Any]:
         lists: dict[ListBuffer, ListValue] = {}
         for rows, value in self._lists(values):
             lists[rows] = value

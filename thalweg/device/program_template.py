@@ -175,8 +175,9 @@ class _Interface:
         self, lowered: Lowered, words_of: Mapping[Buffer, Sequence[tuple[int, int]]]
     ) -> None:
         self._lowered, self._words_of = lowered, words_of
-        self._written = {buffer for launch in lowered.launches for buffer in launch.written}
-        self._first_use = {b: each for each in reversed(lowered.launches) for b in each.buffers}
+        launches = lowered.launches
+        self._last_write = {b: n for n, launch in enumerate(launches) for b in launch.written}
+        self._first_use = {b: launch for launch in reversed(launches) for b in launch.buffers}
         region = lowered.spec.region
         updates = [node for node in region.nodes if locks_updates(node)]
         locked = [node.inputs[n] for node in updates for n in node.op.parsed.references]
@@ -207,21 +208,17 @@ class _Interface:
         if tensor in region.roots:
             return Output((), shape, None, region.references.index(region.roots[tensor]))
         buffer = self._lowered.buffers[tensor]
-        producer = self._producer(buffer) if tensor in region.early else -1
+        last = self._last_write.get(buffer, -1)
+        is_early = tensor in region.early and last < len(self._lowered.launches) - 1
+        producer = last if is_early else -1
         return Output(self._words(tensor), shape, np.dtype(buffer.dtype), producer=producer)
-
-    def _producer(self, buffer: Buffer) -> int:
-        """The last launch that writes a buffer; -1 if there is none, or it is the last of all."""
-        launches = self._lowered.launches
-        writers = [number for number, launch in enumerate(launches) if buffer in launch.written]
-        return writers[-1] if writers and writers[-1] < len(launches) - 1 else -1
 
     def reference(self, tensor: Tensor) -> Reference:
         """A variable of the region."""
         buffer = self._lowered.buffers[tensor]
         first_use = self._first_use.get(buffer)
         may_initialize = first_use is not None and only_writes(first_use, buffer)
-        shape, written = self._lowered.spec.shapes[tensor], buffer in self._written
+        shape, written = self._lowered.spec.shapes[tensor], buffer in self._last_write
         locked = tensor in self._locked
         return Reference(self._words(tensor), shape, written, may_initialize, locked)
 
