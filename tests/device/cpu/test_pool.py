@@ -192,14 +192,6 @@ def test_all_threads_take_part(pool: Pool, threads: int) -> None:
     assert notes[0] == notes[2] == threads
 
 
-def test_the_pool_decides_on_threads_where_the_program_does_not(pool: Pool) -> None:
-    step = Step()
-    notes = step.note()
-    program = step.program(pool, 0)
-    program.run()
-    assert program.threads == notes[0] == 4
-
-
 def test_no_more_threads_than_the_most(pool: Pool) -> None:
     assert Step().program(pool, 1000).threads == MAX_THREADS
 

@@ -83,7 +83,7 @@ class Event:
 
     ```
     computed = Event(pool)
-    table = StepTable(pool, [first, computed.entry, second], fault)
+    table = StepTable(pool, [first, computed.entry, second], fault, pool.threads)
     ```
 
     Steps never wait for events: they would block the threads of the pool. Nodes that need a value
@@ -116,7 +116,7 @@ class Event:
 
 
 class StepTable:
-    """A step as a table of kernel calls, on `threads` threads (0: all of the pool).
+    """A step as a table of kernel calls, on `threads` threads.
 
     `fault` is the address of the step's fault word. `holds_gil` saves the release of the GIL for
     steps of a few microseconds. Only one thread at a time may run a table.
@@ -127,11 +127,11 @@ class StepTable:
         pool: Pool,
         entries: Sequence[Entry | Jump],
         fault: int,
-        threads: int = 0,
+        threads: int,
         holds_gil: bool = False,
     ) -> None:
         self._pool, self._run = pool, pool.run_with_gil if holds_gil else pool.run_without_gil
-        self.threads = min(threads or pool.threads, MAX_THREADS)
+        self.threads = min(threads, MAX_THREADS)
         self.entries = tuple(entries)
         self.words = _table_words(pool, self.entries, fault, self.threads)
         self.fault = ctypes.c_int64.from_address(fault)
@@ -208,7 +208,7 @@ class Pool:
 
     ```
     pool = default_pool()
-    table = StepTable(pool, [Entry(multiply, arguments.ctypes.data)], fault.ctypes.data)
+    table = StepTable(pool, [Entry(multiply, arguments.ctypes.data)], fault.ctypes.data, threads=2)
     code = table.run()
     ```
     """
