@@ -17,14 +17,13 @@ class Devices:
     """Devices in order of preference: the accelerators of each task before its CPUs."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        specs = {name: DeviceSpec.from_string(name) for name in names}
         tasks = list(dict.fromkeys(map(task_of, names)))
 
         def rank(name: str) -> tuple[int, bool]:
             return tasks.index(task_of(name)), is_cpu(name)
 
-        self._specs = {name: specs[name] for name in sorted(names, key=rank)}
-        self.names = tuple(self._specs)
+        self.names = tuple(sorted(names, key=rank))
+        self._specs = {name: DeviceSpec.from_string(name) for name in self.names}
         self.span_tasks = len(tasks) > 1
 
     def feasible(self, request: DeviceSpec, accelerated: bool = True) -> list[str]:

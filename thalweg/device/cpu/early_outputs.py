@@ -18,41 +18,41 @@ from thalweg.device.cpu.pool import Event
 Deliver = Callable[[int, Any], None]
 
 
-class Delivery:
-    """Delivers the early outputs of one call on a worker thread, from its construction to `end`.
-    `early`: the event that is signalled when an output is computed, by the output's number."""
+def run_delivering(
+    run: Callable[[], int], early: Mapping[int, Event], results: Sequence[Any], deliver: Deliver
+) -> int:
+    """Run a program, whose early outputs a worker thread delivers meanwhile; its fault code.
 
-    def __init__(
-        self, early: Mapping[int, Event], results: Sequence[Any], deliver: Deliver
-    ) -> None:
-        self._early, self._results, self._deliver = early, results, deliver
-        self._stopped = False
-        self._done = Future[None]()
-        workers.start(self._run)
+    `early`: the event that is signalled when an output is computed, by the output's number. If the
+    program stops, nothing more is delivered. Raises what `deliver` raised.
+    """
+    is_stopped = False
+    done = Future[None]()
 
-    def _run(self) -> None:
+    def deliver_all() -> None:
         try:
-            for number, event in self._early.items():
-                event.wait()  # `end` signals the events of a program that stopped
-                if self._stopped:
+            for number, event in early.items():
+                event.wait()
+                if is_stopped:
                     break
-                result = self._results[number]
-                self._deliver(number, result if result.ndim else result[()])
-            self._done.set_result(None)
-        except BaseException as error:  # raised again by `end`, on the caller's thread
-            self._done.set_exception(error)
+                result = results[number]
+                deliver(number, result if result.ndim else result[()])
+            done.set_result(None)
+        except BaseException as error:  # raised again on the caller's thread
+            done.set_exception(error)
 
-    def end(self, is_complete: bool) -> None:
-        """Wait until all is delivered; if the program stopped, deliver nothing more.
-
-        Raises what `deliver` raised.
-        """
-        if not is_complete:
-            self._stopped = True
-            for event in self._early.values():
+    workers.start(deliver_all)
+    fault = -1
+    try:
+        fault = run()
+    finally:
+        if fault:
+            is_stopped = True
+            for event in early.values():
                 event.signal()
-        error = self._done.exception()
-        for event in self._early.values():
+        error = done.exception()  # when all is delivered
+        for event in early.values():
             event.reset()
         if error is not None:
             raise error
+    return fault

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.codegen.cache import Loaded
-from thalweg.device.cpu.early_outputs import Deliver, Delivery
+from thalweg.device.cpu.early_outputs import Deliver, run_delivering
 from thalweg.device.cpu.invocation import Invocation, address_of
 from thalweg.device.cpu.pool import Pool
 from thalweg.device.cpu.table_template import Entry, Jump, TableTemplate
@@ -114,17 +114,12 @@ class Program(DeviceProgram[Invocation, "Call"]):
 
     def _run_delivering(self, invocation: Invocation, context: Any, results: Sequence[Any]) -> int:
         """Run to the end, delivering the early outputs meanwhile; the fault code."""
-        arrays = [*results]
+        arrays, table = [*results], invocation.table
         for number, scalar in invocation.scalars:
             arrays[number] = scalar
         deliver, invocation.deliver = cast("Deliver", invocation.deliver), None
-        delivery = Delivery(invocation.early, arrays, deliver)
-        fault, table = -1, invocation.table
-        try:
-            fault = table.resume(table.run(), context.cancellation.check)
-        finally:
-            delivery.end(is_complete=not fault)
-        return fault
+        early, check = invocation.early, context.cancellation.check
+        return run_delivering(lambda: table.resume(table.run(), check), early, arrays, deliver)
 
     def _reserve_streams(self, invocation: Invocation, context: Any) -> None:
         """Reserve what the call draws from the random streams, and bind the positions."""
