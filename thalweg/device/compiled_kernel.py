@@ -42,12 +42,8 @@ class CompiledKernel(ABC):
 
     def __init__(self, launch: Launch, specialized: SpecializedKernel) -> None:
         self.launch, self.specialized = launch, specialized
+        self.kernel: Kernel = launch.kernel  # its IR: loops or a contraction over flat buffers
         self.nodes = launch.nodes
-
-    @property
-    def kernel(self) -> Kernel:
-        """The IR of the kernel: loops or a contraction over flat buffers."""
-        return self.launch.kernel
 
     @property
     def text(self) -> str:

@@ -34,6 +34,7 @@ class Device(ABC):
     is_host: bool = True  # its memory is the host's: buffers are NumPy arrays
     description: str = ""  # the name of the hardware, if it has one
     capability: int = 0  # a GPU's compute capability times ten
+    memory_limit: int  # bytes of its memory that this process may use
 
     def __init__(self, name: str, target: Target) -> None:
         self.name = name  # fully qualified: "/job:localhost/replica:0/task:0/device:CPU:0"
@@ -50,11 +51,6 @@ class Device(ABC):
         return False
 
     # Memory
-
-    @property
-    def memory_limit(self) -> int:
-        """The size of its memory in bytes; 0 if unknown."""
-        return 0
 
     @abstractmethod
     def allocate(self, shape: tuple[int, ...], dtype: Any) -> Buffer:

@@ -41,6 +41,7 @@ class CpuDevice(Device):
     """A CPU device of this process. Its programs use `threads` threads of its pool (0: all)."""
 
     target: CpuTarget
+    memory_limit = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
     def __init__(
         self, index: int = 0, threads: int = 0, pool: Pool | None = None, task: str = LOCAL_TASK
@@ -53,11 +54,6 @@ class CpuDevice(Device):
     def key(self) -> str:
         """Identifies everything about the device that compiled programs depend on."""
         return f"{self.target} {self.target.key} {self.threads}"
-
-    @property
-    def memory_limit(self) -> int:
-        """The size of the host's memory in bytes."""
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
     def allocate(self, shape: tuple[int, ...], dtype: Any) -> HostBuffer:
         """An uninitialised buffer for an array."""

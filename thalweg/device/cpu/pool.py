@@ -94,11 +94,8 @@ class Event:
         self._pool, self._words = pool, _zeros(layout.SPACING)
         self._words[layout.EVENT_POOL // 8] = pool.address
         self._address = self._words.ctypes.data
-
-    @property
-    def entry(self) -> Entry:
-        """The entry of a table that signals it when the calls before are finished."""
-        return Entry(self._pool.signal, self._address, thread=0)
+        #: the entry of a table that signals it when the calls before are finished
+        self.entry = Entry(pool.signal, self._address, thread=0)
 
     def signal(self) -> None:
         """End the current wait, or the next one."""

@@ -64,6 +64,7 @@ class CudaDevice(Device):
         )
         self._driver, self._index = driver, index
         self._fraction, self._allow_growth = options.memory_fraction, options.allow_growth
+        self.memory_limit = int((self._fraction or 1.0) * found.memory)
         self._lock = freed_after_fork(threading.RLock())
         self._process = os.getpid()
         self.kernels = Kernels(lambda: self.context, self.target)
@@ -113,11 +114,6 @@ class CudaDevice(Device):
         return max(free - _RESERVED, free // 2)
 
     # Memory
-
-    @property
-    def memory_limit(self) -> int:
-        """The number of bytes of the GPU that the process may use."""
-        return int((self._fraction or 1.0) * self.properties.memory)
 
     def allocate(self, shape: tuple[int, ...], dtype: Any) -> Buffer:
         """Uninitialised memory for an array; arrays of objects are in host memory."""
