@@ -44,6 +44,8 @@ class CompiledKernel(ABC):
         self.launch, self.specialized = launch, specialized
         self.kernel: Kernel = launch.kernel  # its IR: loops or a contraction over flat buffers
         self.nodes = launch.nodes
+        #: the node that most of its work is attributed to
+        self.main: Node = launch.nodes[0 if self.kind == "contraction" else -1]
 
     @property
     def text(self) -> str:
@@ -65,12 +67,6 @@ class CompiledKernel(ABC):
     def lines(self) -> tuple[str, ...]:
         """The user's lines that created its nodes, as `file:line`."""
         return tuple(dict.fromkeys(node.origin for node in self.nodes))
-
-    @cached_property
-    def main(self) -> Node:
-        """The node that most of its work is attributed to."""
-        nodes = self.launch.nodes
-        return nodes[0] if self.kind == "contraction" else nodes[-1]
 
     @property
     def kind(self) -> str:
