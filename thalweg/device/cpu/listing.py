@@ -69,11 +69,9 @@ def build_listing(
     calls: list[Call] = []
     for number, launch in enumerate(lowered.launches):
         code, scratch = loaded[number], arena.scratch[number]
-        scratch_range = scratch, scratch + code.scratch
-        barrier, thread = barriers.place(launch, scratch_range, len(code.functions))
-        work = int(work_of(launch.kernel, target))
-        entry = Entry(0, words, barrier, thread, no_pause[number], work)
-        call = Call(launch, kernels[number], code, scratch, entry, prepacked.get(number))
-        calls.append(call)
+        slot = barriers.place(launch, (scratch, scratch + code.scratch), len(code.functions))
+        entry = Entry(0, words, *slot, no_pause[number], int(work_of(launch.kernel, target)))
+        packed_from = prepacked.get(number)
+        calls.append(Call(launch, kernels[number], code, scratch, entry, packed_from))
         words += count_words(launch, kernels[number])
     return Listing(lowered, calls, arena)
