@@ -24,7 +24,7 @@ from thalweg.graph.context import ThreadStack
 from thalweg.graph.dtypes import DType
 from thalweg.graph.graph import Graph
 from thalweg.graph.node import Node, Tensor, as_node
-from thalweg.graph.op import Op
+from thalweg.graph.op import Source
 from thalweg.graph.origin import MadeAt
 from thalweg.graph.shapes import TensorShape
 from thalweg.graph.signature import parse
@@ -176,19 +176,11 @@ class ConcreteValue(Argument, abstract=True):
         return self.value
 
 
-class Reference(Op, abstract=True):
+class Reference(Source, abstract=True):
     """A variable that a lazy trace takes by reference: each run has another one."""
 
     type_name = "EagerReference"
     parsed = parse("-> ref: &dtype")
-    stateful = True
-    host_only = True
-    not_differentiable = True
-    dtype: DType
-    given_shape: TensorShape
-
-    def shape(self) -> TensorShape:
-        return self.given_shape
 
     def kernel(self, context: Any) -> Any:
         """The variable's cell, from the resources of the step."""

@@ -19,6 +19,8 @@ from thalweg.graph.analysis.effects import Effect, Footprint, footprint_of
 from thalweg.graph.signature import Signature
 
 if TYPE_CHECKING:
+    from thalweg.graph.dtypes import DType
+    from thalweg.graph.shapes import TensorShape
     from thalweg.graph.subgraph import Body
 
 _REQUIRED: Any = object()  # marks an attribute without a default
@@ -199,3 +201,17 @@ def _check(cls: type[Op]) -> None:
     ]
     if unbound:
         raise TypeError(f"op {cls.type_name}: output type {unbound[0]} is never bound")
+
+
+class Source(Op, abstract=True):
+    """The base of ops whose value comes from outside of the graph: fed, captured or stored."""
+
+    signature = "-> output: dtype"
+    stateful = True  # each step or call has its own value: never folded or merged
+    host_only = True
+    not_differentiable = True
+    dtype: DType
+    given_shape: TensorShape
+
+    def shape(self) -> TensorShape:
+        return self.given_shape

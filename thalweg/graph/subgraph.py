@@ -16,26 +16,17 @@ from thalweg.graph import nest
 from thalweg.graph.dtypes import DType
 from thalweg.graph.graph import Graph, get_default_graph
 from thalweg.graph.node import Node, Tensor, as_node, program_order, reached
-from thalweg.graph.op import Op
+from thalweg.graph.op import Source
 from thalweg.graph.rewriter import Rewriter
 from thalweg.graph.shapes import TensorShape
 
 _MAX_SEEDS = 0x3FFF_0000
 
 
-class Argument(Op):
+class Argument(Source):
     """An argument of a sub-graph."""
 
     private = True
-    signature = "-> output: dtype"
-    stateful = True  # each call has its own value: never folded or merged
-    host_only = True
-    not_differentiable = True
-    dtype: DType
-    given_shape: TensorShape
-
-    def shape(self) -> TensorShape:
-        return self.given_shape
 
     def kernel(self, context: Any) -> Any:
         raise AssertionError(f"{context.node.name} gets its value from the node around it")

@@ -19,7 +19,7 @@ from thalweg.graph.known import constant_elements
 from thalweg.graph.likes import NodeLike, TensorLike
 from thalweg.graph.literal import make_array, plain_integers
 from thalweg.graph.node import Node, Tensor
-from thalweg.graph.op import Op
+from thalweg.graph.op import Op, Source
 from thalweg.graph.origin import user_line
 from thalweg.graph.shapes import Dimension, TensorShape, as_shape
 from thalweg.ir.expr import Expr
@@ -136,18 +136,8 @@ register_tensor_conversion_function(TensorShape, _shape_conversion, priority=100
 register_tensor_conversion_function(Dimension, _dimension_conversion, priority=100)
 
 
-class Placeholder(Op):
+class Placeholder(Source):
     """A value that every step must feed."""
-
-    signature = "-> output: dtype"
-    stateful = True  # each step feeds its own value: never constant
-    host_only = True
-    not_differentiable = True
-    dtype: DType
-    given_shape: TensorShape
-
-    def shape(self) -> TensorShape:
-        return self.given_shape
 
     def kernel(self, context: Any) -> Array:
         raise errors.InvalidArgumentError(

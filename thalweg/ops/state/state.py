@@ -20,7 +20,7 @@ from thalweg.graph.analysis.effects import reads
 from thalweg.graph.dtypes import DType, as_dtype
 from thalweg.graph.graph import get_default_graph
 from thalweg.graph.node import Node, Tensor
-from thalweg.graph.op import Op
+from thalweg.graph.op import Op, Source
 from thalweg.graph.shapes import TensorShape, as_shape, scalar, unknown_shape
 from thalweg.ir.expr import Expr
 from thalweg.ir.loop import IndexTuple, NotLowered, Operand, Scatter, scatter
@@ -34,20 +34,12 @@ Array = NDArray[Any]
 RESOURCE = "_resource"
 
 
-class VariableV2(Op):
+class VariableV2(Source):
     """A reference to the variable stored under (container, shared_name or the node's name)."""
 
     signature = "-> ref: &dtype"
-    stateful = True
-    host_only = True
-    not_differentiable = True
-    dtype: DType
-    given_shape: TensorShape
     container: str = ""
     shared_name: str = ""
-
-    def shape(self) -> TensorShape:
-        return self.given_shape
 
     def kernel(self, context: Context) -> VariableCell:
         name = self.shared_name or context.node.name
