@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 from numpy.typing import NDArray
@@ -89,24 +90,22 @@ class EagerDevices:
 
 
 _options: list[SessionOptions] = [SessionOptions()]
-_devices: list[EagerDevices] = []
 
 #: Increases when the devices change: earlier plans are then invalid.
 generation = [0]
 
 
+@cache
 def eager_devices() -> EagerDevices:
     """The devices, detected on first use."""
-    if not _devices:
-        _devices.append(EagerDevices(_options[0]))
-    return _devices[0]
+    return EagerDevices(_options[0])
 
 
 def use_devices(options: SessionOptions) -> None:
     """Detect devices again, by these options."""
     _options[:] = [options]
     generation[0] += 1
-    _devices.clear()
+    eager_devices.cache_clear()
 
 
 def drop_lost_devices() -> None:
