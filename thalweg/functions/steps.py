@@ -16,13 +16,7 @@ import numpy as np
 
 from thalweg import errors
 from thalweg.device.device import Device
-from thalweg.functions.devices import (
-    EagerDevices,
-    drop_lost_devices,
-    eager_devices,
-    generation,
-    resources,
-)
+from thalweg.functions.devices import drop_lost_devices, eager_devices, generation, resources
 from thalweg.functions.trace import (
     REFERENCE,
     VALUE,
@@ -87,12 +81,21 @@ class PlannedStep:
     #: The devices of the fetches; None without GPUs.
     devices: Sequence[str] | None = None
 
-    def __init__(self, step: Step, references: Sequence[Tensor], randoms: Sequence[Node]) -> None:
-        self._step, self._references, self.randoms = step, references, randoms
-        self._state_nodes = [*(tensor.op for tensor in references), *randoms]
-        self.context = Context(
-            step.fetches[0].op if step.fetches else step.targets[0], resources, Cancellation()
-        )
+    def __init__(
+        self,
+        graph: Graph,
+        inputs: Sequence[Tensor],
+        fetches: Sequence[Tensor],
+        targets: Sequence[Node],
+    ) -> None:
+        """`inputs` are those that `add_input` adds to the graph of the step."""
+        feeds = tuple(tensor for tensor in inputs if not tensor.dtype.is_ref_dtype)
+        self._references = [tensor for tensor in inputs if tensor.dtype.is_ref_dtype]
+        self.randoms = [node for node in graph.nodes if isinstance(node.op, Random)]
+        self._state_nodes = [*(tensor.op for tensor in self._references), *self.randoms]
+        self._step = step = Step(tuple(fetches), tuple(targets), feeds)
+        node = fetches[0].op if fetches else targets[0]
+        self.context = Context(node, resources, Cancellation())
         self._plan: Plan | None = None
         #: Index of a feed → the GPU that takes it.
         self._feed_devices: dict[int, Device] = {}
@@ -118,12 +121,12 @@ class PlannedStep:
         self._plan = planned = plan(step, devices.all, placer, COMPILES)
         self._use(fast_path(planned, step.feeds, downloads=False))
         if devices.has_accelerators:
-            self._set_devices(planned, placer, devices)
+            self._set_devices(planned, placer)
         return planned
 
-    def _set_devices(self, planned: Plan, placer: Placer, devices: EagerDevices) -> None:
+    def _set_devices(self, planned: Plan, placer: Placer) -> None:
         """Set the devices of the feeds and fetches."""
-        step = self._step
+        devices, step = eager_devices(), self._step
         placement = placer.place([tensor.op for tensor in step.fetches])
         self.devices = ["" if t in step.feeds else placement[t.op] for t in step.fetches]
         self._dtypes = [np.dtype(t.dtype.base_dtype.as_numpy_dtype) for t in step.feeds]
@@ -247,16 +250,6 @@ def add_input(graph: Graph, tensor: Tensor, device: str) -> Tensor:
     return graph.add(op, (), [tensor.dtype], [shape], tensor.op.name).outputs[0]
 
 
-def plan_step(
-    graph: Graph, inputs: Iterable[Tensor], fetches: Iterable[Tensor], targets: Iterable[Node]
-) -> PlannedStep:
-    """Plan a step of a graph for the devices of this process."""
-    feeds = tuple(tensor for tensor in inputs if not tensor.dtype.is_ref_dtype)
-    references = [tensor for tensor in inputs if tensor.dtype.is_ref_dtype]
-    randoms = [node for node in graph.nodes if isinstance(node.op, Random)]
-    return PlannedStep(Step(tuple(fetches), tuple(targets), feeds), references, randoms)
-
-
 @dataclass
 class RecordedStep:
     """A planned step that computes tensors of a lazy trace, and the leaves that it takes."""
@@ -369,7 +362,7 @@ class StepBuilder:
                 rewriter.tensors[tensor] = constant(value, tensor.dtype)
             _copy_nodes(rewriter, nodes)
         computed = [rewriter.tensors[tensor] for tensor in fetches]
-        planned = plan_step(graph, inputs, computed, rewriter.mapped(targets))
+        planned = PlannedStep(graph, inputs, computed, rewriter.mapped(targets))
         return planned, rewriter.mapped(nodes)
 
 

@@ -16,7 +16,7 @@ from thalweg.control.traces import capture
 from thalweg.functions.devices import eager_devices, generation
 from thalweg.functions.eager import EAGER
 from thalweg.functions.lazy_trace import LazyTrace, as_array
-from thalweg.functions.steps import PlannedStep, add_input, plan_step
+from thalweg.functions.steps import PlannedStep, add_input
 from thalweg.functions.tensors import EagerTensor, known, set_devices
 from thalweg.functions.traced.calls import MISS, CachedCall, run_pending_before
 from thalweg.functions.traced.function_graph import FunctionGraph, Results
@@ -177,7 +177,7 @@ class ConcreteFunction:
         for node in graph.nodes if device else ():
             if not node.device and not (node.inputs and node.inputs[0].dtype.is_ref_dtype):
                 node.device = device
-        return plan_step(graph, inputs, outputs, targets)
+        return PlannedStep(graph, inputs, outputs, targets)
 
     def _run(self, tensors: Sequence[Any]) -> Any:
         """The result for these arguments: tensors, arrays or numbers.
