@@ -115,20 +115,18 @@ class FunctionGraph(SubGraph):
     def _add(
         self, op: Op, inputs: tuple[Tensor, ...], controls: tuple[Node, ...], *rest: Any
     ) -> Node:
+        node = super()._add(op, inputs, controls, *rest)
         if not (op.footprint or op.bodies or op.blocking):
-            return super()._add(op, inputs, controls, *rest)
-        *_, annotations, (code, lasti) = rest
-        candidate = Node(self, op, "", inputs, controls, "", annotations, code, lasti, -1)
-        written = written_variables(candidate)
-        is_visible_effect = is_visible(candidate) or op.blocking
+            return node
+        written, is_visible_effect = written_variables(node), is_visible(node) or op.blocking
         if not written and not is_visible_effect:
-            return super()._add(op, inputs, controls, *rest)
+            return node
         predecessors = list(controls)
         if self._last_visible is not None:
             predecessors.append(self._last_visible)
         if is_visible_effect:
             predecessors += self._writes
-        node = super()._add(op, inputs, tuple(dict.fromkeys(predecessors)), *rest)
+        node.controls = tuple(dict.fromkeys(predecessors))
         self.effects.append(node)
         if written:
             self._reads.clear()
