@@ -18,7 +18,6 @@ from thalweg.functions.eager import EAGER
 from thalweg.functions.lazy_trace import LazyTrace, as_array
 from thalweg.functions.steps import PlannedStep, add_input
 from thalweg.functions.tensors import EagerTensor, known, set_devices
-from thalweg.functions.traced.calls import MISS, CachedCall, run_pending_before
 from thalweg.functions.traced.function_graph import FunctionGraph, Results
 from thalweg.functions.traced.signature import (
     Arguments,
@@ -41,6 +40,12 @@ from thalweg.graph.subgraph import Body, SubGraph, inline
 from thalweg.ops.core import basic
 from thalweg.runtime.fetches import feed_value
 from thalweg.variables.variable import Variable
+
+MISS: Any = object()  # no cached call matches
+
+
+#: Runs a call: (arrays of the arguments, the current lazy trace) -> the result, or MISS
+CachedCall = Callable[[list[Any], LazyTrace], Any]
 
 
 @dataclass(eq=False, repr=False)
@@ -192,7 +197,7 @@ class ConcreteFunction:
                 EAGER.flush()
             return self.results.pack(outputs, None)
         arrays = self._arrays(tensors)
-        run_pending_before(bool(self.body.targets))
+        _run_pending_before(bool(self.body.targets))
         planned = self._planned
         if planned is None:
             return self.results.pack([], None)
@@ -230,7 +235,7 @@ class ConcreteFunction:
 
         def run(arrays: list[Any], lazy_trace: LazyTrace) -> Any:
             if not lazy_trace.done:
-                run_pending_before(has_effects)
+                _run_pending_before(has_effects)
             results = program(context, arrays + captured if captured else arrays, variables)
             if results is None:
                 return MISS  # the reference kernels will raise the error
@@ -254,6 +259,13 @@ class ConcreteFunction:
             for tape in EAGER.tapes:
                 tape.accessed(variable)
         return EAGER.record_subgraph((self, positions), lambda: inline(self.body, templates)[0])
+
+
+def _run_pending_before(has_effects: bool) -> None:
+    """Run pending ops before a call, if they or the call have effects."""
+    lazy_trace = EAGER.lazy_trace
+    if not lazy_trace.done and (has_effects or lazy_trace.end.path_has_effects):
+        lazy_trace.finish()
 
 
 def _match_argument(name: str, wanted: Any, argument: Any) -> list[Any]:

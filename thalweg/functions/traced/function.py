@@ -14,8 +14,7 @@ from types import MethodType
 from typing import Any, cast, overload
 
 from thalweg.functions.eager import EAGER
-from thalweg.functions.traced.calls import MISS
-from thalweg.functions.traced.concrete import ConcreteFunction
+from thalweg.functions.traced.concrete import MISS, ConcreteFunction
 from thalweg.functions.traced.function_cache import Report, TraceCache
 from thalweg.functions.traced.signature import Arguments, Parameters, arguments_of
 from thalweg.graph.graph import get_default_graph

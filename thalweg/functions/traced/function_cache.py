@@ -1,21 +1,26 @@
-"""The cache of a function's traces: which trace a call uses, and why new ones were made.
+"""The caches of a function: which trace a call uses, why new ones were made, and recent calls.
 
 A trace serves all calls with its skeleton (structure, dtypes, Python values) and shapes. When an
 argument has a second shape, the sizes that differ are unknown in the next trace. The least recently
-used trace is evicted; a function that is retraced often logs a warning.
+used trace is evicted; a function that is retraced often logs a warning. In eager code, the most
+recent calls are cached with their programs, by their arguments without parsing a structure. The
+program takes the arrays of the arguments as they are.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from thalweg.functions.traced.calls import CallCache
-from thalweg.functions.traced.concrete import ConcreteFunction, trace
+import numpy as np
+
+from thalweg.functions.eager import EAGER
+from thalweg.functions.tensors import EagerTensor, class_of
+from thalweg.functions.traced.concrete import MISS, CachedCall, ConcreteFunction, trace
 from thalweg.functions.traced.signature import (
     Arguments,
     IdentityKey,
@@ -29,7 +34,9 @@ from thalweg.graph.context import ThreadStack
 from thalweg.graph.graph import Graph, get_default_graph
 from thalweg.graph.origin import user_line
 from thalweg.graph.subgraph import root
+from thalweg.ops.core.buffer import Buffer
 from thalweg.platform import tf_logging
+from thalweg.platform.caches import Bounded
 from thalweg.platform.forks import freed_after_fork
 from thalweg.variables.scope import function_scope
 from thalweg.variables.variable import Variable, creations
@@ -38,6 +45,8 @@ MAX_TRACES = 64
 _MAX_REPORTED = 256  # retraces whose reasons are kept
 _STORM_TRACES, _STORM_CALLS = 5, 8  # warn of so many traces within so many calls
 _MAX_DEPTH = 48  # of nested traces
+_MAX_CALLS = 4  # that are cached
+_SCALARS = frozenset((int, float, str, bool, type(None)))
 
 
 class Retrace(NamedTuple):
@@ -290,3 +299,57 @@ def _is_dead(key: Any) -> bool:
     """Whether no call can use a trace any more: an object of its key was collected."""
     graph, skeleton = key
     return graph.is_dead or any(isinstance(kind, IdentityKey) and kind.is_dead for kind in skeleton)
+
+
+# Recent calls in eager code
+
+
+class CallCache:
+    """The most recent calls of a function, by the dtypes, shapes and values of their arguments."""
+
+    def __init__(self) -> None:
+        self._calls = Bounded[Any, CachedCall]("calls of a function", _MAX_CALLS)
+        self.clear = self._calls.clear  # a new trace may fit better, or one was dropped
+
+    def run(self, args: tuple[Any, ...]) -> Any:
+        """The result of a call that is cached; MISS for others."""
+        state = EAGER.__dict__  # of this thread: looked up once
+        if state["tapes"]:
+            return MISS
+        arrays: list[Any] = []
+        call = self._calls.get(_call_key(args, state["device_name"], arrays))
+        if call is None:
+            return MISS
+        return call(arrays, state["lazy_trace"])
+
+    def add(self, args: tuple[Any, ...], tensors: Sequence[Any], of: ConcreteFunction) -> None:
+        """Cache a call that ran, if its arguments are tensors, arrays and scalars alone."""
+        arrays: list[Any] = []
+        key = _call_key(args, EAGER.device_name, arrays)
+        if key is None or len(arrays) != len(tensors):
+            return
+        call = of.cached_call(tensors)
+        if call is not None:
+            self._calls[key] = call
+
+
+def _call_key(args: tuple[Any, ...], device: str, arrays: list[Any]) -> Any:
+    """The key of a call, whose arrays are appended to `arrays`; None if an argument is pending, or
+    anything but a tensor, an array or a scalar."""
+    parts: list[Any] = [device]
+    for value in args:
+        kind = class_of(value)
+        if kind is EagerTensor:
+            array = value._array  # pyright: ignore[reportPrivateUsage] - one mechanism in several files
+            if class_of(array) is not np.ndarray and not isinstance(array, Buffer):
+                return None
+            parts += array.shape, array.dtype  # not as of arrays, which belong to the caller
+            arrays.append(array)
+        elif kind is np.ndarray:
+            parts += value.dtype, value.shape
+            arrays.append(value)
+        elif kind in _SCALARS and (value or kind is not float):  # 0.0 == -0.0
+            parts += kind, value
+        else:
+            return None
+    return tuple(parts)
