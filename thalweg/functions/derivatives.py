@@ -16,7 +16,7 @@ from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.likes import TensorStructure
 from thalweg.graph.node import Tensor
 from thalweg.ops.core import filling
-from thalweg.public import public, publish_value
+from thalweg.public import public
 from thalweg.variables.variable import Variable
 
 Function = Callable[..., Any]
@@ -157,7 +157,7 @@ def implicit_gradients(f: Function) -> Function:
     return lambda *args, **kwargs: both(*args, **kwargs)[1]
 
 
-@public("contrib.eager.implicit_value_and_gradients")
+@public("contrib.eager.implicit_value_and_gradients", "contrib.eager.implicit_value_and_grad")
 def implicit_value_and_gradients(f: Function) -> Function:
     """A function that returns `f`'s value and (gradient, variable) pairs for what it reads."""
 
@@ -188,6 +188,3 @@ def make_vjp(
         return outputs, pull
 
     return call
-
-
-publish_value("contrib.eager.implicit_value_and_grad", implicit_value_and_gradients)

@@ -20,7 +20,7 @@ from thalweg.functions.traced.signature import Arguments, Parameters, arguments_
 from thalweg.graph.graph import get_default_graph
 from thalweg.graph.likes import Structure, UserObject
 from thalweg.graph.origin import user_line
-from thalweg.public import public, publish_value
+from thalweg.public import public
 
 
 class Function:
@@ -56,14 +56,11 @@ class Function:
         """The variables that the first call created."""
         return list(self._traces.variables)
 
-    @property
-    def retraces(self) -> Report:
-        """How often the function was called and traced, and why."""
-        return self._traces.report()
-
     def explain(self) -> Report:
         """How often the function was called and traced, and why: an object to print."""
         return self._traces.report()
+
+    retraces = property(explain)
 
     def experimental_get_tracing_count(self) -> int:
         """How often the function was traced."""
@@ -167,7 +164,7 @@ def function(
     experimental_follow_type_hints: bool | None = None,
     name: str | None = None,
 ) -> Callable[[Callable[..., Any]], Function]: ...
-@public("function", "contrib.eager.function")
+@public("function", "contrib.eager.function", "contrib.eager.defun")
 def function(
     func: Callable[..., Any] | None = None,
     input_signature: Sequence[Structure] | None = None,
@@ -202,6 +199,3 @@ def function(
         return Function(inner, TraceCache(name or _name(inner), parameters, relax_shapes))
 
     return decorate if func is None else decorate(func)
-
-
-publish_value("contrib.eager.defun", function)
