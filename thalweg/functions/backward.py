@@ -245,7 +245,8 @@ class EagerGradient:
             parts += span.key
             if span.end.custom_gradients != span.start.custom_gradients:
                 return None  # the gradient function may differ between calls
-        for group in (ys, xs, seeds, self.watched):
+        references: list[Any] = [variable.gradient_source() for variable in self.variables]
+        for group in (ys, xs, seeds, self.watched, references):
             for tensor in group:
                 if type(tensor) is EagerTensor and tensor._lazy_trace is lazy_trace:
                     parts.append(tensor._position)
@@ -254,9 +255,6 @@ class EagerGradient:
                 else:
                     return None
             parts.append("")
-        for variable in self.variables:
-            reference: Any = variable._variable
-            parts.append(reference._position if reference._lazy_trace is lazy_trace else None)
         return tuple(parts)
 
     # Building

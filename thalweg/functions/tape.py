@@ -210,8 +210,7 @@ class GradientTape:
         xs = list(itertools.compress(sources, is_watched))
         stops = [t for n in inside for t in n.inputs if t.op not in inside and not is_read(t.op)]
         stops = [t for t in stops if t not in self._watched and t not in xs]
-        given_seeds = None if all(seed is None for seed in seeds) else seeds
-        found = iter(gradients(ys, xs, given_seeds, stop_gradients=stops) if xs else [])
+        found = iter(gradients(ys, xs, seeds, stop_gradients=stops) if xs else [])
         return [next(found) if watched else None for watched in is_watched]
 
     def jacobian(

@@ -270,7 +270,7 @@ def _run_pending_before(has_effects: bool) -> None:
 
 def _match_argument(name: str, wanted: Any, argument: Any) -> list[Any]:
     """The tensors of an argument; raises if it is not as the function was traced for."""
-    specs, values = _leaves(wanted), _leaves(argument)
+    specs, values = (nest.flatten(v, expand_composites=True) for v in (wanted, argument))
     if len(specs) != len(values):
         raise TypeError(f"argument '{name}' must be like {wanted!r}, not {argument!r}")
     tensors: list[Any] = []
@@ -288,10 +288,6 @@ def _match_argument(name: str, wanted: Any, argument: Any) -> list[Any]:
 def _dereference(leaf: Any) -> Any:
     """The object of an `IdentityKey`; other leaves as they are."""
     return leaf.get() if isinstance(leaf, IdentityKey) else leaf
-
-
-def _leaves(value: Any) -> list[Any]:
-    return nest.flatten(value, expand_composites=True)
 
 
 def _checked_tensor(name: str, spec: TensorSpec, value: Any) -> Any:

@@ -256,8 +256,13 @@ class Parameters:
         self._signature = _signature(function)
         self._name = getattr(function, "__name__", type(function).__name__)
         self.specs = None if specs is None else tuple(specs)
-        if self.specs is not None:
-            self._check_specs()
+        leaves = nest.flatten([*(self.specs or ())])
+        others = [leaf for leaf in leaves if not isinstance(leaf, TensorSpec)]
+        if others:
+            raise TypeError(
+                "input_signature must be a possibly nested sequence of TensorSpec objects, got "
+                f"{others[0]!r}"
+            )
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """The arguments by parameter, with defaults."""
@@ -299,15 +304,6 @@ class Parameters:
                 "tensors besides"
             )
         return arguments._replace(tensors=tuple(tensors))
-
-    def _check_specs(self) -> None:
-        leaves = nest.flatten(list(self.specs or ()))
-        others = [leaf for leaf in leaves if not isinstance(leaf, TensorSpec)]
-        if others:
-            raise TypeError(
-                "input_signature must be a possibly nested sequence of TensorSpec objects, got "
-                f"{others[0]!r}"
-            )
 
     def __str__(self) -> str:
         return "(...)" if self._signature is None else str(self._signature)
