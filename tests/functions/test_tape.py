@@ -437,3 +437,12 @@ def test_zeros_for_an_unused_variable_do_not_read_it():
             dx, zero = inner.gradient(y, [used, unused], unconnected_gradients="zero")
         assert (float(dx), zero.numpy().tolist()) == (2.0, [0.0, 0.0])
         assert [*outer.watched_variables()] == [used]
+
+
+def test_a_gradient_in_a_trace_without_values_may_ask_for_an_index_from_before_the_tape():
+    variable = tf.Variable([[1.0, 2.0], [3.0, 4.0]])
+    axes = tf.range(tf.constant(100))[:2] - 0
+    with tf.GradientTape() as tape:
+        y = tf.reduce_sum(tf.reverse(variable, axes) * [[1.0, 2.0], [3.0, 4.0]])
+    assert float(y) == 1 * 4 + 2 * 3 + 3 * 2 + 4 * 1
+    np.testing.assert_array_equal(tape.gradient(y, variable).numpy(), [[4, 3], [2, 1]])

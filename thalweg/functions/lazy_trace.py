@@ -171,7 +171,7 @@ class LazyTrace:
     def leaf_value(self, leaf: Leaf) -> Any:
         """The value of a leaf; None if it is not a leaf of this trace."""
         number = leaf.number
-        is_own = number < len(self.leaves) and self.leaves[number] is leaf
+        is_own = 0 <= number < len(self.leaves) and self.leaves[number] is leaf
         return self.values[number] if is_own else None
 
     # Recording
