@@ -161,19 +161,10 @@ class ConcreteValue(Argument, abstract=True):
     type_name = "EagerTensor"
     value: Any
 
-    def __hash__(self) -> int:
-        return id(self)
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
     def known_value(self) -> Any:
         """The value."""
         value = host_array(self.value)
         return cast("Any", value) if isinstance(value, np.ndarray) else None
-
-    def kernel(self, context: Any) -> Any:
-        return self.value
 
 
 class Reference(Source, abstract=True):
