@@ -591,3 +591,10 @@ def test_python_control_flow_on_a_tensor_shows_what_to_write(eager, function, ad
 def test_wrong_arguments_are_pythons_own_error(eager):
     with pytest.raises(TypeError, match="missing a required argument: 'y'"):
         tf.function(lambda x, y: x)(tf.constant(1.0))
+
+
+def test_a_built_in_function_without_a_signature_takes_keywords(mode):
+    pairs = tf.function(dict)
+    result = mode(pairs([("x", tf.constant(1.0))], y=tf.constant(2.0)))
+    assert {key: float(value) for key, value in result.items()} == {"x": 1.0, "y": 2.0}
+    assert "dict(*args, **kwargs)" in repr(pairs)

@@ -266,8 +266,6 @@ class Parameters:
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """The arguments by parameter, with defaults."""
-        if self._signature is None:
-            return {str(index): value for index, value in enumerate(args)} | kwargs
         try:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
@@ -277,14 +275,10 @@ class Parameters:
 
     def bind_partial(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """The given arguments by parameter, without defaults."""
-        if self._signature is None:
-            return self.bind(args, kwargs)
         return self._signature.bind_partial(*args, **kwargs).arguments
 
     def split(self, bound: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Positional and keyword arguments, from arguments by parameter."""
-        if self._signature is None:
-            return tuple(bound.values()), {}
         arguments = inspect.BoundArguments(self._signature, cast("Any", bound))
         return arguments.args, arguments.kwargs
 
@@ -306,7 +300,7 @@ class Parameters:
         return arguments._replace(tensors=tuple(tensors))
 
     def __str__(self) -> str:
-        return "(...)" if self._signature is None else str(self._signature)
+        return str(self._signature)
 
 
 def _spec_tensors(function: str, name: str, value: Any, spec: Any) -> list[Any]:
@@ -328,8 +322,8 @@ def _as_tensor(value: Any, spec: TensorSpec) -> Any:
     return value if is_tensor(value) else convert_to_tensor(value, spec.dtype)
 
 
-def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
+def _signature(function: Callable[..., Any]) -> inspect.Signature:
     try:
         return inspect.signature(function)
     except (TypeError, ValueError):  # some built-in functions have none
-        return None
+        return inspect.signature(lambda *args, **kwargs: None)
