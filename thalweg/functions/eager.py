@@ -39,7 +39,6 @@ from thalweg.graph.node import Node, Tensor, as_node
 from thalweg.graph.op import Op
 from thalweg.graph.origin import MadeAt, user_frame
 from thalweg.graph.subgraph import root
-from thalweg.lower.fingerprint import Unnamed, text_of
 from thalweg.ops.core.basic import Const, Placeholder
 from thalweg.ops.core.python_call import PyFunc, functions
 from thalweg.ops.random.philox import Stream
@@ -174,14 +173,15 @@ class EagerGraph(threading.local, Graph):
     ) -> TraceNode:
         """The child of the current trace node for an op, built on first use. The last `count` parts
         of the key are the positions of its arguments."""
-        positions = parts[len(parts) - count :]
+        start = len(parts) - count
+        positions = parts[start:]
         if self._gradient_overrides:
             parts.append(self._gradient_key(op))
         key: Any = tuple(parts)
         try:
             child = lazy_trace.child(key)
-        except TypeError:  # an attribute is unhashable
-            key = _text_key(key)
+        except TypeError:  # an attribute is unhashable, of an op that is not
+            key = op, *parts[start:]
             child = lazy_trace.child(key)
         if child is not None:
             return child
@@ -500,15 +500,6 @@ def _node_name(name: str | None) -> str | None:
     """The name of a node in the hidden graph, without scopes: only errors show it."""
     last = (name or "").rstrip("/").rpartition("/")[2]
     return last if last[:1].isalnum() else None
-
-
-def _text_key(key: Sequence[Any]) -> Any:
-    """A key with the text of attributes that cannot be hashed."""
-    op, *parts = key
-    try:
-        return (op, *map(text_of, parts))
-    except Unnamed:
-        return object()  # equal to no other key
 
 
 def _templates(lazy_trace: LazyTrace, position: int | tuple[int, ...]) -> Any:
