@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from thalweg import protos
@@ -202,29 +203,22 @@ class Timeline:
     def _show_memory(self, values: dict[str, _Value], process: int) -> dict[str, AllocationMaximum]:
         """Draw the memory use of each allocator as a curve; the maxima."""
         maximums: dict[str, AllocationMaximum] = {}
-        for allocator in sorted({value.memory.allocator_name for value in values.values()}):
-            live: dict[str, int] = {}
-            maximums[allocator] = AllocationMaximum(0, 0, set())
-            for time, value, is_allocated in _changes(allocator, values.values()):
-                if is_allocated:
-                    live[value.name] = value.memory.requested_bytes
-                else:
-                    live.pop(value.name, None)
-                total = sum(live.values())
-                if total > maximums[allocator].num_bytes:
-                    maximums[allocator] = AllocationMaximum(time, total, set(live))
-                track = Track(process, 0, time)
-                self._trace.emit("C", "Memory", allocator, track, args={allocator: total})
+        live: dict[str, dict[str, int]] = {}  # the bytes of live tensors by name, by allocator
+        changes = [(value.source.start.time, True, value) for value in values.values()]
+        changes += [(value.last_use, False, value) for value in values.values()]
+        for time, is_allocated, value in sorted(changes, key=itemgetter(0, 1)):
+            allocator = value.memory.allocator_name
+            tensors = live.setdefault(allocator, {})
+            if is_allocated:
+                tensors[value.name] = value.memory.requested_bytes
+            else:
+                tensors.pop(value.name, None)
+            total = sum(tensors.values())
+            if total > maximums.setdefault(allocator, AllocationMaximum(0, 0, set())).num_bytes:
+                maximums[allocator] = AllocationMaximum(time, total, set(tensors))
+            track = Track(process, 0, time)
+            self._trace.emit("C", "Memory", allocator, track, args={allocator: total})
         return maximums
-
-
-def _changes(allocator: str, values: Any) -> list[tuple[float, _Value, bool]]:
-    """The allocations (True) and frees (False) of an allocator's tensors, by time."""
-    changes: list[tuple[float, _Value, bool]] = []
-    for value in values:
-        if value.memory.allocator_name == allocator:
-            changes += [(value.source.start.time, value, True), (value.last_use, value, False)]
-    return sorted(changes, key=lambda change: (change[0], change[2]))
 
 
 def _lanes(nodes: Sequence[Any]) -> list[int]:
