@@ -16,12 +16,7 @@ import numpy as np
 from thalweg.device.compiled_kernel import CompiledKernel
 from thalweg.inspect.plan_html import page
 from thalweg.inspect.plan_text import region_lines, step_facts
-from thalweg.inspect.plan_walk import (
-    HostOp,
-    PlannedRegion,
-    PlannedUnit,
-    planned_units,
-)
+from thalweg.inspect.plan_walk import HostOp, PlannedRegion, PlannedUnit, ShapeWalk
 from thalweg.inspect.profile import Profile, profile
 from thalweg.runtime.dataflow.control_region import ControlCall
 from thalweg.runtime.plan import Plan, Step
@@ -90,8 +85,9 @@ def explain(
 ) -> StepPlan:
     """Lower and compile a plan for these feeds, without running it."""
     shapes = dict(zip(step.feeds, map(np.shape, feeds), strict=True))
-    units = planned_units(plan, shapes, resources.on(plan.device))
+    units = ShapeWalk(resources.on(plan.device), shapes).units(plan.instructions)
     for part in plan.partitions:
         shapes = {tensor: np.shape(feeds[number]) for number, tensor in part.partition.feeds}
-        units += planned_units(part.plan, shapes, resources.on(part.device.name))
+        walk = ShapeWalk(resources.on(part.device.name), shapes)
+        units += walk.units(part.plan.instructions)
     return StepPlan(step, plan, feeds, resources, graph_size, units)

@@ -30,7 +30,7 @@ from thalweg.runtime.compiled import Executable
 from thalweg.runtime.dataflow.control_region import ControlCall
 from thalweg.runtime.dataflow.run import Dataflow
 from thalweg.runtime.kernels import Context, Instruction
-from thalweg.runtime.plan import Plan, region_plan
+from thalweg.runtime.plan import region_plan
 from thalweg.runtime.resources import Resources
 
 Shape = tuple[int, ...]
@@ -85,17 +85,10 @@ class PlannedRegion:
 PlannedUnit = HostOp | PlannedRegion | ControlCall
 
 
-def planned_units(
-    plan: Plan, shapes: Mapping[Tensor, Shape], resources: Resources
-) -> list[PlannedUnit]:
-    """The units that a plan runs for feeds of these shapes, in order. A partly compiled region is
-    replaced by the units inside it."""
-    return _ShapeWalk(resources, dict(shapes)).units(plan.instructions)
-
-
 @dataclass
-class _ShapeWalk:
-    """A walk over instructions that propagates the known shapes and variables."""
+class ShapeWalk:
+    """A walk over instructions that propagates the known shapes, first those of the feeds, and
+    variables."""
 
     resources: Resources
     shapes: dict[Tensor, Shape]
@@ -103,6 +96,8 @@ class _ShapeWalk:
     reasons: dict[Node, str] = field(default_factory=dict[Node, str])
 
     def units(self, instructions: Sequence[Instruction]) -> list[PlannedUnit]:
+        """The units that run, in order. A partly compiled region is replaced by the units inside
+        it."""
         units: list[PlannedUnit] = []
         for instruction in instructions:
             node = instruction.node
