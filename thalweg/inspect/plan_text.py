@@ -33,9 +33,11 @@ _MAX_LISTED = 6  # tensors or nodes that a line names
 _KERNEL_HEAD = ("#", "kernel", "kind", "iterations", "flops", "bytes", "threads", "barriers")
 
 
-def described(tensor: Tensor, shape: Sequence[int]) -> str:
-    """A tensor with its dtype and shape: `x:0 float32[64, 784]`."""
-    return f"{tensor.name} {tensor.dtype.base_dtype.name}{list(shape)}"
+def described(tensor: Tensor, shape: Sequence[int | None] | None) -> str:
+    """A tensor with its dtype and shape: `x:0 float32[64, 784]`; unknown sizes are question
+    marks."""
+    sizes = "" if shape is None else str(list(shape)).replace("None", "?")
+    return f"{tensor.name} {tensor.dtype.base_dtype.name}{sizes}"
 
 
 def region_lines(regions: Sequence[PlannedRegion], most: int | None) -> list[str]:
@@ -262,7 +264,8 @@ def _unit_lines(unit: ControlRegion) -> Iterator[str]:
     traces = [trace for trace in unit.nodes[1:] if not isinstance(trace.op, LoopCount)]
     for trace in traces:
         suffix = " (per iteration)" if isinstance(trace.op, LoopTrace) else ""
-        yield f"saves {_with_static_shape(traced_tensor(trace))}{suffix}"
+        tensor = traced_tensor(trace)
+        yield f"saves {described(tensor, tensor.shape.sizes)}{suffix}"
     if not traces:
         yield "saves nothing"
     for name, body in zip(_body_names(node), node.op.bodies, strict=True):
@@ -292,8 +295,3 @@ def _body_names(node: Node) -> list[str]:
     if node.type == "If":
         return ["otherwise", "then"]
     return [f"branch {number}" for number in range(len(node.op.branches))]
-
-
-def _with_static_shape(tensor: Tensor) -> str:
-    shape = "" if tensor.shape.rank is None else str(tensor.shape.as_list()).replace("None", "?")
-    return f"{tensor.name} {tensor.dtype.base_dtype.name}{shape}"
