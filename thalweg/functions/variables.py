@@ -114,9 +114,7 @@ class EagerVariable(ResourceVariable):
         lazy_trace.cache_shortcut(key, trace_node, value)
         return value
 
-    def read_value(self) -> Tensor:
-        """The value now."""
-        return self.value()
+    read_value = initialized_value = value  # it is always initialized
 
     def numpy(self) -> Any:
         """The value as a NumPy array."""
@@ -129,10 +127,6 @@ class EagerVariable(ResourceVariable):
     def load(self, value: Any, session: Any = None) -> None:
         """Set the value."""
         self.assign(value)
-
-    def initialized_value(self) -> Tensor:
-        """The value: eager variables are always initialized."""
-        return self.value()
 
     @property
     def initial_value(self) -> Tensor:
