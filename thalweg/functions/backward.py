@@ -44,11 +44,6 @@ class TraceSpan:
         """The last trace node."""
         return self.lazy_trace.end if self._end is None else self._end
 
-    @property
-    def key(self) -> tuple[TraceNode, TraceNode]:
-        """Identifies the structure of the span."""
-        return self.start, self.end
-
     def nodes(self) -> list[Node]:
         """The nodes of the ops, without leaves."""
         path = self.end.path(self.start)
@@ -242,7 +237,7 @@ class EagerGradient:
         for span in self.trace_spans:
             if span.lazy_trace is not lazy_trace:
                 return None
-            parts += span.key
+            parts += span.start, span.end
             if span.end.custom_gradients != span.start.custom_gradients:
                 return None  # the gradient function may differ between calls
         references: list[Any] = [variable.gradient_source() for variable in self.variables]

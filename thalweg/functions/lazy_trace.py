@@ -278,7 +278,7 @@ class LazyTrace:
     def _compute(self, live: list[EagerTensor], spans: list[Any]) -> None:
         key: Any = tuple([t._position for t in live])
         if spans:
-            key = (key, *[span.key for span in spans])
+            key = (key, *[(span.start, span.end) for span in spans])
         step: RecordedStep | None = self.end.plans.get(key)
         if step is None:
             wanted = [self.templates[t._position] for t in live]

@@ -242,12 +242,11 @@ def _fetched(item: Any) -> Any:
 
 
 def add_input(graph: Graph, tensor: Tensor, device: str) -> Tensor:
-    """Add an input of a step: a reference to a variable on a device, or a value of any shape."""
+    """Add an input of a step to the default graph: a reference to a variable on a device, or a
+    value of any shape."""
     if tensor.dtype.is_ref_dtype:
         return add_reference(graph, tensor.dtype, tensor.shape, device)
-    shape = unknown_shape()
-    op = Placeholder(dtype=tensor.dtype, given_shape=shape)
-    return graph.add(op, (), [tensor.dtype], [shape], tensor.op.name).outputs[0]
+    return Placeholder(dtype=tensor.dtype, given_shape=unknown_shape())(name=tensor.op.name)
 
 
 @dataclass

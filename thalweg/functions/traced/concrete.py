@@ -251,10 +251,8 @@ class ConcreteFunction:
 
     def _record(self, tensors: Sequence[Any]) -> list[Any]:
         """Record the nodes of the body into the current lazy trace."""
-        inputs = self._inputs(tensors)
-        templates = [EAGER.template(tensor) for tensor in inputs]
-        lazy_trace = EAGER.lazy_trace
-        positions = tuple(lazy_trace.position(tensor) for tensor in inputs)
+        positions = tuple(map(EAGER.position, self._inputs(tensors)))
+        templates = [EAGER.lazy_trace.templates[position] for position in positions]
         for variable in self.variables:
             for tape in EAGER.tapes:
                 tape.accessed(variable)

@@ -238,8 +238,7 @@ class TraceCache:
     def _insert(self, key: Any, concrete: ConcreteFunction) -> None:
         """Add a trace, those with fewest unknown sizes first; evict dead and least recent ones."""
         traces = [concrete, *self._traces_by_key.get(key, ())]
-        traces.sort(key=_unknown_dims)
-        self._traces_by_key[key] = traces
+        self._traces_by_key[key] = sorted(traces, key=_unknown_dims)
         self._traces_by_key.move_to_end(key)
         for dead in [k for k in self._traces_by_key if _is_dead(k)]:
             del self._traces_by_key[dead]
