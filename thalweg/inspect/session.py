@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import time
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from thalweg import protos
@@ -104,12 +103,7 @@ class Session(InspectedSession):
         context.sessions.items.append(self)
         return self
 
-    def __exit__(
-        self,
-        exec_type: type[BaseException] | None,
-        exec_value: BaseException | None,
-        exec_tb: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         context.sessions.items.pop()
         graphs.items.pop()
         self.close()
