@@ -242,20 +242,13 @@ class EagerTensor(Tensor):
             return value.astype(wanted)
         return read_only(value.view())
 
-    def __dlpack__(
-        self,
-        *,
-        stream: Any = None,
-        max_version: tuple[int, int] | None = None,
-        dl_device: Any = None,
-        copy: bool | None = None,
-    ) -> Any:
+    def __dlpack__(self, *, max_version: tuple[int, int] | None = None, **options: Any) -> Any:
         """The value for another library: read-only and not copied. A library whose DLPack has no
-        read-only flag gets a copy."""
-        array: Any = self.__array__(copy=copy)
+        read-only flag gets a copy. The options are those of NumPy's arrays."""
+        array: Any = self.__array__()
         if max_version is None or max_version < (1, 0):
-            return array.copy().__dlpack__(stream=stream)
-        return array.__dlpack__(stream=stream, max_version=max_version, dl_device=dl_device)
+            return array.copy().__dlpack__(**options)
+        return array.__dlpack__(max_version=max_version, **options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         """The device of the value: the CPU."""
