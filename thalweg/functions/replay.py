@@ -12,7 +12,7 @@ change no state and have plain arguments.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any, cast
@@ -75,10 +75,10 @@ def replayed(function: Function) -> Function:
             values = (*args, *kwargs.values()) if kwargs else args
             if not _append_key(values, parts, lazy_trace) or lazy_trace.closed:
                 return function(*args, **kwargs)
-            key, trace_node = tuple(parts), lazy_trace.end
-            cached = trace_node.children.get(key)
+            key = tuple(parts)
+            cached = lazy_trace.end.children.get(key)
             if type(cached) is not CachedPath:
-                return _call_and_cache(key, lazy_trace, trace_node, function, args, kwargs)
+                return _call_and_cache(key, lazy_trace, function, *args, **kwargs)
             result = _replay(cached, lazy_trace)
             return function(*args, **kwargs) if result is None else result
         except TypeError as error:
@@ -125,15 +125,10 @@ def _replay(cached: CachedPath, lazy_trace: LazyTrace) -> Any:
 
 
 def _call_and_cache(
-    key: Any,
-    lazy_trace: LazyTrace,
-    trace_node: TraceNode,
-    function: Function,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
+    key: Any, lazy_trace: LazyTrace, function: Function, /, *args: Any, **kwargs: Any
 ) -> Any:
     """Call the function, and cache its path if the call can be replayed."""
-    start, value_reads = lazy_trace.end.count, tensors.value_reads[0]
+    trace_node, value_reads = lazy_trace.end, tensors.value_reads[0]
     result = function(*args, **kwargs)
     if (
         EAGER.lazy_trace is not lazy_trace
@@ -144,7 +139,7 @@ def _call_and_cache(
     path = lazy_trace.end.path(trace_node)
     if not path or not all(map(_is_replayable, path)):
         return result
-    positions = _result_positions(result, lazy_trace, start)
+    positions = _result_positions(result, lazy_trace, trace_node.count)
     if positions is not None:
         templates = [template for each in path for template in each.outputs]
         ops = [each for each in path if each.kind == OP]
