@@ -30,18 +30,14 @@ def enable_eager_execution(
         device_policy: for compatibility: values are copied to the devices of the ops.
         execution_mode: for compatibility.
     """
-    if graph_module.default_graph[0] is _eager:
+    if graph_module.default_graph[0] is not Graph:
         return
     if graph_module.has_default_nodes():
         raise ValueError("tf.enable_eager_execution must be called at program startup.")
     if config is not None:
         use_devices(session_options(config))
-    graph_module.default_graph[:] = [_eager]
+    graph_module.default_graph[:] = [lambda: EAGER]
     graph_module.global_graph[:] = [EAGER]
-
-
-def _eager() -> Graph:
-    return EAGER
 
 
 @public("disable_eager_execution")
