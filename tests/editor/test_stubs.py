@@ -180,7 +180,7 @@ ANYTHING = {
         LinearOperator.matmul LinearOperator.solve
     """,
     "of the engine, which users hold but do not call": """
-        FlagValues.define Function.explain Function.retraces
+        FlagValues.define Function.explain
         LazyTrace.advance LazyTrace.advance_single LazyTrace.cache_child
         LazyTrace.cache_shortcut LazyTrace.child LazyTrace.enter_saved LazyTrace.leaf_value
         Op.__call__ Resources.allocate Resources.get Resources.state StepPlan.__init__

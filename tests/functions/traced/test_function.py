@@ -224,7 +224,7 @@ def test_a_retrace_says_what_changed(eager):
     function(tf.ones([33, 10]), 2.0)
     function(tf.ones([33, 10]), 3.0)
     function(tf.ones([33, 10], tf.float64), 3.0)
-    reasons = [trace.reasons for trace in function.retraces.traces]
+    reasons = [trace.reasons for trace in function.explain().traces]
     assert reasons == [
         (),
         ("argument 0 'x': shape (32, 10) → (33, 10)",),

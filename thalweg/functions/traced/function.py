@@ -60,8 +60,6 @@ class Function:
         """How often the function was called and traced, and why: an object to print."""
         return self._traces.report()
 
-    retraces = property(explain)
-
     def experimental_get_tracing_count(self) -> int:
         """How often the function was traced."""
         return self._traces.count
