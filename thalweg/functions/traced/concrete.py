@@ -23,7 +23,6 @@ from thalweg.functions.traced.signature import (
     Arguments,
     IdentityKey,
     Parameters,
-    Sizes,
     TensorKind,
     arguments_of,
     is_tensor,
@@ -339,19 +338,18 @@ def trace(
     function: Callable[..., Any],
     parameters: Parameters,
     arguments: Arguments,
-    shapes: tuple[Sizes, ...],
     outer: Graph,
     name: str,
 ) -> ConcreteFunction:
     """Trace a function in a new graph, on symbolic arguments of these dtypes and shapes."""
     kinds = [kind.dtype for kind in arguments.skeleton if isinstance(kind, TensorKind)]
     names = [t.name if isinstance(t, TensorSpec) else None for t in arguments.tensors]
-    rest: Iterator[Any] = map(TensorSpec, map(TensorShape.of, shapes), kinds, names)
+    shapes = [TensorShape.of(sizes) for sizes in arguments.shapes]
+    rest: Iterator[Any] = map(TensorSpec, shapes, kinds, names)
     bound = {key: replace_tensors(v, rest, is_spec=True) for key, v in arguments.bound.items()}
     graph = FunctionGraph(outer, name)
     with graph.as_default():
-        rows = zip(kinds, map(TensorShape.of, shapes), _argument_names(arguments), strict=True)
-        inner = [graph.argument(*row) for row in rows]
+        inner = list(map(graph.argument, kinds, shapes, _argument_names(arguments)))
         rest = iter(inner)
         symbolic = {key: replace_tensors(value, rest) for key, value in arguments.bound.items()}
         args, kwargs = parameters.split(symbolic)
@@ -363,7 +361,7 @@ def trace(
         tuple(results.tensors),
         tuple(dict.fromkeys([*graph.effects, *results.nodes])),
     )
-    signature = Arguments(arguments.skeleton, shapes, (), bound)
+    signature = arguments._replace(tensors=(), bound=bound)
     return ConcreteFunction(name, parameters, signature, body, results, captured)
 
 

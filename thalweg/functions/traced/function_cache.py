@@ -72,9 +72,6 @@ class Report:
     kept: int
     traces: tuple[Retrace, ...]
 
-    def __len__(self) -> int:
-        return self.count
-
     def __str__(self) -> str:
         head = (
             f"{self.name}: {self.calls} calls, {self.count} traces ({self.kept} kept, "
@@ -165,12 +162,12 @@ class TraceCache:
         shapes = self._shapes(arguments, key, outer)
         with self._guard_recursion(key, shapes):
             try:
-                concrete = self._trace(function, arguments, shapes, outer)
+                concrete = self._trace(function, arguments._replace(shapes=shapes), outer)
             except Exception:
                 if shapes == arguments.shapes:
                     raise
                 self._static_only.add(key)  # it needs static shapes
-                concrete = self._trace(function, arguments, arguments.shapes, outer)
+                concrete = self._trace(function, arguments, outer)
         self._insert(key, concrete)
         retrace = Retrace(self.calls, reasons, str(concrete), user_line())
         self.retraces = [*self.retraces, retrace][-_MAX_REPORTED:]
@@ -213,17 +210,13 @@ class TraceCache:
             yield
 
     def _trace(
-        self,
-        function: Callable[..., Any],
-        arguments: Arguments,
-        shapes: tuple[Sizes, ...],
-        outer: Graph,
+        self, function: Callable[..., Any], arguments: Arguments, outer: Graph
     ) -> ConcreteFunction:
         state = self._graph_states.setdefault(IdentityKey(outer), _GraphState())
         on_creation = self._reject_variable if state.is_traced else state.variables.append
         scope = function_scope(state.scopes)
         with creations.pushed(on_creation), outer.name_scope(None), scope as state.scopes:
-            concrete = trace(function, self.parameters, arguments, shapes, outer, self.name)
+            concrete = trace(function, self.parameters, arguments, outer, self.name)
         state.is_traced = True
         return concrete
 
