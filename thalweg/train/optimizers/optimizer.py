@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from thalweg.autodiff.gradients import gradients
 from thalweg.functions.tape import GradientTape
-from thalweg.functions.updates import update
+from thalweg.functions.variables import update
 from thalweg.graph import dtypes
 from thalweg.graph.build import graph_of
 from thalweg.graph.collections import GraphKeys
