@@ -206,9 +206,7 @@ class Trace(SubGraph):
 
     def colocate_with(self, op: Any, ignore_existing: bool = False) -> AbstractContextManager[None]:
         """Request the device of a node, if it has one."""
-        if op is None or not eager_devices().has_accelerators:
-            return nullcontext()
-        return self.device(as_node(op).device)
+        return nullcontext() if op is None else self.device(as_node(op).device)
 
     def device(self, device_name_or_function: Any) -> AbstractContextManager[None]:
         """Request a device for new nodes; without GPUs there is only the CPU."""
