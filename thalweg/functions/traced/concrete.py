@@ -56,9 +56,9 @@ class ConcreteFunction:
     signature: Arguments  # those that it was traced for, with specs in place of tensors
     body: Body
     results: Results
-    captured_inputs: tuple[Tensor, ...]
 
     def __post_init__(self) -> None:
+        self.captured_inputs = tuple(self.graph.captures)
         self._graphs = {t.graph for t in self.captured_inputs}
         self._dtypes = [tensor.dtype.base_dtype for tensor in self.body.outputs]
         self._references: list[Any] = [t for t in self.captured_inputs if t.dtype.is_ref_dtype]
@@ -354,7 +354,6 @@ def trace(
         symbolic = {key: replace_tensors(value, rest) for key, value in arguments.bound.items()}
         args, kwargs = parameters.split(symbolic)
         results = Results(function(*args, **kwargs), graph)
-    captured = tuple(graph.captures)
     body = Body(
         graph,
         (*inner, *graph.captures.values()),
@@ -362,7 +361,7 @@ def trace(
         tuple(dict.fromkeys([*graph.effects, *results.nodes])),
     )
     signature = arguments._replace(tensors=(), bound=bound)
-    return ConcreteFunction(name, parameters, signature, body, results, captured)
+    return ConcreteFunction(name, parameters, signature, body, results)
 
 
 def _argument_names(arguments: Arguments) -> Iterator[str]:
