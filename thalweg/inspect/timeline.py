@@ -223,13 +223,11 @@ class Timeline:
 
 def _lanes(nodes: Sequence[Any]) -> list[int]:
     """A lane for each node such that the runs in a lane do not overlap."""
-    ends: list[int] = []
+    ends: dict[int, int] = {}  # when the last run of each lane ended
     lanes: list[int] = []
     for stats in nodes:
-        free = (lane for lane, end in enumerate(ends) if stats.all_start_micros >= end)
+        free = (lane for lane, end in ends.items() if stats.all_start_micros >= end)
         lane = next(free, len(ends))
-        if lane == len(ends):
-            ends.append(0)
         ends[lane] = stats.all_start_micros + stats.all_end_rel_micros
         lanes.append(lane)
     return lanes
