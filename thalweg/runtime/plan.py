@@ -113,17 +113,6 @@ class Plan:
             elif index not in copies and not is_replicated(earlier):
                 yield from copies[:1]
 
-    def __str__(self) -> str:
-        lines = [f"{len(self.instructions)} nodes, {self.slot_count} slots"]
-        for step in self.instructions:
-            outputs = range(step.output, step.output + step.output_count)
-            lines.append(
-                f"  {', '.join(f'%{o}' for o in outputs) or '-':<12} = {step.node.type}"
-                f"({', '.join(f'%{i}' for i in step.inputs)})  # {step.node.name}, "
-                f"{step.node.origin}"
-            )
-        return "\n".join(lines)
-
 
 @dataclass(frozen=True)
 class PartitionPlan:

@@ -102,7 +102,7 @@ def test_what_touches_a_variable_keeps_its_order_beside_a_node_that_blocks(sessi
     assert value == 3.0
     assert session.run(v) == 30.0
     (plan,) = [plan for plan in session._plans.values() if plan.may_block]
-    assert "ConditionalAccumulator" in str(plan.dataflow.graph)
+    assert "ConditionalAccumulator" in [step.node.type for step in plan.instructions]
 
 
 @pytest.mark.parametrize("devices", [1, 2])

@@ -81,9 +81,6 @@ class TokenGraph:
     fetches: tuple[Input, ...]
     may_be_dead: frozenset[int] = frozenset()  # fetches that are None if their token is dead
 
-    def __str__(self) -> str:
-        return "\n".join(_vertex_text(index, vertex) for index, vertex in enumerate(self.vertices))
-
 
 def of_instructions(
     instructions: Sequence[Instruction],
@@ -106,16 +103,3 @@ def of_instructions(
         count = step.output_count
         vertices.append(Vertex(VertexKind.CALL, inputs, after, count, step.node, call))
     return TokenGraph(tuple(vertices), feeds, tuple(sources[slot] for slot in fetches))
-
-
-def _vertex_text(index: int, vertex: Vertex) -> str:
-    name = "" if vertex.node is None else f"  # {vertex.node.name}"
-    label = vertex.kind.name if vertex.call is None else vertex.call.node.type
-    after = "".join(f", ^{control}" for control in vertex.controls)
-    return f"%{index} = {label}({_inputs_text(vertex.inputs)}{after}){name}"
-
-
-def _inputs_text(inputs: Sequence[Input]) -> str:
-    return ", ".join(
-        f"%{i.vertex}:{i.output}" if isinstance(i, Source) else repr(i.value) for i in inputs
-    )
