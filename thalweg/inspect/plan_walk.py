@@ -144,7 +144,7 @@ class ShapeWalk:
         around it."""
         units: list[PlannedUnit] = []
 
-        def cut(region: Region, node: Node | None, device: Device) -> Callable[..., list[Any]]:
+        def cut(region: Region, device: Device, node: Node | None) -> Callable[..., list[Any]]:
             failure = sys.exception()  # `cut` is called while the failure is handled
             if node is not None and isinstance(failure, NotCompiled):
                 self.reasons[node] = failure.reason

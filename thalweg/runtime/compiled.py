@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -31,8 +31,8 @@ from thalweg.runtime.program_cache import ProgramCache, lower
 
 Shapes = tuple[tuple[int, ...], ...]
 Run = Callable[..., list[Any]]  # (context, inputs, variable cells) -> outputs of the region
-#: (region, the node to run on its NumPy kernel or None for all, device) -> runs the region
-Fallback = Callable[[Region, Node | None, Device], Run]
+#: (region, device, the node to run on its NumPy kernel or None for all) -> runs the region
+Fallback = Callable[[Region, Device, Node | None], Run]
 
 
 @dataclass(frozen=True)
@@ -104,11 +104,12 @@ class Executable:
         """`converts`: inputs may be in the memory of another device."""
         self.region, self._converts = region, converts
         self.programs = Bounded[Shapes, AnyProgram]("programs of a region", _MAX_PROGRAMS)
-        #: By shapes for which some node of the region cannot be compiled.
-        self._partly_compiled = Bounded[Shapes, Run]("fallbacks of a region", _MAX_PROGRAMS)
+        #: The node that cannot be compiled, by the shapes for which there is one.
+        self._partly_compiled = Bounded[Shapes, Node]("fallbacks of a region", _MAX_PROGRAMS)
         self.device = device
-        self._fallback = fallback
-        self._fallbacks: dict[Node, Run] = {}  # by the node that cannot be compiled
+        #: By the node on its NumPy kernel; None for the reference kernels, which raise precise
+        #: errors. All shapes share them, and so the executables of the other nodes.
+        self._fallback = cache(partial(fallback, region, device))
         self._runs_without_program = Bounded[Shapes, int]("runs without a program", _MAX_SIGHTED)
         self._is_small = True  # until a program is large
         self._cache = ProgramCache(region, device)
@@ -146,7 +147,7 @@ class Executable:
         if results is not None:
             return results
         with np.errstate(all="ignore"):
-            return (self._partly_compiled.get(shapes) or self._reference)(context, arrays, cells)
+            return self._fallback(self._partly_compiled.get(shapes))(context, arrays, cells)
 
     def _is_rare(self, shapes: Shapes) -> bool:
         """Whether shapes occurred too rarely so far to compile for them. Example: the number of
@@ -166,7 +167,7 @@ class Executable:
     @property
     def is_inexpensive(self) -> bool:
         """Whether it permanently runs on reference kernels, in time linear in its inputs."""
-        return self._has_given_up() and self._is_linear
+        return self._is_linear and self._has_given_up()
 
     @cached_property
     def _is_linear(self) -> bool:
@@ -175,11 +176,6 @@ class Executable:
     def _all_hold_gil(self) -> bool:
         programs = list(self.programs.values())
         return bool(programs) and not self._partly_compiled and all(p.holds_gil for p in programs)
-
-    @cached_property
-    def _reference(self) -> Run:
-        """The region on its reference kernels, which raise precise errors."""
-        return self._fallback(self.region, None, self.device)
 
     def compile(self, shapes: Shapes, cells: Sequence[VariableCell]) -> AnyProgram | None:
         """The program for these input shapes; None if a node cannot be compiled for them."""
@@ -194,13 +190,14 @@ class Executable:
 
     def _compile_new(self, shapes: Shapes, cells: Sequence[VariableCell]) -> AnyProgram | None:
         if self._has_given_up():
-            (self._partly_compiled[shapes],) = self._fallbacks.values()
+            self._partly_compiled[shapes] = next(iter(self._partly_compiled.values()))
             return None
         try:
             with deep_calls():
                 program = self._restore_or_lower(shapes, cells)
         except NotCompiled as failure:
-            self._partly_compiled[shapes] = self._fallback_for(failure.node)
+            self._fallback(failure.node)
+            self._partly_compiled[shapes] = failure.node
             return None
         self.programs[shapes] = program
         self._is_small = self._is_small and program.work < _MAX_SMALL_WORK
@@ -210,15 +207,8 @@ class Executable:
     def _has_given_up(self) -> bool:
         """Whether all attempts failed at the same node. Trying again for every new set of shapes
         would take too long."""
-        is_one = len(self._fallbacks) == 1 and not self.programs
-        return is_one and len(self._partly_compiled) >= _MAX_TRIES
-
-    def _fallback_for(self, node: Node) -> Run:
-        """The region with one node on its NumPy kernel. It is shared by all shapes, and so are the
-        executables of the other nodes."""
-        if node not in self._fallbacks:
-            self._fallbacks[node] = self._fallback(self.region, node, self.device)
-        return self._fallbacks[node]
+        failures = self._partly_compiled.values()
+        return not self.programs and len(failures) >= _MAX_TRIES and len({*failures}) == 1
 
     def _release_memory(self) -> None:
         """Release the memory of all but the latest programs."""

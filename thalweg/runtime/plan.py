@@ -373,7 +373,7 @@ def _outer_references(region: Region) -> list[Tensor]:
     return [tensor for tensor in region.roots if tensor.op not in region.nodes]
 
 
-def _fallback(region: Region, on_host: Node | None, device: Device) -> Run:
+def _fallback(region: Region, device: Device, on_host: Node | None) -> Run:
     """A function that runs a region by its `region_plan`."""
     fallback_plan = region_plan(region, on_host, device)
     outer = _outer_references(region)
