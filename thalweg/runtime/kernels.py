@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, NoReturn, TypeVar, cast
 
 from thalweg import errors
@@ -33,6 +34,7 @@ _OP_ERRORS: tuple[tuple[type[BaseException], type[errors.OpError]], ...] = (
     (TypeError, errors.InvalidArgumentError),
     (ArithmeticError, errors.InvalidArgumentError),
     (LookupError, errors.InvalidArgumentError),
+    (Exception, errors.UnknownError),
 )
 
 
@@ -63,14 +65,8 @@ class Instruction(NamedTuple):
     frees: tuple[int, ...]
 
 
-class TracedFunction:
+class TracedFunction(partial[Any]):
     """A kernel function that records its calls: an op that could be started is called instead."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self._function = function
-
-    def __call__(self, *values: Any) -> Any:
-        return self._function(*values)
 
 
 def call_of(unit: Node | Region, fed: Collection[Tensor], backend: Backend) -> Call:
@@ -273,11 +269,5 @@ def located(error: Exception, node: Node) -> errors.OpError:
     node = node.original
     if isinstance(error, errors.OpError):
         return error if error.op is not None else error.at(node)
-    for kind, op_error_type in _OP_ERRORS:
-        if isinstance(error, kind):
-            return op_error_type(None, node, _message(error))
-    return errors.UnknownError(None, node, _message(error))
-
-
-def _message(error: Exception) -> str:
-    return str(error) or type(error).__name__
+    op_error_type = next(made for kind, made in _OP_ERRORS if isinstance(error, kind))
+    return op_error_type(None, node, str(error) or type(error).__name__)
