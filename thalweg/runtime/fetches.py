@@ -59,14 +59,10 @@ class Fetches:
         return lambda values: kind((key, part(values)) for key, part in parts.items())
 
     def _composite(self, fetch: Any) -> Rebuild:
-        if isinstance(fetch, SparseTensor):
-            tensors, contract = fetch.components(), SparseTensorValue._make
-        elif isinstance(fetch, IndexedSlices):
-            tensors, contract = fetch.components(), _slices_value
-        elif (expand := _conversion_of(fetch)) is not None:
-            tensors, contract = expand.fetch(fetch)
-        else:
+        conversion = _conversion_of(fetch)
+        if conversion is None:
             return self._element(fetch)
+        tensors, contract = conversion.fetch(fetch)
         elements = [self._element(t) for t in tensors]
         return lambda values: contract([element(values) for element in elements])
 
@@ -97,12 +93,7 @@ class Fetches:
             ) from error
 
 
-def _slices_value(parts: list[Any]) -> IndexedSlicesValue:
-    """The value of slices; the dense shape comes last and may be absent."""
-    return IndexedSlicesValue(*parts, *([None] * (3 - len(parts))))
-
-
-# User-defined types
+# Composites
 
 
 class _Conversion(NamedTuple):
@@ -113,7 +104,26 @@ class _Conversion(NamedTuple):
     feed: Callable[[Any, Any], Sequence[tuple[Any, Any]]] | None
 
 
-_conversions: list[_Conversion] = []
+def _components(
+    composite: SparseTensor | IndexedSlices,
+) -> tuple[Sequence[Any], Callable[[list[Any]], Any]]:
+    """The components, and their value as a whole; the dense shape comes last and may be absent."""
+    make: Any = SparseTensorValue if isinstance(composite, SparseTensor) else IndexedSlicesValue
+    return composite.components(), lambda parts: make(*parts, *([None] * (3 - len(parts))))
+
+
+def _component_feeds(key: SparseTensor | IndexedSlices, value: Any) -> list[tuple[Any, Any]]:
+    """The components with their values; the dense shape comes last and may be left out."""
+    components = key.components()
+    if len(value) not in (2, 3):
+        raise ValueError(f"feeding {key} takes 2 or 3 values, got {len(value)}")
+    return list(zip(components, value, strict=False))
+
+
+_conversions = [
+    _Conversion(SparseTensor, _components, _component_feeds),
+    _Conversion(IndexedSlices, _components, _component_feeds),
+]
 
 
 def register_session_run_conversion_functions(
@@ -153,22 +163,12 @@ def feed_items(graph: Graph, feed_dict: Mapping[Any, Any]) -> Iterator[tuple[Ten
 
 
 def _flat_feeds(key: Any, value: Any) -> list[tuple[Any, Any]]:
-    if isinstance(key, SparseTensor | IndexedSlices):
-        return _component_feeds(key, value)
     if isinstance(key, tuple):
         return _tuple_feeds(cast("tuple[Any, ...]", key), value)
     expand = None if isinstance(key, Tensor | str) else _conversion_of(key)
     if expand is not None and expand.feed is not None:
         return list(expand.feed(key, value))
     return [(key, value)]
-
-
-def _component_feeds(key: SparseTensor | IndexedSlices, value: Any) -> list[tuple[Any, Any]]:
-    """The components with their values; the dense shape comes last and may be left out."""
-    components = key.components()
-    if len(value) not in (2, 3):
-        raise ValueError(f"feeding {key} takes 2 or 3 values, got {len(value)}")
-    return list(zip(components, value, strict=False))
 
 
 def _tuple_feeds(keys: tuple[Any, ...], values: Any) -> list[tuple[Any, Any]]:
