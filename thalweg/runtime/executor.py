@@ -61,10 +61,7 @@ def execute(
     """Run a plan and return the fetched values, which share no memory with state."""
     with np.errstate(all="ignore"):
         if plan.partitions:
-            fed, rendezvous = dict(enumerate(feeds)), Rendezvous()
-            shared = resources, cancellation, rendezvous
-            results = run_partitions(plan.partitions, fed, *shared, fetch)
-            return [results[index] for index in range(len(results))]
+            return _run_partitions(plan.partitions, feeds, resources, cancellation, fetch)
         device_resources = resources.on(plan.device)
         if plan.may_block and not plan.blocks_last:
             context = Context(plan.instructions[0].node, device_resources, cancellation)
@@ -76,21 +73,21 @@ def execute(
         return [_fetch(slots[slot], slot, plan, fetch) for slot in plan.fetches]
 
 
-def run_partitions(
+def _run_partitions(
     partitions: Sequence[PartitionPlan],
-    feeds: Mapping[int, Any],
+    feeds: Sequence[Any],
     resources: Resources,
     cancellation: Cancellation,
-    rendezvous: Rendezvous,
-    fetch: Fetch = fresh,
-) -> dict[int, Any]:
-    """Run the partitions of a step. The keys of feeds and results are feed and fetch indices."""
+    fetch: Fetch,
+) -> list[Any]:
+    """Run the partitions of a step and return its fetched values."""
+    fed, rendezvous = dict(enumerate(feeds)), Rendezvous()
     undo = cancellation.on_cancel(lambda: _abort(rendezvous, cancellation))
     try:
         graphs = [
             (
                 part.plan.dataflow,
-                part.feeds(feeds),
+                part.feeds(fed),
                 Context(part.node, resources.on(part.device.name), cancellation, rendezvous),
             )
             for part in partitions
@@ -98,7 +95,8 @@ def run_partitions(
         results = run_all(graphs, cancellation)
     finally:
         undo()
-    return _by_fetch_index(partitions, results, fetch)
+    by_index = _by_fetch_index(partitions, results, fetch)
+    return [by_index[index] for index in range(len(by_index))]
 
 
 class StartablePartitions:
