@@ -155,10 +155,7 @@ def plan(
     order = step_order(nodes, step.feeds)
     used = _used_devices(placement, devices)
     if len(used) == 1 or has_primitives(nodes):
-        spread = devices if len(used) > 1 else used
-        backend = backend_of(used[0], placement, spread, compiled)
-        if not all(device.is_host for device in devices):
-            backend = replace(backend, has_accelerator=True)
+        backend = backend_of(used[0], placement, devices, compiled)
         return replace(_plan_one(step, nodes, placement, order, backend), passes=passes)
     cut = partition(nodes, *step, placement, order)
     parts = tuple(plan_partition(part, devices, compiled) for part in cut)
@@ -257,15 +254,15 @@ def backend_of(
     compiled: bool = True,
     remote_device: Callable[[str], RemoteDevice] | None = None,
 ) -> Backend:
-    """The backend of a device; with the device of each node if there are several devices."""
+    """The backend of a device; with the device of each node if some are on other devices."""
     by_name: dict[str, Device | RemoteDevice] = {device.name: device for device in devices}
     if remote_device is not None:
         absent = {*placement.values()} - by_name.keys()
         by_name.update((name, remote_device(name)) for name in absent)
-    device_of = (
-        {node: by_name[name] for node, name in placement.items()} if len(by_name) > 1 else None
-    )
-    has_accelerator = not all(each.is_host for each in (device, *devices))
+    used = {name for node, name in placement.items() if not is_replicated(node)}
+    is_alone = used <= {device.name}
+    device_of = None if is_alone else {node: by_name[name] for node, name in placement.items()}
+    has_accelerator = not all(each.is_host for each in devices)
     return Backend(device, _fallback, compiled, device_of, has_accelerator)
 
 
