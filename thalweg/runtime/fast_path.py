@@ -20,14 +20,12 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.ops.core.buffer import Buffer
 from thalweg.ops.core.context import VariableCell
 from thalweg.runtime.cancellation import Cancellation
-from thalweg.runtime.compiled import Executable
+from thalweg.runtime.compiled import Executable, Shapes
 from thalweg.runtime.fetches import feed_value
 from thalweg.runtime.kernels import Context, Instruction
 from thalweg.runtime.plan import Plan, Step
 from thalweg.runtime.resources import Resources
 
-Shape = tuple[int, ...]
-Shapes = tuple[Shape, ...]
 #: (context, inputs of the region, its variables) -> the fetched values, or None
 BoundProgram = Callable[[Any, Sequence[Any], Sequence[VariableCell]], "list[Any] | None"]
 
@@ -59,7 +57,7 @@ class ProgramPath:
             return results
         return [results[place] for place in self.fetches]
 
-    def bind(self, arrays: Sequence[Any]) -> tuple[BoundProgram, list[Shape]] | None:
+    def bind(self, arrays: Sequence[Any]) -> tuple[BoundProgram, list[tuple[int, ...]]] | None:
         """`run` specialised for arrays of these shapes, and the shapes of its results."""
         program = self.programs.get(tuple([array.shape for array in arrays]))
         if program is None:
@@ -150,8 +148,7 @@ def fast_path(plan: Plan, feeds: Sequence[Tensor], downloads: bool = True) -> Fa
     if not is_alone or any(slot not in results for slot in plan.fetches):
         return None
     is_fed = set(feeds).issuperset(executable.region.inputs)
-    takes_feeds = is_fed and not any(node.inputs for node in variables)
-    if not takes_feeds:
+    if not is_fed or any(node.inputs for node in variables):
         return None
     kind = DeviceFastPath if downloads and not executable.device.is_host else FastPath
     return kind(instruction, executable, plan, feeds)

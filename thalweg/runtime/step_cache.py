@@ -30,7 +30,8 @@ from thalweg.ops.core.basic import Const
 from thalweg.optimize.custom import are_any_registered
 from thalweg.optimize.options import OptimizerSwitches
 from thalweg.platform.collector import gc_paused
-from thalweg.runtime.fast_path import FastPath, ProgramPath, Shapes
+from thalweg.runtime.compiled import Shapes
+from thalweg.runtime.fast_path import FastPath, ProgramPath
 from thalweg.runtime.plan import Step
 from thalweg.runtime.program_cache import MAX_BYTES, entry_name, read_entry, write_entry
 
