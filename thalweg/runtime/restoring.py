@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from thalweg.graph.analysis.order import Order
 from thalweg.graph.node import Node, Tensor
@@ -26,16 +26,12 @@ class Restoring:
 
     node: Node
     assigns: tuple[Node, ...]
+    outputs: ClassVar[tuple[Tensor, ...]] = ()  # nothing reads them
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
         """The inputs of the restore node, then the variables."""
         return (*self.node.inputs, *(assign.inputs[0] for assign in self.assigns))
-
-    @property
-    def outputs(self) -> tuple[Tensor, ...]:
-        """None: nothing reads the outputs."""
-        return ()
 
     def call(self) -> Call:
         """The call that runs the unit."""
