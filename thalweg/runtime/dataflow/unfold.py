@@ -82,7 +82,6 @@ class Unfolder(ABC):
     def __init__(self, fed: Collection[Tensor] = ()) -> None:
         self.vertices: list[Vertex] = []
         self._fed = fed  # fed tensors: values, even if their nodes return references
-        self._closed: set[Node] = set()
         self._constants: set[int] = set()  # vertices whose tokens are in every iteration
 
     def add(
@@ -238,8 +237,7 @@ class Unfolder(ABC):
     def close_loops(self, nodes: Iterable[Node], section: Section) -> None:
         """Connect the back edges of merges, whose vertices exist by now."""
         for node in nodes:
-            if isinstance(node.op, Merging) and node not in self._closed:
-                self._closed.add(node)
+            if isinstance(node.op, Merging):
                 place = cast("int", section.ends[node])
                 inputs = [self.value(node, each, section) for each in range(len(node.inputs))]
                 self.connect(place, inputs)
