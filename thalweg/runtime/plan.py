@@ -31,7 +31,7 @@ from thalweg.place.placer import Placement, Placer, is_replicated, with_inner
 from thalweg.runtime.compiled import Backend, RemoteDevice, Run
 from thalweg.runtime.dataflow.control_region import DataflowStep, control_call
 from thalweg.runtime.dataflow.run import Dataflow
-from thalweg.runtime.dataflow.tokens import of_instructions
+from thalweg.runtime.dataflow.tokens import Source, TokenGraph, Vertex, VertexKind
 from thalweg.runtime.dataflow.unfold import has_primitives
 from thalweg.runtime.kernels import Call, Instruction, call_of
 from thalweg.runtime.restoring import Restoring, reordered, restorings
@@ -87,30 +87,38 @@ class Plan:
 
     @cached_property
     def dataflow(self) -> Dataflow:
-        """The step as a token graph: a blocking node does not hold up nodes it may wait for."""
+        """The step as a token graph without frames: a blocking node does not hold up nodes it may
+        wait for."""
+        sources = {slot: Source(slot) for slot in range(self.feeds)}
         holders: dict[Node, list[int]] = defaultdict(list)  # several for constants and reads
-        for index, step in enumerate(self.instructions):
+        for place, step in enumerate(self.instructions, self.feeds):
+            for output in range(step.output_count):
+                sources.setdefault(step.output + output, Source(place, output))
             for node in step.nodes:
-                holders[node].append(index)
-        before = [
-            {at for node in step.nodes for at in self._predecessors(node, index, holders)}
-            for index, step in enumerate(self.instructions)
-        ]
-        return Dataflow(of_instructions(self.instructions, self.feeds, self.fetches, before))
+                holders[node].append(place)
+        vertices = [Vertex(VertexKind.PASS)] * self.feeds
+        for place, step in enumerate(self.instructions, self.feeds):
+            inputs, count = tuple(sources[slot] for slot in step.inputs), step.output_count
+            before = {at for node in step.nodes for at in self._predecessors(node, place, holders)}
+            after = tuple(sorted(before - {source.vertex for source in inputs}))
+            call = Call(*step[:5])
+            vertices.append(Vertex(VertexKind.CALL, inputs, after, count, step.node, call))
+        fetches = tuple(sources[slot] for slot in self.fetches)
+        return Dataflow(TokenGraph(tuple(vertices), self.feeds, fetches))
 
     def _predecessors(
-        self, node: Node, index: int, holders: Mapping[Node, Sequence[int]]
+        self, node: Node, place: int, holders: Mapping[Node, Sequence[int]]
     ) -> Iterator[int]:
-        """The other instructions that a node of instruction `index` must wait for. If several
-        instructions compute a predecessor, its own copy or the first one suffices, but a write
-        waits for all copies of a read. Nothing waits for a constant: it may be in a region that
-        consumes the node's outputs."""
+        """The other vertices that a node of vertex `place` must wait for. If several vertices
+        compute a predecessor, its own copy or the first one suffices, but a write waits for all
+        copies of a read. Nothing waits for a constant: it may be in a region that consumes the
+        node's outputs."""
         writes = bool(node.op.footprint or node.op.bodies)
         for earlier in self.order.get(node, ()):
             copies = holders[earlier]
             if writes and touches_state(earlier):
-                yield from (at for at in copies if at != index)
-            elif index not in copies and not is_replicated(earlier):
+                yield from (at for at in copies if at != place)
+            elif place not in copies and not is_replicated(earlier):
                 yield from copies[:1]
 
 

@@ -7,13 +7,13 @@ vertex inside a frame fires once in each iteration.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple
 
 from thalweg.graph.node import Node
-from thalweg.runtime.kernels import Call, Instruction
+from thalweg.runtime.kernels import Call
 
 
 class VertexKind(IntEnum):
@@ -80,26 +80,3 @@ class TokenGraph:
     feeds: int  # this many leading vertices stand for fed values and do not fire
     fetches: tuple[Input, ...]
     may_be_dead: frozenset[int] = frozenset()  # fetches that are None if their token is dead
-
-
-def of_instructions(
-    instructions: Sequence[Instruction],
-    feeds: int,
-    fetches: Sequence[int],
-    before: Sequence[Collection[int]],
-) -> TokenGraph:
-    """Convert instructions over slots to a token graph without frames. Each instruction runs after
-    the producers of its inputs and after the instructions listed in `before`. The first `feeds`
-    slots are fed."""
-    sources = {slot: Source(slot) for slot in range(feeds)}
-    for vertex, step in enumerate(instructions, feeds):
-        for output in range(step.output_count):
-            sources.setdefault(step.output + output, Source(vertex, output))
-    vertices = [Vertex(VertexKind.PASS)] * feeds
-    for step, earlier in zip(instructions, before, strict=True):
-        inputs = tuple(sources[slot] for slot in step.inputs)
-        controls = {feeds + at for at in earlier} - {source.vertex for source in inputs}
-        call, after = Call(*step[:5]), tuple(sorted(controls))
-        count = step.output_count
-        vertices.append(Vertex(VertexKind.CALL, inputs, after, count, step.node, call))
-    return TokenGraph(tuple(vertices), feeds, tuple(sources[slot] for slot in fetches))
