@@ -7,7 +7,6 @@ Constants, and the variables that a session keeps, are in their slots before a r
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from copy import copy
 from functools import cached_property
@@ -189,25 +188,18 @@ class Wiring:
     # Frames
 
     def _infer_frames(self, vertices: Sequence[Vertex]) -> list[int]:
-        """The frame of each vertex, propagated forward from the vertices without inputs."""
-        consumers: dict[int, list[int]] = defaultdict(list)
-        for place, vertex in enumerate(vertices):
-            for producer in _predecessors(vertex):
-                consumers[producer].append(place)
-        frames = [-1] * len(vertices)
-        pending = [p for p, v in enumerate(vertices) if next(_predecessors(v), None) is None]
-        for place in pending:
-            frames[place] = 0
-        while pending:
-            place = pending.pop()
-            frame = self._target_frame(vertices[place], frames[place])
-            for consumer in consumers[place]:
-                if frames[consumer] < 0:
-                    frames[consumer] = frame
-                    pending.append(consumer)
-                elif frames[consumer] != frame:
-                    raise _mixed_frames_error(vertices[consumer])
-        return [max(0, frame) for frame in frames]
+        """The frame of each vertex: the one that receives the tokens of its predecessors. Only back
+        edges of merges come from later vertices."""
+        targets: list[int] = []  # the frame that receives the tokens of each vertex
+        frames: list[int] = []
+        for vertex in vertices:
+            first = next((p for p in _predecessors(vertex) if p < len(targets)), None)
+            frames.append(0 if first is None else targets[first])
+            targets.append(self._target_frame(vertex, frames[-1]))
+        for vertex, frame in zip(vertices, frames, strict=True):
+            if any(targets[place] != frame for place in _predecessors(vertex)):
+                raise _mixed_frames_error(vertex)
+        return frames
 
     def _target_frame(self, vertex: Vertex, frame: int) -> int:
         """The frame that receives the tokens of a vertex in `frame`."""
