@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, cast
 
 from numpy.typing import NDArray
@@ -49,7 +50,12 @@ class Region:
     outputs: tuple[Tensor, ...]  # read outside: fetches, inputs of host ops
     roots: Mapping[Tensor, Tensor]  # the variable of each reference in the region
     carried: frozenset[Tensor] = frozenset()  # references that are loop variables
-    early: tuple[Tensor, ...] = ()  # outputs that are delivered before the region ends
+    sends: tuple[Node, ...] = ()  # Sends of its outputs
+
+    @cached_property
+    def early(self) -> tuple[Tensor, ...]:
+        """The outputs that are delivered before the region ends."""
+        return tuple(dict.fromkeys(send.inputs[0] for send in self.sends))
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from thalweg.partition.rendezvous import Rendezvous
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.compiled import Backend, Executable, RemoteDevice, host_arrays
 from thalweg.runtime.resources import Resources
-from thalweg.runtime.sending import SendingExecutable, SendingRegion
+from thalweg.runtime.sending import SendingExecutable
 
 Resource = TypeVar("Resource")
 _SEQUENCES = (list, tuple)  # a constant: a union would be built for each instruction
@@ -75,14 +75,12 @@ def call_of(unit: Node | Region, fed: Collection[Tensor], backend: Backend) -> C
     if isinstance(device, RemoteDevice):
         return device.call(unit)
     converts = backend.has_accelerator and device.is_host
-    if isinstance(unit, SendingRegion):
-        sending = SendingExecutable(unit, device, backend.fallback, converts)
-        return Call(sending, True, (), unit.nodes[-1], (*unit.nodes, *unit.sends))
     if isinstance(unit, Region):
-        function = Executable(unit, device, backend.fallback, converts)
-        is_local = not unit.references or not backend.reaches_elsewhere()
+        kind = SendingExecutable if unit.sends else Executable
+        function = kind(unit, device, backend.fallback, converts)
+        is_local = unit.sends or not unit.references or not backend.reaches_elsewhere()
         called = function if is_local else _converting(function, local_cells)
-        return Call(called, True, (), unit.nodes[-1], unit.nodes)
+        return Call(called, True, (), unit.nodes[-1], (*unit.nodes, *unit.sends))
     takes_context = unit.op.has("kernel")
     references = dereferenced(unit, fed)
     function = unit.op.kernel if takes_context else unit.op.numpy

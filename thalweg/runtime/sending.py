@@ -7,7 +7,7 @@ in the region, so that the receiver does not wait for unrelated computations.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, TypeVar, cast
 
@@ -22,14 +22,7 @@ from thalweg.runtime.compiled import Executable
 Unit = TypeVar("Unit")
 
 
-@dataclass(frozen=True)
-class SendingRegion(Region):
-    """A region, with the Send nodes of its early outputs."""
-
-    sends: tuple[Node, ...] = ()
-
-
-def with_sends(units: Sequence[Unit], order: Order) -> list[Unit | SendingRegion]:
+def with_sends(units: Sequence[Unit], order: Order) -> list[Unit | Region]:
     """Move the Sends of region outputs into their regions. The Send of a value depends on that
     value only. The Send of a variable also waits for writes and stays a unit of its own."""
     region_index = {
@@ -52,21 +45,19 @@ def with_sends(units: Sequence[Unit], order: Order) -> list[Unit | SendingRegion
     ]
 
 
-def _sending(region: Region, sends: Sequence[Node], order: Order) -> SendingRegion:
-    early, inside = tuple(dict.fromkeys(send.inputs[0] for send in sends)), set(region.nodes)
+def _sending(region: Region, sends: Sequence[Node], order: Order) -> Region:
+    inside = set(region.nodes)
 
     def producers(node: Node) -> set[Node]:
         return inside & {*order.get(node, ()), *(tensor.op for tensor in node.inputs)}
 
-    before = reached([tensor.op for tensor in early], producers)
+    before = reached([send.inputs[0].op for send in sends], producers)
     nodes = tuple(sorted(region.nodes, key=lambda node: node not in before))
-    return SendingRegion(**vars(replace(region, nodes=nodes, early=early)), sends=tuple(sends))
+    return replace(region, nodes=nodes, sends=tuple(sends))
 
 
 class SendingExecutable(Executable):
     """The executable of a region that sends."""
-
-    region: SendingRegion
 
     @cached_property
     def keys(self) -> Mapping[int, Sequence[Key]]:
