@@ -84,9 +84,9 @@ class _Writer(pickle.Pickler):
         if issubclass(kind, np.ndarray | np.generic):
             return array, (obj.tobytes(), obj.dtype, kind is np.ndarray, obj.shape)
         if kind is DType:
-            return dtype, (obj.name,)
+            return as_dtype, (obj.name,)
         if issubclass(kind, np.dtype):
-            return numpy_dtype, (as_dtype(obj).name,)
+            return np.dtype, (as_dtype(obj).as_numpy_dtype,)
         if kind is type and issubclass(obj, np.generic):
             return scalar_type, (as_dtype(cast("Any", obj)).name,)
         definition = obj if isinstance(obj, type | FunctionType) else kind
@@ -127,14 +127,14 @@ class _Reader(pickle.Unpickler):
         return np.require(constant.numpy(), requirements=["C", "A"])
 
     def find_class(self, module_name: str, global_name: str) -> Any:
-        """Resolve a class of the compiler or one of the functions below; reject all others."""
+        """Resolve a class of the compiler or one of the makers below; reject all others."""
         return _resolve(module_name, global_name, pickle.UnpicklingError)
 
 
 @memoized(1_000)
 def _resolve(module: str, name: str, error: type[Exception]) -> Any:
-    if module == __name__ and name in _MAKERS:
-        return _MAKERS[name]
+    if (module, name) in _MAKERS:
+        return _MAKERS[module, name]
     is_ours = f"{module}.".startswith(_PACKAGES)
     definition = getattr(import_module(module), name, None) if is_ours else None
     if not isinstance(definition, type) or definition.__module__ != module:
@@ -148,21 +148,11 @@ def array(content: bytes, kind: Any, is_array: bool, shape: tuple[int, ...]) -> 
     return restored.copy() if is_array else restored[()]
 
 
-def dtype(name: str) -> DType:
-    """The dtype of tensors with a name."""
-    return as_dtype(name)
-
-
-def numpy_dtype(name: str) -> Any:
-    """The NumPy dtype with a name."""
-    return np.dtype(scalar_type(name))
-
-
 def scalar_type(name: str) -> Any:
     """The scalar type of the dtype with a name."""
     return as_dtype(name).as_numpy_dtype
 
 
-_MAKERS: dict[str, Callable[..., Any]] = {
-    function.__name__: function for function in (array, dtype, numpy_dtype, scalar_type)
+_MAKERS: dict[tuple[str, str], Callable[..., Any]] = {
+    (maker.__module__, maker.__name__): maker for maker in (array, scalar_type, as_dtype, np.dtype)
 }
