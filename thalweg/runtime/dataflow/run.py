@@ -354,11 +354,10 @@ class Run(Scheduler):
         frame.missing -= 1
         if frame.newest < 0:
             self._begin(frame)
-        receivers = (
-            [*frame.iterations.values()] if vertex.spec.is_constant else [frame.iterations[0]]
-        )
+        receivers = [frame.iterations[0]]
         if vertex.spec.is_constant:
             self._deliver(frame.pattern, vertex, value)
+            receivers = [*frame.iterations.values()]
         for receiver in receivers:
             self._deliver(receiver, vertex, value)
             self._queue(receiver)
