@@ -287,6 +287,30 @@ class TestErrors:
         assert sess.run(guarded, {x: 5}) == 2
 
 
+@pytest.mark.parametrize("is_own", [False, True])
+def test_a_write_waits_for_the_copies_of_a_read_in_all_regions(sess, is_own):
+    """Two regions read the variable; the write needs the value of one, or `is_own` in that one."""
+    v = tf.Variable(np.ones(4, np.float32))
+    first, second = (tf.FIFOQueue(1, [tf.float32], [[4]]) for _ in range(2))
+    fill_first, fill_second = (queue.enqueue(tf.zeros(4)) for queue in (first, second))
+
+    def body(i, total):
+        read = v.read_value()
+        late, early = first.dequeue(), second.dequeue()
+        between = tf.py_func(lambda x: x, [early * 2.0], tf.float32)
+        between.set_shape([4])
+        value = between + late + read if is_own else between + read + late
+        with tf.control_dependencies([tf.assign(v, value + 100.0)]):
+            following = i + 1
+        return following, total + (read + late)
+
+    _, total = tf.while_loop(lambda i, _: i < 1, body, [0, tf.zeros(4)])
+    sess.run([v.initializer, fill_second])
+    threading.Timer(0.1, sess.run, [fill_first]).start()
+    assert sess.run(total).tolist() == [1.0] * 4
+    assert sess.run(v).tolist() == [101.0] * 4
+
+
 class TestTokenGraphs:
     def test_a_conditional_is_switches_and_a_merge(self, sess):
         x = tf.placeholder_with_default(2.0, [])

@@ -173,7 +173,12 @@ class Unfolder(ABC):
             call=call,
         )
         self.bind_outputs(section, unit.outputs, source)
-        section.ends.update(dict.fromkeys(call.nodes, source.vertex))
+        for node in call.nodes:
+            end = source.vertex
+            if node in section.ends and not is_replicated(node):  # several regions have the read
+                ends = self.done(section, node), end
+                end = self.add(section, VertexKind.PASS, (Known(None),), ends).vertex
+            section.ends[node] = end
 
     def bind_outputs(self, section: Section, outputs: Sequence[Tensor], source: Source) -> None:
         """Have the outputs of a vertex for tensors, unless these are fed."""
@@ -183,20 +188,21 @@ class Unfolder(ABC):
 
     def _before(self, unit: Unit, section: Section, order: Order) -> list[int]:
         """The control inputs of a unit: its order edges that are not data edges. Nothing waits for
-        a constant: it may be in a region that consumes the unit's outputs."""
+        a constant: it may be in a region that consumes the unit's outputs. A write waits for the
+        copies of a read in other regions, even if its own has one."""
         nodes = (unit,) if isinstance(unit, Node) else unit.nodes
         producers = {tensor.op for tensor in unit.inputs if not _has_late_effects(tensor.op)}
         if isinstance(unit, ControlRegion):  # its bodies run before inputs that they do not use
             awaited = {each for each in producers if touches_state(each)}
             producers -= awaited.union(unit.node.controls)
-        earlier = dict.fromkeys(e for node in nodes for e in order.get(node, ()))
         return [
             self.done(section, each)
-            for each in earlier
+            for node in nodes
+            for each in order.get(node, ())
             if each in section.ends
-            and each not in nodes
             and each not in producers
             and not is_replicated(each)
+            and (each not in nodes or node.op.footprint or node.op.bodies)
         ]
 
     # Primitives
