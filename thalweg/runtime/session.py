@@ -82,9 +82,7 @@ class BaseSession:
         )
 
     def _connect(self) -> Engine:
-        """The engine of this session; subclasses that know clusters override it."""
-        if self._target:
-            raise errors.NotFoundError(None, None, f"No session can have target {self._target!r}")
+        """The engine of a session without target; subclasses that know clusters override it."""
         return LocalEngine(self._options)
 
     @property
