@@ -336,7 +336,7 @@ class TestTokenGraphs:
             assert kinds.count(kind) == 1
         enters = [vertex for vertex in graph.vertices if vertex.kind is VertexKind.ENTER]
         assert [enter.is_constant for enter in enters] == [False, True]
-        assert not enters[0].loop.sequential
+        assert enters[0].loop.parallel_iterations == 10
 
     def test_a_loop_that_writes_is_sequential(self, sess):
         variable = tf.Variable(0)
@@ -349,7 +349,7 @@ class TestTokenGraphs:
         sess.run(variable.initializer)
         sess.run(result)
         (loop,) = {v.loop for v in token_graph(sess, result).vertices if v.loop is not None}
-        assert loop.sequential
+        assert loop.parallel_iterations == 1
 
 
 def test_many_threads_run_one_loop(sess):

@@ -23,7 +23,7 @@ from thalweg.graph.analysis.order import Order
 from thalweg.graph.dtypes import DType
 from thalweg.graph.graph import Graph
 from thalweg.graph.node import Node, Tensor, operators
-from thalweg.graph.subgraph import Body, needed
+from thalweg.graph.subgraph import needed
 from thalweg.lower.regions import Unit
 from thalweg.lower.specialise import ControlRegion
 from thalweg.ops.core import basic
@@ -65,6 +65,7 @@ class _Exporter(Unfolder):
     """Unfolds to nodes: the function of a call constructs the node of its vertex."""
 
     folds = False
+    needed = staticmethod(needed)
 
     def __init__(self) -> None:
         super().__init__()
@@ -107,9 +108,9 @@ class _Exporter(Unfolder):
             return primitives.merge(inputs, name=name).output.op
         if vertex.loop is None:
             return _MAKERS.get(vertex.kind, basic.identity)(inputs[0], name=name).op
-        parallel = 1 if vertex.loop.sequential else vertex.loop.parallel_iterations
-        frame = vertex.loop.name, vertex.is_constant, parallel, vertex.is_constant
-        return primitives.enter(inputs[0], *frame, name=name).op
+        frame, parallel = vertex.loop
+        attributes = frame, vertex.is_constant, parallel, vertex.is_constant
+        return primitives.enter(inputs[0], *attributes, name=name).op
 
     def _name(self, part: str) -> str:
         """A unique name for a node that is not the user's."""
@@ -163,9 +164,6 @@ class _Exporter(Unfolder):
     def _call(self, node: Node, section: Section, make: Make, *inputs: Input) -> Source:
         call = Call(make, False, (), node, (node,))
         return self.add(section, VertexKind.CALL, inputs, node=node, call=call)
-
-    def needed(self, body: Body, wanted: Sequence[Tensor]) -> list[Node]:
-        return needed(wanted, body.targets, {})
 
     def units(
         self, nodes: Sequence[Node], wanted: Sequence[Tensor], section: Section, order: Order

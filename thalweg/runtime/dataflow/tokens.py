@@ -48,13 +48,11 @@ class Known(NamedTuple):
 Input = Source | Known
 
 
-@dataclass(frozen=True)
-class Loop:
+class Loop(NamedTuple):
     """The attributes of a frame, as its ENTER vertices declare them."""
 
     name: str
-    parallel_iterations: int = 10
-    sequential: bool = False  # an iteration starts when the previous one has ended
+    parallel_iterations: int  # if 1, an iteration starts when the previous one has ended
 
 
 class Vertex(NamedTuple):

@@ -78,6 +78,8 @@ class Unfolder(ABC):
     """Builds vertices. Subclasses define the calls and the handling of traces."""
 
     folds: ClassVar[bool] = True  # constants become Known inputs instead of vertices
+    #: (tensors, targets, known tensors) -> the nodes of a body that they need, in program order
+    needed = staticmethod(needed)
 
     def __init__(self, fed: Collection[Tensor] = ()) -> None:
         self.vertices: list[Vertex] = []
@@ -140,7 +142,7 @@ class Unfolder(ABC):
 
     def body(self, body: Body, wanted: Sequence[Tensor], section: Section) -> None:
         """Unfold what the wanted tensors of a body need; `section.values` has its arguments."""
-        nodes = [n for n in self.needed(body, wanted) if not isinstance(n.op, Argument)]
+        nodes = [n for n in self.needed(wanted, body.targets, {}) if not isinstance(n.op, Argument)]
         order = step_order(nodes, values_in(section))
         for unit in self.units(nodes, wanted, section, order):
             self.unit(unit, section, order)
@@ -156,10 +158,6 @@ class Unfolder(ABC):
             self._add_call(call, unit, section, order)
         else:
             self.control(cast("ControlRegion", unit), section, order)
-
-    def needed(self, body: Body, wanted: Sequence[Tensor]) -> list[Node]:
-        """The nodes that the wanted tensors of a body need, in program order."""
-        return needed(wanted, body.targets, {})
 
     def _add_call(self, call: Call, unit: Unit, section: Section, order: Order) -> None:
         inputs = (*unit.inputs, *unit.references) if isinstance(unit, Region) else unit.inputs
@@ -210,9 +208,8 @@ class Unfolder(ABC):
     def _primitive(self, node: Node, section: Section, order: Order) -> None:
         """Add the vertex of a primitive. `close_loops` adds the back edges of merges."""
         op: Any = node.op
-        loop = None
-        if isinstance(op, Enter):
-            loop = Loop(op.frame_name, op.parallel_iterations)
+        is_enter = isinstance(op, Enter)
+        loop = Loop(op.frame_name, op.parallel_iterations) if is_enter else None
         known = [place for place, tensor in enumerate(node.inputs) if tensor in section.values]
         source = self.add(
             section,
@@ -222,7 +219,7 @@ class Unfolder(ABC):
             outputs=max(1, len(node.outputs)),
             node=node,
             loop=loop,
-            is_constant=loop is not None and op.is_constant,
+            is_constant=is_enter and op.is_constant,
         )
         self.bind_outputs(section, node.outputs, source)
         section.ends[node] = source.vertex
@@ -335,7 +332,7 @@ class Unfolder(ABC):
 
     def _loop(self, unit: ControlRegion, section: Section, controls: Sequence[int]) -> None:
         node, op = unit.node, cast("While", unit.node.op)
-        loop = Loop(node.name, op.parallel_iterations, is_sequential(node))
+        loop = Loop(node.name, 1 if is_sequential(node) else op.parallel_iterations)
 
         def enter(tensor: Tensor, is_constant: bool = False) -> Source:
             attributes = {"node": node, "loop": loop, "is_constant": is_constant}
@@ -422,7 +419,9 @@ class Unfolder(ABC):
 
     def _used(self, body: Body, wanted: Sequence[Tensor]) -> set[Tensor]:
         """The tensors of a body that computing the wanted ones reads, themselves included."""
-        return {t for node in self.needed(body, wanted) for t in node.inputs} | set(wanted)
+        return {t for node in self.needed(wanted, body.targets, {}) for t in node.inputs} | set(
+            wanted
+        )
 
 
 def _truth(value: Any) -> int:

@@ -106,7 +106,7 @@ class FrameWiring:
 
     def __init__(self, parent: int, loop: Loop) -> None:
         self.parent = parent
-        self.limit = 1 if loop.sequential else max(1, loop.parallel_iterations)
+        self.limit = max(1, loop.parallel_iterations)
         self.vertices: list[WiredVertex] = []
         self.values: list[Any] = []
         self.pending: list[int] = []
