@@ -31,8 +31,7 @@ from thalweg.partition.rendezvous import Key, Rendezvous
 from thalweg.platform.caches import Bounded
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.dataflow.prologue import Prologue
-from thalweg.runtime.dataflow.run import Dataflow
-from thalweg.runtime.dataflow.scheduler import Submit
+from thalweg.runtime.dataflow.run import Dataflow, Submit
 from thalweg.runtime.engine import COMPILES
 from thalweg.runtime.executor import StartablePartitions
 from thalweg.runtime.plan import PartitionPlan, plan_partition

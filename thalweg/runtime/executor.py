@@ -19,8 +19,7 @@ from thalweg.ops.core.context import VariableCell
 from thalweg.partition.rendezvous import Key, Rendezvous
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.dataflow.prologue import Prologue
-from thalweg.runtime.dataflow.run import Dataflow, Run, run_all
-from thalweg.runtime.dataflow.scheduler import Graph, Submit, Threads
+from thalweg.runtime.dataflow.run import Dataflow, Graph, Run, Submit, Threads, run_all
 from thalweg.runtime.kernels import Context, raise_at, run
 from thalweg.runtime.plan import PartitionPlan, Plan
 from thalweg.runtime.resources import Resources

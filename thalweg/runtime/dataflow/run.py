@@ -1,30 +1,45 @@
-"""The dataflow executor: runs token graphs, with frames, iterations and dead tokens.
+"""The dataflow executor: runs token graphs, and decides which thread makes their calls, and when.
 
-A token belongs to an iteration of a frame. One run has the token graphs of one or more partitions
-of a step. Whichever thread continues it fires the ready vertices, one by one; blocking calls, and
-long calls in steps of several partitions, are left to the scheduler. Dead tokens propagate through
-branches that are not taken. An iteration ends when nothing in it can fire any more.
+One run has the token graphs of one or more partitions of a step. Any thread may deliver the result
+of a call; it then continues the run, unless another thread is doing so, and fires the ready
+vertices one by one. Blocking calls, and long calls in steps of several partitions, are deferred
+until nothing else is ready. Several deferred calls then run on worker threads; a single one runs on
+the thread for long calls. The thread that made a call continues the run. All these threads have
+NumPy's floating-point warnings ignored.
 """
 
 from __future__ import annotations
 
 import operator
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from queue import Empty, SimpleQueue
+from threading import Lock
 from typing import Any, cast
 
-import numpy as np
-
 from thalweg import errors
+from thalweg.device import workers
 from thalweg.graph.node import Node
 from thalweg.partition.transfers import send
 from thalweg.runtime.cancellation import Cancellation
-from thalweg.runtime.dataflow.frames import Frame, Iteration, Tokens
-from thalweg.runtime.dataflow.scheduler import Graph, Scheduler
+from thalweg.runtime.dataflow.frames import FIRES, Iteration
 from thalweg.runtime.dataflow.tokens import Source, TokenGraph, VertexKind
-from thalweg.runtime.dataflow.wiring import EMPTY, Edges, FrameWiring, WiredVertex, Wiring
+from thalweg.runtime.dataflow.wiring import EMPTY, WiredVertex, Wiring
 from thalweg.runtime.kernels import Call, Context, outputs_of, raise_at
+from thalweg.runtime.sending import SendingExecutable
+
+#: Runs a function on one particular thread: synchronously if that is the caller's thread.
+Submit = Callable[[Callable[[], None]], None]
+#: The threads that continue a run: when a value arrives, on a thread that must not block; to make a
+#: long call, and after it; and a function that continues there and batches what is sent meanwhile.
+Threads = tuple[Submit, Submit, Submit]
+#: A token graph, its feeds and the context of its nodes.
+Graph = tuple[Wiring, Sequence[Any], Context]
+#: A call to make when nothing else is ready: its vertex and inputs.
+Deferred = tuple[Iteration, WiredVertex, list[Any]]
+#: (fetched values of each graph, error)
+Ended = Callable[[list[list[Any]], BaseException | None], None]
 
 _MAX_WAIT = 0.1  # seconds; signals are handled between waits
 _MAX_SHORT_BYTES = 1 << 20  # inputs of an inexpensive call that is short
@@ -80,14 +95,40 @@ def _next(tasks: SimpleQueue[Callable[[], None] | None]) -> Callable[[], None] |
             continue
 
 
-class Run(Scheduler):
+class Run:
     """One run of the token graphs of a step."""
+
+    def __init__(
+        self,
+        graphs: Sequence[Graph],
+        cancellation: Cancellation,
+        threads: Threads,
+        ended: Ended,
+        defers: bool = True,
+    ) -> None:
+        self._graphs, self._cancellation = graphs, cancellation
+        self._submit_short, self._submit_long, self._run_batched = threads
+        self._ended, self._defers = ended, defers
+        self._contexts: dict[Node, Context] = {}
+        self._roots: list[Iteration] = []
+        for wiring, _, context in graphs:
+            root = Iteration(wiring.start(context), wiring.frames[0].vertices, context)
+            root.queued = True
+            self._roots.append(root)
+        self._active = deque(self._roots)  # iterations that may have ready vertices
+        #: The results, or the errors, of calls that were deferred or started.
+        self._arrived: deque[tuple[Iteration, WiredVertex, Any, BaseException | None]] = deque()
+        self._deferred: list[Deferred] = []
+        self._unstarted: deque[Deferred] = deque()  # to be started when nothing else is ready
+        self._in_flight = 0  # calls that were deferred or started and have not arrived
+        self._running: set[Lock] = set()  # of calls on other threads, each held during its call
+        self._turn = Lock()  # held by the thread that runs, and forever after the end
 
     def begin(self) -> None:
         """Start the receives that wait for nothing, and fire all that is ready."""
         for (wiring, feeds, context), root in zip(self._graphs, self._roots, strict=True):
             for vertex, value in zip(wiring.feeds, feeds, strict=True) if feeds else ():
-                self._send(root, vertex.edges[0], value)
+                root.send(vertex.edges[0], value)
             if not wiring.expected:
                 continue
             rendezvous = context.rendezvous
@@ -100,7 +141,8 @@ class Run(Scheduler):
                     rendezvous.receive(key, partial(self._arrive, root, vertex))
         self.resume()
 
-    def fire(self) -> None:  # noqa: C901 - functions of its parts would cost a third more
+    def _fire(self) -> None:  # noqa: C901 - functions of its parts would cost a third more
+        """Accept what has arrived and fire ready vertices until there are none."""
         arrived, active, cancellation = self._arrived, self._active, self._cancellation
         flat: Any
         while True:
@@ -119,7 +161,7 @@ class Run(Scheduler):
                 iteration = active.popleft()
                 iteration.queued = False
                 if iteration.frame is not None:
-                    self._end_iterations(iteration.frame)
+                    iteration.frame.end_iterations(active)
                 continue
             elif cancellation.error is not None:
                 raise cancellation.error
@@ -128,10 +170,10 @@ class Run(Scheduler):
                 place = iteration.ready.pop()
                 vertex = iteration.vertices[place]
                 if iteration.dead[place] and vertex.kind != VertexKind.TRIGGER:
-                    self._propagate_dead(iteration, vertex)
+                    iteration.propagate_dead(vertex, active)
                     continue
                 if vertex.call is None:
-                    _FIRES[vertex.kind](self, iteration, vertex)
+                    FIRES[vertex.kind](iteration, vertex, active)
                     continue
                 inputs = iteration.values[vertex.first : vertex.last]
                 # Release values after their last use.
@@ -154,15 +196,16 @@ class Run(Scheduler):
                     if not count:
                         ready.append(place)
                 if edges.merges:
-                    self._send_merges(iteration, edges, value)
+                    iteration.send_merges(edges, value)
             for place in vertex.controls:
                 count = pending[place] = pending[place] - 1
                 if not count:
                     ready.append(place)
             if not iteration.queued and (ready or iteration.frame is not None):
-                self._queue(iteration)
+                iteration.queue(active)
 
     def end(self, error: BaseException | None) -> None:
+        """Tell that the run has ended. Called once."""
         results: list[list[Any]] = []
         if error is None:
             try:
@@ -180,61 +223,7 @@ class Run(Scheduler):
         if not self._turn.locked():  # else the thread that holds it will see what arrived
             self._submit_short(self.resume)
 
-    def _queue(self, iteration: Iteration) -> None:
-        if not iteration.queued:
-            iteration.queued = True
-            self._active.append(iteration)
-
-    # Sending
-
-    def _send(self, tokens: Tokens, edges: Edges, value: Any) -> None:
-        """Send a value to the consumers of an output."""
-        values, pending = tokens.values, tokens.pending
-        for place, slot in edges.plain:
-            values[slot] = value
-            count = pending[place] = pending[place] - 1
-            if not count:
-                tokens.ready.append(place)
-        if edges.merges:
-            self._send_merges(tokens, edges, value)
-
-    def _send_merges(self, tokens: Tokens, edges: Edges, value: Any) -> None:
-        values = tokens.values
-        for place, slot, position, _ in edges.merges:
-            if values[slot] is EMPTY:
-                values[slot], values[slot + 1] = value, position
-                self._count_down(tokens, place)
-
-    def _count_down(self, tokens: Tokens, place: int) -> None:
-        count = tokens.pending[place] = tokens.pending[place] - 1
-        if not count:
-            tokens.ready.append(place)
-
-    def send_done(self, tokens: Tokens, vertex: WiredVertex) -> None:
-        """Send tokens along the control edges of a vertex."""
-        for place in vertex.controls:
-            self._count_down(tokens, place)
-
-    def _kill(self, iteration: Iteration, edges: Edges) -> None:
-        """Send a dead token to the consumers of an output."""
-        for place in edges.dead:
-            iteration.dead[place] = 1
-            self._count_down(iteration, place)
-        for place, slot, _, count in edges.merges:
-            iteration.values[slot + 2] += 1
-            if iteration.values[slot + 2] == count:
-                iteration.dead[place] = 1
-                self._count_down(iteration, place)
-
-    def _kill_all(self, iteration: Iteration, vertex: WiredVertex) -> None:
-        """Send dead tokens along all out-edges of a vertex."""
-        for edges in vertex.edges:
-            self._kill(iteration, edges)
-        for place in vertex.controls:
-            iteration.dead[place] = 1
-            self._count_down(iteration, place)
-
-    # Vertices that fire
+    # Calls
 
     def _leave(self, iteration: Iteration, vertex: WiredVertex, inputs: list[Any]) -> bool:
         """Start a call, or leave it until nothing else is ready; False for one to be made now. What
@@ -264,6 +253,7 @@ class Run(Scheduler):
         self._in_flight += 1
 
     def result(self, iteration: Iteration, vertex: WiredVertex, inputs: list[Any]) -> Any:
+        """Make a call and return its result; an error is attributed to the call's node."""
         call: Any = vertex.call
         executable, context = vertex.executable, iteration.context
         try:
@@ -293,137 +283,85 @@ class Run(Scheduler):
             context = self._contexts[call.node] = iteration.context.at(call.node, call.device)
         return context
 
-    def switch(self, iteration: Iteration, vertex: WiredVertex) -> None:
-        """Send the data to the selected output and dead tokens to the others."""
-        values, first = iteration.values, vertex.first
-        chosen = int(values[first + 1])
-        for number, edges in enumerate(vertex.edges):
-            if number == chosen:
-                self._send(iteration, edges, values[first])
-            elif edges.dead or edges.merges:
-                self._kill(iteration, edges)
-        values[first] = None
-        if vertex.controls:
-            self.send_done(iteration, vertex)
+    # Threads
 
-    def merge(self, iteration: Iteration, vertex: WiredVertex) -> None:
-        """Send the first live input, and its index."""
-        if len(vertex.edges) > 1:
-            index = np.int32(iteration.values[vertex.first + 1])
-            self._send(iteration, vertex.edges[1], index)
-        self.forward(iteration, vertex)
+    def resume(self, own: Lock | None = None) -> None:
+        """Continue the run, unless another thread is doing so: it then sees what arrived. `own`:
+        this thread's lock in `_running`."""
+        while self._turn.acquire(blocking=False):
+            try:
+                self._fire()
+            except BaseException as error:
+                self._fail(error, own)
+                return
+            if not self._in_flight:
+                self.end(None)
+                return
+            if self._deferred:
+                self._release(own)
+            self._turn.release()
+            if not self._arrived:
+                return
 
-    def forward(self, iteration: Iteration, vertex: WiredVertex) -> None:
-        """Send the input on."""
-        self._send(iteration, vertex.edges[0], iteration.values[vertex.first])
-        iteration.values[vertex.first] = None
-        if vertex.controls:
-            self.send_done(iteration, vertex)
+    def _release(self, own: Lock | None) -> None:
+        """Have the deferred calls made: several on workers. One that sends values during its run
+        leaves the caller's thread to the calls that wait for them."""
+        deferred, self._deferred = self._deferred, []
+        short, long = self._submit_short, self._submit_long
+        is_sending = isinstance(deferred[0][1].executable, SendingExecutable)
+        is_awaited = short == long and is_sending and self._in_flight > 1
+        is_single = len(deferred) == 1 and not self._running - {own}
+        submit = long if is_single and not is_awaited else workers.start
+        for each in deferred:
+            running = Lock()
+            self._running.add(running)
+            submit(partial(self._call_elsewhere, running, each))
 
-    def _propagate_dead(self, iteration: Iteration, vertex: WiredVertex) -> None:
-        """Propagate the dead input of a vertex to its consumers, or into the frame it enters."""
-        iteration.values[vertex.first : vertex.last] = vertex.empty
-        if vertex.spec.loop is None:
-            self._kill_all(iteration, vertex)
-            return
-        frame = self._child(iteration, vertex)
-        frame.missing -= 1
-        self._end_iterations(frame)
+    def _call_elsewhere(self, running: Lock, deferred: Deferred) -> None:
+        """Make a call, then continue the run. A call that may wait sends its values at once."""
+        run_batched = self._run_batched
+        with running:
+            if deferred[1].executable is None:
+                self._make(deferred)
+                run_batched(partial(self.resume, running))
+            else:
+                run_batched(partial(self._make_and_resume, deferred, running))
+        self._running.discard(running)
 
-    # Frames
+    def _make_and_resume(self, deferred: Deferred, running: Lock) -> None:
+        self._make(deferred)
+        self.resume(running)
 
-    def _child(self, iteration: Iteration, vertex: WiredVertex) -> Frame:
-        wiring: FrameWiring = vertex.child  # pyright: ignore[reportAssignmentType] - of an ENTER
-        frame = iteration.children.get(wiring)
-        if frame is None:
-            frame = iteration.children[wiring] = Frame(wiring, iteration)
-        return frame
+    def _make(self, deferred: Deferred) -> None:
+        iteration, vertex, _ = deferred
+        try:
+            self._cancellation.check()
+            self._arrived.append((iteration, vertex, self.result(*deferred), None))
+        except BaseException as error:  # raised again by the thread that continues the run
+            self._arrived.append((iteration, vertex, None, error))
 
-    def _begin(self, frame: Frame) -> Iteration:
-        """Start the next iteration of a frame."""
-        frame.newest += 1
-        iteration = frame.iterations[frame.newest] = Iteration(
-            frame.pattern, frame.wiring.vertices, frame.parent.context, frame, frame.newest
+    def _fail(self, error: BaseException, own: Lock | None) -> None:
+        """End the run with an error, after the calls on other threads have ended."""
+        if self._running - {own}:
+            workers.start(partial(self._end_after_calls, error))
+        else:
+            self._end_after_calls(error, own)
+
+    def _end_after_calls(self, error: BaseException, own: Lock | None = None) -> None:
+        if self._in_flight > len(self._deferred):
+            self.cancel(error, own)
+        self.end(error)
+
+    def cancel(self, error: BaseException, own: Lock | None = None) -> None:
+        """Cancel the run and wait for the calls that other threads are making, and for those that
+        continue the run. A call that is made later sees the cancellation."""
+        reason = error if isinstance(error, errors.OpError) else None
+        self._cancellation.cancel(
+            reason or errors.CancelledError(None, None, "another node of the step failed")
         )
-        self._queue(iteration)
-        return iteration
-
-    def enter(self, iteration: Iteration, vertex: WiredVertex) -> None:
-        """Send a value into a frame: to its first iteration, or to all if it is constant."""
-        value, frame = _take(iteration, vertex), self._child(iteration, vertex)
-        frame.missing -= 1
-        if frame.newest < 0:
-            self._begin(frame)
-        receivers = [frame.iterations[0]]
-        if vertex.spec.is_constant:
-            self._deliver(frame.pattern, vertex, value)
-            receivers = [*frame.iterations.values()]
-        for receiver in receivers:
-            self._deliver(receiver, vertex, value)
-            self._queue(receiver)
-
-    def _deliver(self, tokens: Tokens, vertex: WiredVertex, value: Any) -> None:
-        """Send the only output of a vertex."""
-        self._send(tokens, vertex.edges[0], value)
-        if vertex.controls:
-            self.send_done(tokens, vertex)
-
-    def next_iteration(self, iteration: Iteration, vertex: WiredVertex) -> None:
-        """Send a value to the next iteration, or hold it while too many iterations run."""
-        value, frame, index = _take(iteration, vertex), _frame(iteration), iteration.index + 1
-        if index > frame.newest:
-            if index >= frame.oldest + frame.wiring.limit:
-                frame.next_roots.append((vertex, value))
-                return
-            self._begin(frame)
-        following = frame.iterations[index]
-        self._deliver(following, vertex, value)
-        self._queue(following)
-
-    def exit(self, iteration: Iteration, vertex: WiredVertex) -> None:
-        """Send a value out of its frame."""
-        frame = _frame(iteration)
-        frame.exited.add(vertex)
-        self._deliver(frame.parent, vertex, _take(iteration, vertex))
-        self._queue(frame.parent)
-
-    def collect(self, iteration: Iteration, vertex: WiredVertex) -> None:
-        """Record the value of an iteration; it leaves when the frame ends."""
-        values = _frame(iteration).collected.setdefault(vertex, {})
-        values[iteration.index] = _take(iteration, vertex)
-
-    def _end_iterations(self, frame: Frame) -> None:
-        """End the iterations in which nothing can fire any more, oldest first."""
-        if frame.missing or frame.is_over:
-            return
-        while frame.oldest <= frame.newest:
-            oldest = frame.iterations[frame.oldest]
-            if oldest.ready or oldest.out or oldest.children:
-                return
-            del frame.iterations[frame.oldest]
-            frame.oldest += 1
-            self._release_next_roots(frame)
-        self._end(frame)
-
-    def _release_next_roots(self, frame: Frame) -> None:
-        if not frame.next_roots:
-            return
-        following = self._begin(frame)
-        for vertex, value in frame.next_roots:
-            self._deliver(following, vertex, value)
-        frame.next_roots = []
-
-    def _end(self, frame: Frame) -> None:
-        """End a frame: send its collected values, and dead tokens for exits that never fired."""
-        frame.is_over, parent = True, frame.parent
-        del parent.children[frame.wiring]
-        for vertex in frame.wiring.leaving:
-            collects, values = vertex.spec.collects, frame.collected.get(vertex, {})
-            if collects is not None and frame.exited:
-                self._deliver(parent, vertex, collects(values, frame.newest))
-            elif vertex not in frame.exited:
-                self._kill_all(parent, vertex)
-        self._queue(parent)
+        for running in self._running - {own}:
+            with running:
+                pass
 
 
 def is_short(vertex: WiredVertex, inputs: Sequence[Any]) -> bool:
@@ -436,18 +374,6 @@ def is_short(vertex: WiredVertex, inputs: Sequence[Any]) -> bool:
     else:
         is_inexpensive = executable.is_inexpensive
     return is_inexpensive and sum([getattr(i, "nbytes", 0) for i in inputs]) <= _MAX_SHORT_BYTES
-
-
-def _take(iteration: Iteration, vertex: WiredVertex) -> Any:
-    """The only input of a vertex, which is consumed."""
-    value = iteration.values[vertex.first]
-    iteration.values[vertex.first] = None
-    return value
-
-
-def _frame(iteration: Iteration) -> Frame:
-    """The frame of an iteration that is not the root's."""
-    return cast("Frame", iteration.frame)
 
 
 def _fetched(wiring: Wiring, values: Sequence[Any]) -> list[Any]:
@@ -472,21 +398,3 @@ def _dead_value(graph: TokenGraph, place: int) -> None:
         f"The tensor returned for {name} was not valid: it is computed in a branch that was "
         "not taken",
     )
-
-
-def _fire_count(run: Run, iteration: Iteration, vertex: WiredVertex) -> None:
-    """COUNT vertices do nothing in an iteration: `_end` computes their result."""
-
-
-_FIRES: dict[int, Callable[[Run, Iteration, WiredVertex], None]] = {
-    VertexKind.SWITCH: Run.switch,
-    VertexKind.MERGE: Run.merge,
-    VertexKind.ENTER: Run.enter,
-    VertexKind.EXIT: Run.exit,
-    VertexKind.NEXT_ITERATION: Run.next_iteration,
-    VertexKind.LOOP_COND: Run.forward,
-    VertexKind.PASS: Run.forward,
-    VertexKind.COLLECT: Run.collect,
-    VertexKind.COUNT: _fire_count,
-    VertexKind.TRIGGER: Run.send_done,
-}
