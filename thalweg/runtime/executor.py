@@ -69,7 +69,7 @@ def execute(
         run(plan.instructions, slots, device_resources, cancellation)
         if not plan.may_block:  # otherwise dequeued elements would be lost
             cancellation.check()  # native code does not check for timeouts
-        return [_fetch(slots[slot], slot, plan, fetch) for slot in plan.fetches]
+        return _fetched(plan, [slots[slot] for slot in plan.fetches], fetch)
 
 
 def _run_partitions(
@@ -81,7 +81,9 @@ def _run_partitions(
 ) -> list[Any]:
     """Run the partitions of a step and return its fetched values."""
     fed, rendezvous = dict(enumerate(feeds)), Rendezvous()
-    undo = cancellation.on_cancel(lambda: _abort(rendezvous, cancellation))
+    undo = cancellation.on_cancel(
+        lambda: rendezvous.abort(cast("errors.OpError", cancellation.error))
+    )
     try:
         graphs = [
             (
@@ -177,22 +179,15 @@ def _by_fetch_index(
     return by_index
 
 
-def _abort(rendezvous: Rendezvous, cancellation: Cancellation) -> None:
-    if cancellation.error is not None:
-        rendezvous.abort(cancellation.error)
-
-
 def _fetched(plan: Plan, values: Sequence[Any], fetch: Fetch) -> list[Any]:
-    pairs = zip(values, plan.fetches, strict=True)
-    return [_fetch(value, slot, plan, fetch) for value, slot in pairs]
-
-
-def _fetch(item: Any, slot: int, plan: Plan, fetch: Fetch) -> Any:
-    """Fetch the content of a slot; a failing read is attributed to the variable's node."""
-    try:
-        return fetch(item)
-    except errors.OpError as error:
-        (node,) = (
-            i.node for i in plan.instructions if i.output <= slot < i.output + i.output_count
-        )
-        raise_at(error, node)
+    """Fetch the contents of slots; a failing read is attributed to the variable's node."""
+    results: list[Any] = []
+    for value, slot in zip(values, plan.fetches, strict=True):
+        try:
+            results.append(fetch(value))
+        except errors.OpError as error:
+            (node,) = (
+                i.node for i in plan.instructions if i.output <= slot < i.output + i.output_count
+            )
+            raise_at(error, node)
+    return results
