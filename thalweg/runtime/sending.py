@@ -6,13 +6,14 @@ in the region, so that the receiver does not wait for unrelated computations.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, TypeVar, cast
 
 from thalweg.graph.analysis.order import Order
-from thalweg.graph.node import Node, reached
+from thalweg.graph.node import Node, Tensor, reached
 from thalweg.lower.specialise import Region
 from thalweg.ops.core.context import VariableCell
 from thalweg.partition.rendezvous import Key
@@ -25,24 +26,21 @@ Unit = TypeVar("Unit")
 def with_sends(units: Sequence[Unit], order: Order) -> list[Unit | Region]:
     """Move the Sends of region outputs into their regions. The Send of a value depends on that
     value only. The Send of a variable also waits for writes and stays a unit of its own."""
-    region_index = {
-        tensor: index
-        for index, unit in enumerate(units)
-        if isinstance(unit, Region)
-        for tensor in unit.outputs
-        if tensor not in unit.roots
-    }
-    sends: dict[int, list[Node]] = {}
-    others: list[tuple[int, Unit]] = []
-    for index, unit in enumerate(units):
-        if isinstance(unit, Node) and isinstance(unit.op, Send) and unit.inputs[0] in region_index:
-            sends.setdefault(region_index[unit.inputs[0]], []).append(unit)
-        else:
-            others.append((index, unit))
-    return [
-        _sending(unit, sends[index], order) if isinstance(unit, Region) and index in sends else unit
-        for index, unit in others
-    ]
+    sends: dict[Tensor, list[Node]] = defaultdict(list)
+    for unit in units:
+        if isinstance(unit, Node) and isinstance(unit.op, Send):
+            sends[unit.inputs[0]].append(unit)
+    moved: set[Unit | Node] = set()
+    result: list[Unit | Region] = []
+    for unit in units:
+        if isinstance(unit, Region):
+            values = [tensor for tensor in unit.outputs if tensor not in unit.roots]
+            own = [send for tensor in values for send in sends.get(tensor, ())]
+            moved.update(own)
+            result.append(_sending(unit, own, order) if own else unit)
+        elif unit not in moved:
+            result.append(unit)
+    return result
 
 
 def _sending(region: Region, sends: Sequence[Node], order: Order) -> Region:
