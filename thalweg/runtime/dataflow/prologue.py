@@ -85,9 +85,8 @@ class Prologue:
         return vertex.is_lasting or (vertex.key in self.keys and len(vertex.edges[0].plain) == 1)
 
     def _call(self, vertex: WiredVertex) -> _Call:
-        value_index = {key: number for number, key in enumerate(self.keys)}
         received = [
-            (slot - vertex.first, value_index[producer.key])
+            (slot - vertex.first, self.keys.index(producer.key))
             for producer, slot in self._producers(vertex)
             if producer.key is not None
         ]
