@@ -65,8 +65,6 @@ def _switches(options: Any) -> OptimizerSwitches:
     is_off = rewrite.disable_meta_optimizer or options.optimizer_options.opt_level == _L0
     toggles = {name: Toggle(getattr(rewrite, name)) for name in SWITCHES}
     named = {name: toggle for name, toggle in toggles.items() if toggle is not Toggle.DEFAULT}
-    if not is_off and not named:
-        return DEFAULT
     return replace(DEFAULT, enabled=DEFAULT.enabled and not is_off, toggles=named)
 
 
