@@ -24,7 +24,7 @@ from thalweg.graph import context
 from thalweg.graph.graph import graphs
 from thalweg.ops.random import philox
 from thalweg.runtime import native_control, step_cache
-from thalweg.runtime.device_list import list_local_devices
+from thalweg.runtime.engine import list_local_devices
 
 HERE = Path(__file__).parent
 _WHOLE = pytest.StashKey[bool]()

@@ -1,7 +1,8 @@
 """Engines plan and run the steps of a session.
 
 A session without a target has a local engine, with the devices of this process and state that lives
-as long as the session. The other engine is a cluster's master (`thalweg.cluster.master`).
+as long as the session; `list_local_devices` describes these. The other engine is a cluster's master
+(`thalweg.cluster.master`).
 """
 
 from __future__ import annotations
@@ -9,14 +10,17 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from thalweg import errors
+from thalweg import errors, protos
 from thalweg.device.device import Device
 from thalweg.device.local import local_devices
+from thalweg.graph.device import DeviceSpec
 from thalweg.place.placer import Placer
+from thalweg.public import public
 from thalweg.runtime.cancellation import Cancellation
-from thalweg.runtime.config import SessionOptions
+from thalweg.runtime.config import SessionOptions, session_options
 from thalweg.runtime.executor import execute
 from thalweg.runtime.plan import Plan, Step, plan, prune
 from thalweg.runtime.resources import Resources, linked
@@ -64,7 +68,7 @@ class LocalEngine(Engine):
     """Runs steps on the devices of this process, with state of its own."""
 
     def __init__(self, options: SessionOptions) -> None:
-        self.devices = local_devices(options.device_count, options.threads, gpus=options.gpus)
+        self.devices = _devices(options)
         self.placer = Placer([device.name for device in self.devices], options.allow_soft_placement)
         self._switches = options.optimizer
         self._reset_resources()
@@ -88,3 +92,44 @@ class LocalEngine(Engine):
 
     def close(self) -> None:
         self._reset_resources()
+
+
+def _devices(options: SessionOptions) -> Sequence[Device]:
+    return local_devices(options.device_count, options.threads, gpus=options.gpus)
+
+
+@dataclass(frozen=True)
+class LocalDevice:
+    """A device: its name, type, memory in bytes and hardware description."""
+
+    name: str
+    device_type: str
+    memory_limit: int
+    physical_device_desc: str
+    capability: int  # the compute capability of a GPU, times ten
+
+
+@public("python.client.device_lib.list_local_devices")
+def list_local_devices(session_config: protos.ConfigProto | None = None) -> list[LocalDevice]:
+    """The devices that a session of this process would have.
+
+    Args:
+        session_config: a `tf.ConfigProto`, as a session takes it.
+
+    Returns:
+        For each device its `name`, `device_type`, `memory_limit` in bytes and
+        `physical_device_desc`; the names are those in this process, without job and task.
+
+    Example:
+        >>> devices = tf.python.client.device_lib.list_local_devices()
+        >>> devices[0].name, devices[0].device_type, devices[0].memory_limit > 0
+        ('/device:CPU:0', 'CPU', True)
+    """
+    devices: Any = _devices(session_options(session_config))
+    return [_described(device, DeviceSpec.from_string(device.name)) for device in devices]
+
+
+def _described(device: Any, spec: DeviceSpec) -> LocalDevice:
+    name = f"/device:{spec.device_type}:{spec.device_index}"
+    hardware = device.memory_limit, device.description, device.capability
+    return LocalDevice(name, spec.device_type or "", *hardware)

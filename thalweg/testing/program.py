@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from thalweg.platform import app
 from thalweg.public import public
-from thalweg.runtime.device_list import LocalDevice, list_local_devices
+from thalweg.runtime.engine import LocalDevice, list_local_devices
 from thalweg.testing import benchmark
 
 
