@@ -216,18 +216,15 @@ class Executable:
             program.release_memory()
 
     def _restore_or_lower(self, key: Shapes, cells: Sequence[VariableCell]) -> AnyProgram:
+        """The program that an earlier process stored, or else a new one."""
         shapes: dict[Tensor, Any] = dict(zip(self.region.inputs, key, strict=True))
         for tensor, cell in zip(self.region.references, cells, strict=True):
             buffer = cell.buffer
             shapes[tensor] = cell.shape.sizes if buffer is None else buffer.shape
-        return self._restore(shapes) or self._lower_and_load(shapes)
-
-    def _restore(self, shapes: Mapping[Tensor, Any]) -> AnyProgram | None:
-        """The program that an earlier process stored; None if there is none."""
         with gc_paused():
             cached = self._cache.find(list(shapes.values()))
         if cached is None:
-            return None
+            return self._lower_and_load(shapes)
         template, loaded, form = cached
         listing = partial(_listing, self.region, shapes, self.device, form)
         return self.device.restore(template, loaded, self.region, listing)
