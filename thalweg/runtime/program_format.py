@@ -13,7 +13,6 @@ import pickle
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from enum import Enum
-from functools import cached_property
 from importlib import import_module
 from io import BytesIO
 from types import FunctionType
@@ -113,11 +112,7 @@ class _Reader(pickle.Unpickler):
 
     def __init__(self, content: bytes, region: Region) -> None:
         super().__init__(BytesIO(content))
-        self._region = region
-
-    @cached_property
-    def _parts(self) -> list[Any]:
-        return _shared_objects(self._region)
+        self._region, self._parts = region, _shared_objects(region)
 
     def persistent_load(self, pid: Any) -> Any:
         """The object of the region with an index; the value of a constant if it is negative."""
