@@ -69,8 +69,7 @@ class Prologue:
 
     def _is_ready(self, vertex: WiredVertex) -> bool:
         """Whether all inputs of a vertex are available and no vertex depends on it."""
-        has_consumers = vertex.controls or any(edges.plain for edges in vertex.edges)
-        if has_consumers or vertex.starter or vertex.key:
+        if vertex.controls or any(edges.plain for edges in vertex.edges):
             return False
         is_call = vertex.executable is not None or (
             vertex.sent is not None and vertex.last > vertex.first
