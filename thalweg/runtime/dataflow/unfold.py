@@ -398,17 +398,11 @@ class Unfolder(ABC):
         self, unit: ControlRegion, section: Section, part: Section, truth: Source, loop: Loop
     ) -> None:
         """Add the traces of a loop: its iteration count, and the values of traced tensors."""
-
-        def counted() -> Source:
-            return self.add(
-                Section(), VertexKind.COUNT, (truth,), collects=_iteration_count, node=unit.node
-            )
-
-        section.ends[unit.node] = lambda: counted().vertex
+        counted = partial(self.add, Section(), VertexKind.COUNT, (truth,), node=unit.node)
+        section.ends[unit.node] = lambda: counted(collects=_iteration_count).vertex
         for trace in unit.nodes[1:]:
             if isinstance(trace.op, LoopCount):
-                result = counted()
-                section.ends[unit.node] = result.vertex
+                result = Source(self.done(section, unit.node))
             else:
                 tensor = traced_tensor(trace)
                 source, collects = part.values[tensor], partial(_collected, tensor)
@@ -419,9 +413,8 @@ class Unfolder(ABC):
 
     def _used(self, body: Body, wanted: Sequence[Tensor]) -> set[Tensor]:
         """The tensors of a body that computing the wanted ones reads, themselves included."""
-        return {t for node in self.needed(wanted, body.targets, {}) for t in node.inputs} | set(
-            wanted
-        )
+        nodes = self.needed(wanted, body.targets, {})
+        return {*wanted, *(tensor for node in nodes for tensor in node.inputs)}
 
 
 def _truth(value: Any) -> int:
