@@ -140,11 +140,10 @@ def starter_of(call: Call) -> Callable[..., None] | None:
 
 def _grouped(node: Node, function: Callable[..., Any], before: int) -> Callable[..., Any]:
     """A kernel that takes lists, wrapped to take flat inputs after `before` other arguments."""
-    op = node.op
-    if not op.parsed.has_lists:
+    if not node.op.parsed.has_lists:
         return function
     positions = range(before + len(node.inputs))
-    grouped = op.parsed.group(positions[before:], node.input_counts())
+    grouped = node.grouped(positions[before:])
     selectors: list[Any] = [*positions[:before], *map(_selector, grouped)]
 
     def call(*flat: Any) -> Any:

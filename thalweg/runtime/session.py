@@ -73,12 +73,11 @@ class BaseSession:
         live.add(self)
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else "open"
         return described(
             self,
             nodes=len(self._graph.nodes),
             devices=len(self._engine.placer.devices),
-            state=state,
+            state="closed" if self._closed else "open",
         )
 
     def _connect(self) -> Engine:
