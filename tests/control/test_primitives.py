@@ -106,6 +106,18 @@ class TestSwitchAndMerge:
         assert sess.run(first, {choice: False}).tolist() == [4.0, 6.0]
         assert sess.run(second, {choice: True}).tolist() == [12.0, 18.0]
 
+    @pytest.mark.parametrize("chosen", [True, False])
+    def test_gradients_of_references(self, sess, chosen):
+        variable, choice = tf.Variable([2.0, 3.0]), tf.constant(chosen)
+        x = variable._ref()
+        merged = control.merge(control.switch(x, choice)).output
+        with gradient_check(second=True):
+            (first,) = tf.gradients(tf.identity(merged) ** 3, x)
+            (second,) = tf.gradients(first, x)
+        assert {merged.op.type, merged.op.inputs[0].op.type} == {"RefMerge", "RefSwitch"}
+        sess.run(variable.initializer)
+        assert [a.tolist() for a in sess.run([first, second])] == [[12.0, 27.0], [12.0, 18.0]]
+
     @pytest.mark.parametrize(
         "make",
         [

@@ -37,18 +37,14 @@ class Primitive(Op, abstract=True):
         raise AssertionError(f"{context.node.name} is run by its plan")
 
 
-class Switching(Primitive, abstract=True):
-    """The base of switches."""
+class Switch(Primitive):
+    """Forwards the data to the output that the predicate selects; the other one is dead."""
+
+    signature = "data: T, pred: bool -> output_false: T, output_true: T"
 
     def shape(self, data: Tensor, pred: Tensor) -> list[TensorShape]:
         pred.shape.assert_has_rank(0)
         return [data.shape, data.shape]
-
-
-class Switch(Switching):
-    """Forwards the data to the output that the predicate selects; the other one is dead."""
-
-    signature = "data: T, pred: bool -> output_false: T, output_true: T"
 
     def gradient(self, node: Node, of_false: Any, of_true: Any) -> list[Any]:
         predicate = node.inputs[1]
@@ -56,23 +52,19 @@ class Switch(Switching):
         return [merge(switched)[0], None]
 
 
-class RefSwitch(Switching):
+class RefSwitch(Switch):
     """As Switch, for a reference."""
 
     signature = "data: &T, pred: bool -> output_false: &T, output_true: &T"
 
 
-class Merging(Primitive, abstract=True):
-    """The base of merges."""
-
-    def shape(self, inputs: list[Tensor]) -> list[TensorShape]:
-        return [common_shape([tensor.shape for tensor in inputs]), scalar()]
-
-
-class Merge(Merging):
+class Merge(Primitive):
     """The first live input, and its index."""
 
     signature = "inputs: N*T -> output: T, value_index: int32"
+
+    def shape(self, inputs: list[Tensor]) -> list[TensorShape]:
+        return [common_shape([tensor.shape for tensor in inputs]), scalar()]
 
     def gradient(self, node: Node, dy: Any, _: Any) -> list[Any]:
         if any(tensor.op.index > node.index for tensor in node.inputs):
@@ -84,7 +76,7 @@ class Merge(Merging):
         return [switch(dy, predicate)[1] for predicate in was_live]
 
 
-class RefMerge(Merging):
+class RefMerge(Merge):
     """As Merge, for references."""
 
     signature = "inputs: N*&T -> output: &T, value_index: int32"
@@ -196,7 +188,7 @@ class Abort(Op):
 
 def update_input(node: Node, index: int, tensor: Tensor) -> None:
     """Replace an input of a Merge by a tensor that may depend on it: builds a loop."""
-    if not isinstance(node.op, Merging):
+    if not isinstance(node.op, Merge):
         raise TypeError(f"{node.name} is a {node.type}: only the inputs of a Merge can be changed")
     if tensor.graph is not node.graph:
         raise ValueError(f"{tensor!r} must be from the same graph as {node.name}")

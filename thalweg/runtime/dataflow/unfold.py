@@ -19,7 +19,7 @@ from thalweg.control.branches import Branching
 from thalweg.control.lists import ListValue
 from thalweg.control.liveness import needed
 from thalweg.control.loops import While
-from thalweg.control.primitives import Enter, Merging, Primitive
+from thalweg.control.primitives import Enter, Merge, Primitive
 from thalweg.control.traces import LoopCount, LoopTrace, traced_tensor
 from thalweg.graph.analysis.node_effects import has_state, is_sequential
 from thalweg.graph.analysis.order import Order, step_order, touches_state
@@ -227,7 +227,7 @@ class Unfolder(ABC):
     def value(self, node: Node, place: int, section: Section) -> Input:
         """An input of a primitive; a reference is read if the op takes a value."""
         source = section.values[node.inputs[place]]
-        if isinstance(node.op, Merging):
+        if isinstance(node.op, Merge):
             source = self.alive(source, section)
         is_read = place in dereferenced(node, self._fed)
         return self.read(source, node, section) if is_read else source
@@ -240,7 +240,7 @@ class Unfolder(ABC):
     def close_loops(self, nodes: Iterable[Node], section: Section) -> None:
         """Connect the back edges of merges, whose vertices exist by now."""
         for node in nodes:
-            if isinstance(node.op, Merging):
+            if isinstance(node.op, Merge):
                 place = cast("int", section.ends[node])
                 inputs = [self.value(node, each, section) for each in range(len(node.inputs))]
                 self.connect(place, inputs)
