@@ -25,19 +25,24 @@ from thalweg.graph.subgraph import Body, SubGraph
 from thalweg.ops.core import basic
 
 
-class ControlOp(Op, abstract=True):
+class PlannedOp(Op, abstract=True):
+    """The base of ops that plans run: conditionals and loops, their traces, dataflow primitives."""
+
+    stateful = True  # what it gives depends on the step
+    effects = ()  # derived from the bodies, if it has some
+
+    def kernel(self, context: Any, *inputs: Any) -> Any:
+        raise AssertionError(f"{context.node.name} is run by its plan")
+
+
+class ControlOp(PlannedOp, abstract=True):
     """The base of conditionals and loops. Their effects are those of their bodies."""
 
-    effects = ()  # derived from the bodies
-    stateful = True  # the bodies may be
     chooses_gradients = True
 
     @property
     def blocking(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride] - as its bodies do
         return any(body.blocks for body in self.bodies)
-
-    def kernel(self, context: Any, *inputs: Any) -> Any:
-        raise AssertionError(f"{context.node.name} is run by its plan")
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from thalweg.control.bodies import PlannedOp
 from thalweg.control.branches import common_shape
 from thalweg.graph.analysis.effects import Resource, writes
 from thalweg.graph.composite import IndexedSlices, SparseTensor
@@ -25,16 +26,12 @@ from thalweg.ops.math import compare
 from thalweg.public import public
 
 
-class Primitive(Op, abstract=True):
-    """The base of ops that only the dataflow executor can run."""
+class Primitive(PlannedOp, abstract=True):
+    """The base of ops that only the dataflow executor can run: they forward values or references,
+    or none."""
 
-    stateful = True  # whether it has a value depends on the step
-    effects = ()  # it forwards a value or a reference
     host_only = True
     step_local = True
-
-    def kernel(self, context: Any, *inputs: Any) -> Any:
-        raise AssertionError(f"{context.node.name} is run by its plan")
 
 
 class Switch(Primitive):

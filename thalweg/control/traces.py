@@ -11,25 +11,20 @@ from contextlib import nullcontext
 from typing import Any, cast
 
 from thalweg.autodiff.gradients import InnerGradient
+from thalweg.control.bodies import PlannedOp
 from thalweg.graph.dtypes import DType
 from thalweg.graph.graph import get_default_graph
 from thalweg.graph.known import constant_value
 from thalweg.graph.node import Node, Tensor
-from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, scalar
 from thalweg.graph.subgraph import SubGraph
 from thalweg.ops.core import basic
 
 
-class Trace(Op, abstract=True):
+class Trace(PlannedOp, abstract=True):
     """The base of all traces: `holder` is any output of the control node."""
 
-    stateful = True  # its value depends on the run of its holder
-    effects = ()  # those of its holder
     private = True
-
-    def kernel(self, context: Any, holder: Any) -> Any:
-        raise AssertionError(f"{context.node.name} is computed with the node it reads from")
 
     def shape(self, holder: Tensor) -> TensorShape:
         return scalar()
