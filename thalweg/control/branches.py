@@ -415,13 +415,9 @@ def case(
 
 def _chain(pairs: Sequence[_Pair], default: _Function, strict: bool) -> Any:
     """Nested conditionals, the first pair outermost."""
-    if not pairs:
-        return cond(convert_to_tensor(True), default, default, strict=strict)
-    function = default
-    for predicate, chosen in reversed(pairs[1:]):
-        function = functools.partial(cond, predicate, chosen, function, strict=True)
-    predicate, chosen = pairs[0]
-    return cond(predicate, chosen, function, strict=strict)
+    (predicate, chosen), *others = pairs or [(convert_to_tensor(True), default)]
+    otherwise = functools.partial(_chain, others, default, True) if others else default
+    return cond(predicate, chosen, otherwise, strict=strict)
 
 
 def _checked_pair(item: Any) -> _Pair:
