@@ -239,7 +239,7 @@ def test_a_list_that_only_an_inner_loop_changes(lowering: str, sess: tf.Session)
 
 class TestListsInFlatOnes:
     def lists(self) -> ListValue:
-        flat = ListValue.of_stacked(np.arange(16.0).reshape(8, 2), dtype=tf.float64)
+        flat = ListValue(tf.float64).take_over(np.arange(16.0).reshape(8, 2))
         return ListValue.of_nested(np.array([0, 3, 3, 0], np.int32), flat)
 
     def test_are_read_from_where_they_start(self) -> None:
@@ -252,13 +252,13 @@ class TestListsInFlatOnes:
         nested = gradients.as_nested()
         assert nested is not None and nested.flat.accumulates
         one = self.lists().read(1).gradient()
-        one.add(0, np.array([1.0, 2.0]))
-        gradients.add(1, one).add(1, one)
+        one.write(0, np.array([1.0, 2.0]))
+        gradients.write(1, one).write(1, one)
         assert gradients.read(1).read(0).tolist() == [2.0, 4.0]
         assert gradients.read(0).read(0).tolist() == [0.0, 0.0]
 
     def test_of_one_length_are_as_long_as_that(self) -> None:
-        flat = ListValue.of_stacked(np.arange(9), dtype=tf.int64)
+        flat = ListValue(tf.int64).take_over(np.arange(9))
         lists = ListValue.of_nested(np.array([3, 0, 6], np.int32), flat, each=3)
         assert [lists.read(index).stack().tolist() for index in range(3)] == [
             [3, 4, 5],

@@ -392,7 +392,7 @@ def native(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str
 
 
 def _list(rows: Any, dtype: Any = tf.float32, **options: Any) -> ListValue:
-    result = ListValue.of_stacked(np.asarray(rows, dtype.as_numpy_dtype), dtype=dtype)
+    result = ListValue(dtype).take_over(np.asarray(rows, dtype.as_numpy_dtype))
     for option, value in options.items():
         setattr(result, option, value)
     return result

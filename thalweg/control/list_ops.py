@@ -135,7 +135,7 @@ class TensorArrayAdd(TensorArrayWrite):
     def numpy(self, list: ListValue, index: Array, value: Array | None) -> ListValue:
         if value is None:  # of a branch that was not taken
             return list
-        return self.checked(list).add(index, value)
+        return super().numpy(list, index, value)
 
 
 class TensorArrayRead(ListReader):

@@ -74,11 +74,6 @@ class ListValue:
             return None
         return storage.array if isinstance(storage.array, Buffer) else None
 
-    @classmethod
-    def of_stacked(cls, array: Array | Buffer, **options: Any) -> ListValue:
-        """A list of the rows of an array; options as in the constructor."""
-        return cls(**options).take_over(array)
-
     def take_over(
         self, array: Array | Buffer, written: Array | None = None, is_shared: bool = False
     ) -> Self:
@@ -186,7 +181,7 @@ class ListValue:
             return ListValue.of_nested(nested.starts[start:end], nested.flat, nested.each)
         rows = read_only(cast("Array", self.as_stacked())[start:end])
         grows = self.accumulates
-        return ListValue.of_stacked(rows, dtype=self.dtype, accumulates=grows, dynamic_size=grows)
+        return ListValue(self.dtype, accumulates=grows, dynamic_size=grows).take_over(rows)
 
     def _unpack_nested(self) -> None:
         """Store nested lists separately, so that each can be modified."""
@@ -207,12 +202,6 @@ class ListValue:
             else:
                 self._store(entry, value)
         return self
-
-    def add(self, index: Any, value: Any) -> Self:
-        """Add to an entry of a list of gradients."""
-        if not self.accumulates:
-            raise invalid(f"TensorArray {self.name}: only gradients are added up")
-        return self.write(index, value)
 
     def scatter(self, indices: Array, value: Array) -> Self:
         """Write row k of `value` to entry `indices[k]`."""
@@ -257,7 +246,7 @@ class ListValue:
     def merge(self, other: ListValue) -> Self:
         """Add the entries of another list of gradients to this one's."""
         for index in np.flatnonzero(other.written).tolist():
-            self.add(index, other.read(index))
+            self.write(index, other.read(index))
         return self
 
     def grow(self, size: int) -> None:

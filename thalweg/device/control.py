@@ -180,7 +180,7 @@ class ControlStep(NativeProgram[InvocationT]):
             rows = np.broadcast_to(value, (output.count, *value.shape))
         else:
             rows = results[output.view]
-        return ListValue.of_stacked(rows, dtype=output.dtype)
+        return ListValue(output.dtype).take_over(rows)
 
 
 def references_of(program: ControlProgram, words: Mapping[BufferView, Words]) -> list[Reference]:

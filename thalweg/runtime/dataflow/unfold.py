@@ -432,7 +432,7 @@ def _collected(tensor: Tensor, by_iteration: Mapping[int, Any], count: int) -> L
     values = host_arrays(by_iteration.get(index, absent) for index in range(count))
     is_numeric = dtype.is_numpy_compatible and np.dtype(dtype.as_numpy_dtype).kind in "biufc"
     if is_numeric and len({np.shape(value) for value in values}) == 1:
-        return ListValue.of_stacked(np.stack(values), dtype=dtype)
+        return ListValue(dtype).take_over(np.stack(values))
     result = ListValue(dtype, count)
     for index, value in enumerate(values):
         result.write(index, value)
