@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from thalweg.ops.core.buffer import Buffer
+
 if TYPE_CHECKING:
     from thalweg.control.lists import ListValue
 
@@ -41,33 +43,42 @@ class Shapes:
 @dataclass(slots=True, eq=False)
 class Stacked:
     """Entries of one shape as the rows of an array, which may be longer than the list, or of a
-    device buffer. A buffer is copied to the host before entries are accessed."""
+    device buffer."""
 
-    array: Any
-    is_shared: bool = False  # copy-on-write: results refer to this array
+    rows: Any
+    is_shared: bool = False  # copy-on-write: results refer to these rows
+
+    @property
+    def array(self) -> Array:
+        """The rows on the host; a device buffer is copied."""
+        if type(self.rows) is not np.ndarray and isinstance(self.rows, Buffer):
+            self.rows, self.is_shared = self.rows.snapshot(), False
+        return self.rows
 
     def get(self, index: int) -> Array:
         return self.array[index, ...]
 
     def put(self, index: int, value: Any) -> None:
-        self._copy_on_write()
-        self.array[index, ...] = value
+        self._owned()[index, ...] = value
 
     def add(self, index: int, value: Any) -> None:
-        self._copy_on_write()
-        self.array[index, ...] += value
+        self._owned()[index, ...] += value
 
     def grow(self, size: int) -> None:
-        capacity = len(self.array)
+        array = self.array
+        capacity = len(array)
         if size <= capacity:
             return
-        longer = np.zeros((max(size, 2 * capacity), *self.array.shape[1:]), self.array.dtype)
-        longer[:capacity] = self.array
-        self.array, self.is_shared = longer, False
+        longer = np.zeros((max(size, 2 * capacity), *array.shape[1:]), array.dtype)
+        longer[:capacity] = array
+        self.rows, self.is_shared = longer, False
 
-    def _copy_on_write(self) -> None:
+    def _owned(self) -> Array:
+        """The array, copied on write."""
+        array = self.array
         if self.is_shared:
-            self.array, self.is_shared = self.array.copy(), False
+            self.rows, self.is_shared = array.copy(), False
+        return self.rows
 
 
 @dataclass(slots=True, eq=False)

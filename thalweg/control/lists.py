@@ -52,27 +52,17 @@ class ListValue:
         self.name = f"{name}_{next(_ids)}"
         self.shapes = Shapes(self.element_shape.whole)
         self._states = bytearray(size)
-        self._raw_storage: Stacked | Single | Nested | None = None
+        self._storage: Stacked | Single | Nested | None = None
         self._is_closed = False
         self._gradients: dict[str, ListValue] = {}
         self._forward_list: ListValue | None = None  # of gradients of a list of lists: that list
         self._lock = threading.RLock()
 
     @property
-    def _host_storage(self) -> Stacked | Single | Nested | None:
-        """The entries on the host; a device buffer is copied."""
-        rows = self.on_device
-        if rows is not None:
-            self._raw_storage = Stacked(rows.snapshot())
-        return self._raw_storage
-
-    @property
     def on_device(self) -> Buffer | None:
         """The device buffer whose rows are the entries, if they are stored so."""
-        storage = self._raw_storage
-        if type(storage) is not Stacked or type(storage.array) is np.ndarray:  # the common case
-            return None
-        return storage.array if isinstance(storage.array, Buffer) else None
+        rows = self._storage.rows if isinstance(self._storage, Stacked) else None
+        return rows if isinstance(rows, Buffer) else None
 
     def take_over(
         self, array: Array | Buffer, written: Array | None = None, is_shared: bool = False
@@ -84,7 +74,7 @@ class ListValue:
         with self._lock:
             self._check_shape(0, array.shape[1:])
             self.shapes.common, self.shapes.others = array.shape[1:], {}
-            self._raw_storage = Stacked(array, is_shared)
+            self._storage = Stacked(array, is_shared)
             if written is None:
                 self._states = bytearray(bytes([_WRITTEN]) * array.shape[0])
             else:
@@ -98,7 +88,7 @@ class ListValue:
         return cls(variant, accumulates=flat.accumulates)._set_nested(Nested(starts, flat, each))
 
     def _set_nested(self, nested: Nested) -> Self:
-        self._raw_storage = nested
+        self._storage = nested
         self._states = bytearray(bytes([_WRITTEN]) * len(nested.starts))
         return self
 
@@ -148,16 +138,16 @@ class ListValue:
     @property
     def stacked(self) -> Array | None:
         """The entries as rows of one array, if they are stored so. Read-only."""
-        storage = self._host_storage
+        storage = self._storage
         return storage.array[: len(self._states)] if isinstance(storage, Stacked) else None
 
     def as_stacked(self) -> Array | None:
         """As `stacked`; the rows of a list without entries are zeros, if their shape is known."""
         with self._lock:
-            is_empty = self._raw_storage is None and self.dtype.is_numpy_compatible
+            is_empty = self._storage is None and self.dtype.is_numpy_compatible
             shape = self.shapes.common
             if is_empty and shape is not None and not self.shapes.others:
-                self._raw_storage = Stacked(self._zero_rows(shape))
+                self._storage = Stacked(self._zero_rows(shape))
             return self.stacked
 
     def _zero_rows(self, shape: Shape) -> Array:
@@ -168,11 +158,11 @@ class ListValue:
         if self.dtype.is_numpy_compatible:
             return None
         with self._lock:
-            if self._host_storage is None and self.accumulates and self._forward_list is not None:
+            if self._storage is None and self.accumulates and self._forward_list is not None:
                 like = self._forward_list.as_nested()
                 if like is not None:
                     self._set_nested(Nested(like.starts, like.flat.gradient(), like.each))
-            return self._host_storage if isinstance(self._host_storage, Nested) else None
+            return self._storage if isinstance(self._storage, Nested) else None
 
     def part(self, start: int, end: int) -> ListValue:
         """A list with a view of some of the entries."""
@@ -185,9 +175,9 @@ class ListValue:
 
     def _unpack_nested(self) -> None:
         """Store nested lists separately, so that each can be modified."""
-        storage = self._raw_storage
+        storage = self._storage
         if isinstance(storage, Nested):
-            self._raw_storage = Single([storage.get(index) for index in range(self.size())])
+            self._storage = Single([storage.get(index) for index in range(self.size())])
 
     # Writing
 
@@ -253,12 +243,12 @@ class ListValue:
         """Grow to at least `size` entries."""
         with self._lock:
             self._states.extend(bytes(max(0, size - len(self._states))))
-            if self._host_storage is not None:
-                self._host_storage.grow(len(self._states))
+            if self._storage is not None:
+                self._storage.grow(len(self._states))
 
     def close(self) -> None:
         """Free the entries; the list cannot be used any more."""
-        self._raw_storage, self._is_closed = None, True
+        self._storage, self._is_closed = None, True
 
     def _index_to_write(self, index: int) -> int:
         """Check an index to write to; a list of dynamic size grows."""
@@ -277,14 +267,14 @@ class ListValue:
             self._check_shape(index, shape)
             self.shapes.note(index, shape)
             self._ensure_storage(shape)
-        elif self._raw_storage is None:
-            self._raw_storage = Single([None] * len(self._states))
-        storage: Any = self._host_storage
+        elif self._storage is None:
+            self._storage = Single([None] * len(self._states))
+        storage: Any = self._storage
         storage.put(index, value)
         self._states[index] = _WRITTEN
 
     def _accumulate(self, index: int, value: Any) -> None:
-        storage: Any = self._host_storage
+        storage: Any = self._storage
         if isinstance(value, ListValue):
             storage.get(index).merge(value)
             return
@@ -298,15 +288,15 @@ class ListValue:
 
     def _ensure_storage(self, shape: Shape) -> None:
         """Make storage that can hold an entry of this shape."""
-        storage = self._host_storage
+        storage = self._storage
         if storage is None and self.shapes.others:
-            self._raw_storage = Single([None] * len(self._states))
+            self._storage = Single([None] * len(self._states))
         elif storage is None:
-            self._raw_storage = Stacked(self._zero_rows(shape))
+            self._storage = Stacked(self._zero_rows(shape))
         elif isinstance(storage, Stacked) and storage.array.shape[1:] != shape:
             pairs = enumerate(self._states)
             entries = [storage.get(index) if state == _WRITTEN else None for index, state in pairs]
-            self._raw_storage = Single(entries)
+            self._storage = Single(entries)
 
     # Reading
 
@@ -402,14 +392,14 @@ class ListValue:
 
     def _share_rows(self) -> None:
         """Share the array with the result of a read: copied before the next write."""
-        if isinstance(self._raw_storage, Stacked):
-            self._raw_storage.is_shared = True
+        if isinstance(self._storage, Stacked):
+            self._storage.is_shared = True
         if self.clear_after_read:
             self._states[:] = bytes([_CLEARED]) * len(self._states)
-            self._raw_storage = None
+            self._storage = None
 
     def _read_entry(self, index: int, shape: TensorShape | None) -> Any:
-        state, storage = self._states[index], self._host_storage
+        state, storage = self._states[index], self._storage
         if state == _CLEARED:
             raise self._error(
                 f"Could not read index {index} twice because it was cleared after a previous read "
