@@ -66,7 +66,7 @@ def with_dynamic(kernel: Kernel, places: Collection[int], first_word: int) -> Ke
         dynamic(number, words[place]) if place in words else number
         for place, number in enumerate(integers(kernel))
     ]
-    result = _ReplaceIntegers(numbers).kernel(kernel)
+    result = _Integers(numbers).kernel(kernel)
     _summaries[result] = _summary(kernel)._replace(integers=tuple(numbers))
     return result
 
@@ -79,17 +79,18 @@ def _is_integer(part: Expr) -> TypeGuard[Const | Word]:
 
 
 class _Integers(KernelRewriter):
-    """Visits the integers of a kernel in one order; `number` may replace them."""
+    """Visits the integers of a kernel in one order, and replaces them by others."""
 
-    def __init__(self) -> None:
+    def __init__(self, numbers: Iterable[int] = ()) -> None:
         super().__init__()
+        self._new = iter(numbers)
         self._variables: dict[Variable, Variable] = {}
         self._arguments: dict[Argument, Argument] = {}
 
     def number(self, number: int) -> int:
         """What replaces an integer. Equal ones at two positions are distinct: for another size only
         one of them may change."""
-        raise NotImplementedError
+        return next(self._new)
 
     def buffer(self, buffer: Argument) -> Argument:
         if buffer not in self._arguments:
@@ -131,17 +132,6 @@ class _Integers(KernelRewriter):
             made = self.renamed(term) if is_variable else self.new(term_expression(term))
             terms[made] = number
         return Affine(constant, terms)
-
-
-class _ReplaceIntegers(_Integers):
-    """Replaces the integers of a kernel by others."""
-
-    def __init__(self, numbers: Sequence[int]) -> None:
-        super().__init__()
-        self._new = iter(numbers)
-
-    def number(self, number: int) -> int:
-        return next(self._new)
 
 
 class _Digest(_Integers):
