@@ -381,9 +381,9 @@ def _integer(value: int, dtype: Dtype) -> Const:
         return Const(np.asarray(value).astype(dtype)[()])
 
 
-def as_expr(value: Any) -> Expr:
-    """An expression, or a number as one."""
-    return value if isinstance(value, Expr) else constant(value)
+def as_expr(value: Any, dtype: Any = None) -> Expr:
+    """An expression, or a number as one, of a dtype or of its own dtype if none is given."""
+    return value if isinstance(value, Expr) else constant(value, dtype)
 
 
 def call(function: str, *arguments: Any) -> Expr:
@@ -412,17 +412,12 @@ def _applied_to_numbers(function: str, arguments: tuple[Any, ...]) -> Expr:
         return Call(function, (left, _integer(right, INT64)))
     if not any(isinstance(part, Expr) for part in arguments):
         return Call(function, tuple(map(constant, arguments)))
-    kinds = [part.dtype if isinstance(part, Expr) else weak_dtype(part) for part in arguments]
-    dtypes = loop_dtypes(function, tuple(kinds))
+    dtypes = loop_dtypes(function, tuple(map(_weak_dtype, arguments)))
     if function in COMPARISONS:
         decided = _out_of_range_comparison(function, arguments, dtypes)
         if decided is not None:
             return TRUE if decided else FALSE
-    typed = [
-        part if isinstance(part, Expr) else constant(part, dtype)
-        for part, dtype in zip(arguments, dtypes, strict=False)
-    ]
-    return Call(function, tuple(typed))
+    return Call(function, tuple(map(as_expr, arguments, dtypes)))
 
 
 def _is_int64(left: Any, right: int) -> bool:
@@ -447,9 +442,8 @@ def select(condition: Any, chosen: Any, otherwise: Any) -> Expr:
     """`chosen` if the condition holds, else `otherwise`; the other one is not evaluated."""
     sides = chosen, otherwise
     if not all(isinstance(side, Expr) for side in sides):
-        kinds = [side.dtype if isinstance(side, Expr) else weak_dtype(side) for side in sides]
-        dtype = common_dtype(tuple(kinds))
-        sides = tuple(s if isinstance(s, Expr) else constant(s, dtype) for s in sides)
+        dtype = common_dtype(tuple(map(_weak_dtype, sides)))
+        sides = tuple(as_expr(side, dtype) for side in sides)
     return Select(as_expr(condition), *sides)
 
 
@@ -499,11 +493,11 @@ def is_zero(value: Expr) -> bool:
 # Dtypes, by NumPy's promotion: Python numbers are weak
 
 
-def weak_dtype(number: Any) -> Any:
-    """The dtype of a NumPy scalar; the type of a Python number, which is weak."""
-    if isinstance(number, np.generic | np.ndarray):
-        return cast("Dtype", number.dtype)
-    return BOOL if isinstance(number, bool) else cast("Any", type(number))
+def _weak_dtype(value: Any) -> Any:
+    """The dtype of an expression or NumPy scalar; the type of a Python number, which is weak."""
+    if hasattr(value, "dtype"):
+        return value.dtype
+    return BOOL if isinstance(value, bool) else cast("Any", type(value))
 
 
 @memoized(10_000)

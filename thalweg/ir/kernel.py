@@ -105,7 +105,7 @@ class _KernelBase:
     @cached_property
     def parts(self) -> list[Expr]:
         """All expressions in postorder."""
-        return list(postorder(self.roots))
+        return postorder(self.roots)
 
     def every(self, kind: type[Kind]) -> list[Kind]:
         """All expressions of a class."""

@@ -123,7 +123,8 @@ def _store_faults(store: Store, sums: Dtype | None) -> Iterator[str]:
         yield from _condition_faults(store.inside, bound, sums)
     elif all(variable.extent for variable in bound):
         yield from _offset_faults(buffer, store.offset, "stored to")
-    if not _converts(store.value.dtype, np.dtype(buffer.dtype)):
+    # A store converts implicitly within one kind of numbers, or to a wider kind.
+    if not np.can_cast(store.value.dtype, buffer.dtype, "same_kind"):
         yield f"{store.value.dtype} is stored as {buffer.dtype} without a cast"
 
 
@@ -171,11 +172,6 @@ def _offset_faults(buffer: Any, offset: Affine, how: str) -> Iterator[str]:
         return
     if low < 0 or high >= buffer.size:
         yield f"a buffer of {buffer.size} elements is {how} at {low:.0f} … {high:.0f}"
-
-
-def _converts(source: Dtype, target: Dtype) -> bool:
-    """Whether a store converts implicitly: within one kind of numbers, or to a wider kind."""
-    return source == target or np.can_cast(source, target, "same_kind")
 
 
 def _names(variables: Collection[Variable]) -> str:

@@ -75,7 +75,7 @@ class ExpressionPrinter:
         self._in_bodies: dict[str, tuple[list[str], frozenset[Variable]]] = {}
         self._numbers = count()
         self._values = frozenset(values)
-        nodes = list(postorder([*values, *terms]))
+        nodes = postorder([*values, *terms])
         self._uses = Counter([*values, *terms, *(part for node in nodes for part in node.parts)])
         bound = [v for node in nodes if isinstance(node, Reduce) for v in node.variables]
         self.variables = {**names_of([v for v in bound if v not in loops], REDUCED_NAMES), **loops}
