@@ -97,7 +97,7 @@ class _BackwardLoop:
         #: The variables of the backward loop, and their next values.
         self._carried: list[tuple[Tensor, Tensor]] = []
         self._summed: list[int] = []  # invariants whose gradients are summed in the loop
-        self._sunk: list[SunkGradient] = []  # invariants' gradients that are summed after the loop
+        self._sunk: dict[int, SunkGradient] = {}  # those whose gradients are summed after it
 
     def _reached_variables(self, given: Sequence[int]) -> list[int]:
         """The indices of the variables that gradients reach in some iteration."""
@@ -119,7 +119,7 @@ class _BackwardLoop:
         body = self._backward_body()
         initial = [count - 1, *(capture(self._dys[index]) for index in self._variables)]
         initial += [zeros(capture(node.inputs[index])) for index in self._summed]
-        initial += [saved.new_list(count) for sunk in self._sunk for saved in sunk.saved]
+        initial += [each.new_list(count) for sunk in self._sunk.values() for each in sunk.saved]
         shapes = [argument.shape for argument in body.arguments]
         specs = [(argument.dtype, argument.shape) for argument in body.arguments]
         condition = trace_body(_has_iterations_left, "the gradient of a loop", specs)
@@ -130,10 +130,9 @@ class _BackwardLoop:
                 gradients[index] = zeros(capture(node.inputs[index]))
         for index in (*self._variables, *self._summed):
             gradients[index] = results.pop(0)
-        for sunk in self._sunk:
+        for index, sunk in self._sunk.items():
             lists = [results.pop(0) for _ in sunk.saved]
-            like = capture(node.inputs[sunk.input_index])
-            gradients[sunk.input_index] = sunk.total(lists, count, like)
+            gradients[index] = sunk.total(lists, count, capture(node.inputs[index]))
         return gradients
 
     def _backward_body(self) -> Body:
@@ -157,8 +156,8 @@ class _BackwardLoop:
             for index in self._invariants:
                 if gradients[index] is not None:
                     self._add_invariant(index, gradients[index], list_totals.get(index), iteration)
-            for saved in [saved for sunk in self._sunk for saved in sunk.saved]:
-                self._carried.append((saved.argument, saved.write(iteration)))
+            for sunk in self._sunk.values():
+                self._carried += [(each.argument, each.write(iteration)) for each in sunk.saved]
             outputs = tuple(graph.capture(new) for _, new in self._carried)
         return Body(graph, tuple(argument for argument, _ in self._carried), outputs)
 
@@ -170,8 +169,8 @@ class _BackwardLoop:
         if list_total is not None:
             self._summed.append(index)
             self._carried.append((list_total, gradient))
-        elif sunk := sink_gradient(index, gradient, iteration, self._graph):
-            self._sunk.append(sunk)
+        elif sunk := sink_gradient(gradient, iteration, self._graph):
+            self._sunk[index] = sunk
         else:
             self._summed.append(index)
             total = self._gradient_argument(self._node.inputs[index])

@@ -54,14 +54,13 @@ class SavedTensor:
 class SunkGradient(NamedTuple):
     """The gradient of an input of a loop as a sum after the loop."""
 
-    input_index: int
     saved: tuple[SavedTensor, ...]
     #: The sum, given the full lists of the saved tensors, the number of iterations, and the input.
     total: Callable[[Sequence[Tensor], Tensor, Tensor], Tensor | IndexedSlices]
 
 
 def sink_gradient(
-    input_index: int, gradient: Tensor | IndexedSlices, iteration: Tensor, graph: SubGraph
+    gradient: Tensor | IndexedSlices, iteration: Tensor, graph: SubGraph
 ) -> SunkGradient | None:
     """The gradient of an input as a sum after the loop, from the summand of an iteration; None if
     it must be summed in the loop. Inside another body it must: only lists of static length are
@@ -69,13 +68,11 @@ def sink_gradient(
     if is_body(graph.outer):
         return None
     if isinstance(gradient, IndexedSlices):
-        return _sink_slices(input_index, gradient, graph)
-    return _sink_product(input_index, gradient, iteration, graph)
+        return _sink_slices(gradient, graph)
+    return _sink_product(gradient, iteration, graph)
 
 
-def _sink_product(
-    input_index: int, gradient: Tensor, iteration: Tensor, graph: SubGraph
-) -> SunkGradient | None:
+def _sink_product(gradient: Tensor, iteration: Tensor, graph: SubGraph) -> SunkGradient | None:
     """A sum of products aᵀ b, where a is read from a trace of the forward loop: one product of all
     a and all b, which the backward loop saves."""
     if gradient.op.op != MatMul(transpose_a=True):
@@ -91,10 +88,10 @@ def _sink_product(
         all_a, all_b = _concat_rows(capture(values), count, a), _concat_rows(lists[0], count, b)
         return matmul.matmul(all_a, all_b, transpose_a=True)
 
-    return SunkGradient(input_index, (SavedTensor.of(b, graph),), total)
+    return SunkGradient((SavedTensor.of(b, graph),), total)
 
 
-def _sink_slices(input_index: int, gradient: IndexedSlices, graph: SubGraph) -> SunkGradient | None:
+def _sink_slices(gradient: IndexedSlices, graph: SubGraph) -> SunkGradient | None:
     """A sum of IndexedSlices: the values and indices of all iterations."""
     values, indices = graph.capture(gradient.values), graph.capture(gradient.indices)
     if not (_has_static_rows(values) and _has_static_rows(indices, 1)):
@@ -107,7 +104,7 @@ def _sink_slices(input_index: int, gradient: IndexedSlices, graph: SubGraph) -> 
         all_values, all_indices = (concat(array, count, each.tensor) for array, each in pairs)
         return IndexedSlices(all_values, all_indices, shaping.shape(like))
 
-    return SunkGradient(input_index, saved, total)
+    return SunkGradient(saved, total)
 
 
 def _has_static_rows(tensor: Tensor, rank: int | None = None) -> bool:
