@@ -159,8 +159,7 @@ def foldl(
 ) -> Structure:
     """`fn(fn(fn(initializer, row 0), row 1), …)`; row 0 is the initializer if it is None."""
     with name_scope(name, "foldl", nest.flatten(elems)):
-        options = (parallel_iterations, back_prop, swap_memory)
-        return _fold(fn, elems, initializer, False, *options)
+        return _fold(fn, elems, initializer, False, parallel_iterations, back_prop, swap_memory)
 
 
 @public("foldr")
@@ -175,8 +174,7 @@ def foldr(
 ) -> Structure:
     """As `foldl`, from the last row to the first."""
     with name_scope(name, "foldr", nest.flatten(elems)):
-        options = (parallel_iterations, back_prop, swap_memory)
-        return _fold(fn, elems, initializer, True, *options)
+        return _fold(fn, elems, initializer, True, parallel_iterations, back_prop, swap_memory)
 
 
 def _fold(fn: Function, elems: Any, initializer: Any, reverse: bool, *options: Any) -> Any:

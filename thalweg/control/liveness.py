@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import copy
-from typing import Any, cast
+from typing import Any
 
 from thalweg.control.bodies import ControlOp
 from thalweg.control.branches import Branching
@@ -99,9 +99,8 @@ def _live_indices(node: Node, wanted: Wanted) -> tuple[list[int], list[int]]:
         return sorted(variables), sorted(variables | used)
     kept = [index for index, tensor in enumerate(node.outputs) if tensor in wanted]
     kept = kept or [0][: len(node.outputs)]  # traces need an output to take
-    bodies = cast("Branching", node.op).branches
     used: set[int] = set()
-    for body in bodies:
+    for body in node.op.bodies:
         used |= _used_arguments(body, [body.outputs[index] for index in kept], wanted)
     return kept, [0, *(1 + index for index in sorted(used))]
 
