@@ -46,8 +46,18 @@ class TypedListOp(ListOp, abstract=True):
 
     def checked(self, entries: ListValue) -> ListValue:
         """The list; raises unless its entries are of this op's dtype."""
-        entries.check_dtype(self.dtype, self.use)
+        if entries.dtype is not self.dtype:
+            problem = dtype_mismatch(entries.dtype, self.dtype, self.use)
+            raise invalid(f"TensorArray {entries.name}: {problem}")
         return entries
+
+
+def dtype_mismatch(list_dtype: DType, op_dtype: DType, use: str) -> str:
+    """The error text for an op of another dtype than its list."""
+    return (
+        f"TensorArray dtype is {list_dtype.traits.short_name} but Op {use} dtype "
+        f"{op_dtype.traits.short_name}."
+    )
 
 
 class ListReader(TypedListOp, abstract=True):

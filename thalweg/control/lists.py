@@ -471,11 +471,6 @@ class ListValue:
                 f"{self.element_shape}."
             )
 
-    def check_dtype(self, dtype: DType, use: str) -> None:
-        """Raise unless an op works with the dtype of this list."""
-        if dtype is not self.dtype:
-            raise self._error(dtype_mismatch(self.dtype, dtype, use))
-
     def _check_split(self, value: Array, lengths: Array) -> list[int]:
         """The ends of the pieces."""
         if np.ndim(lengths) != 1:
@@ -508,14 +503,6 @@ class ListValue:
 
     def _error(self, message: str) -> errors.InvalidArgumentError:
         return invalid(f"TensorArray {self.name}: {message}")
-
-
-def dtype_mismatch(list_dtype: DType, op_dtype: DType, use: str) -> str:
-    """The error text for an op of another dtype than its list."""
-    return (
-        f"TensorArray dtype is {list_dtype.traits.short_name} but Op {use} dtype "
-        f"{op_dtype.traits.short_name}."
-    )
 
 
 def invalid(message: str) -> errors.InvalidArgumentError:

@@ -29,8 +29,9 @@ from thalweg.control.list_ops import (
     TensorArrayStack,
     TensorArrayUnstack,
     TensorArrayWrite,
+    dtype_mismatch,
 )
-from thalweg.control.lists import dtype_mismatch, invalid
+from thalweg.control.lists import invalid
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import DType, as_dtype, int32, int64
 from thalweg.graph.graph import get_default_graph
