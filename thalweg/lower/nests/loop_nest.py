@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, pairwise
 from types import MappingProxyType
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from thalweg.graph.node import Node
 from thalweg.ir.expr import Const, Expr, Load, Reduce, Scan, Variable
@@ -24,7 +24,6 @@ from thalweg.ir.loop import iterations
 from thalweg.ir.rewrite import loads_in, walk
 from thalweg.lower.memory.buffers import Buffer, View
 
-Time = TypeVar("Time", int, tuple[int, int])
 Positions = defaultdict[Buffer, list[int]]  # of the nests that access each buffer, ascending
 _NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
@@ -289,40 +288,37 @@ def users_of(nests: Sequence[LoopNest]) -> tuple[Positions, Positions]:
     return writers, readers
 
 
-class LastAccesses(Generic[Time]):
-    """When each buffer was last accessed, and last written, by the nests noted so far."""
+class LastAccesses:
+    """The position at which each buffer was last accessed, and last written, by the nests noted so
+    far; -1 for never."""
 
-    def __init__(self, never: Time) -> None:
-        self.used: dict[Buffer, Time] = defaultdict(lambda: never)
-        self.written: dict[Buffer, Time] = defaultdict(lambda: never)
-        self._never = never
+    def __init__(self) -> None:
+        self.used: dict[Buffer, int] = defaultdict(lambda: -1)
+        self.written: dict[Buffer, int] = defaultdict(lambda: -1)
 
-    def note(self, nest: LoopNest, time: Time) -> None:
-        """Note the accesses of a nest that runs at a time."""
-        for last, buffers in (
-            (self.used, nest.reads | nest.written),
-            (self.written, nest.written),
-        ):
-            for buffer in buffers:
-                if last[buffer] < time:
-                    last[buffer] = time
+    def note(self, nest: LoopNest, position: int) -> None:
+        """Note the accesses of a nest at a position."""
+        for buffer in nest.reads | nest.written:
+            self.used[buffer] = max(self.used[buffer], position)
+        for buffer in nest.written:
+            self.written[buffer] = max(self.written[buffer], position)
 
-    def before(self, nest: LoopNest) -> Time:
-        """The time of the last nest that must precede a nest: it wrote what that one accesses, or
-        read what that one writes."""
+    def before(self, nest: LoopNest) -> int:
+        """The position of the last nest that must precede a nest: it wrote what that one accesses,
+        or read what that one writes."""
         times = [self.written[buffer] for buffer in nest.reads]
         times += [self.used[buffer] for buffer in nest.written]
-        return max(times, default=self._never)
+        return max(times, default=-1)
 
 
 def hoisted(nests: Sequence[LoopNest], may_move: Callable[[LoopNest], bool]) -> list[LoopNest]:
     """The nests; those that may move come right after the last one that must precede them."""
-    last, keys = LastAccesses((-1, 0)), list[tuple[int, int]]()
+    last, positions = LastAccesses(), list[int]()
     for position, nest in enumerate(nests):
-        key = (last.before(nest)[0], position + 1) if may_move(nest) else (position, 0)
-        last.note(nest, key)
-        keys.append(key)
-    return [nests[n] for n in sorted(range(len(nests)), key=keys.__getitem__)]
+        positions.append(last.before(nest) if may_move(nest) else position)
+        last.note(nest, positions[-1])
+    order = sorted(range(len(nests)), key=positions.__getitem__)  # stable: after what stays there
+    return [nests[n] for n in order]
 
 
 def contiguous_variable(nest: LoopNest) -> Variable | None:

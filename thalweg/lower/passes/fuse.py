@@ -57,7 +57,7 @@ class _Fusion:
 
     def __init__(self, target: Target) -> None:
         self.nests: list[LoopNest | None] = []
-        self._last = LastAccesses(-1)
+        self._last = LastAccesses()
         self._target = target
         #: by templates and the overlaps of their buffers: what fusing gave, and the views of both
         self._known: dict[Any, tuple[LoopNest | None, Sequence[View]]] = {}
