@@ -65,7 +65,7 @@ def _may_replace(nest: LoopNest, buffer: Buffer, written_at: Affine, target: Tar
     and operands of reductions are read in other iterations, too."""
     if any(write.combine != "set" for write in nest.template.writes) or nest.has_factor(buffer):
         return False
-    if nest.has_reductions:
+    if nest.template.has_reductions:
         return _keeps_row(nest, buffer, written_at, target)
     return all(offset == written_at for offset in nest.loads[buffer])
 
@@ -74,7 +74,7 @@ def _keeps_row(nest: LoopNest, buffer: Buffer, written_at: Affine, target: Targe
     """Whether a nest overwrites rows that the target keeps outside registers: threads that share a
     row load all of it before they write any. Outside reductions, which run before the writes, each
     element may depend only on the element that it overwrites."""
-    if not nest.variables or nest.serial:
+    if not nest.variables or nest.template.serial:
         return False
     along = nest.variables[-1]
     if along.extent <= target.max_row_at_hand or not target.keeps_row(along.extent):

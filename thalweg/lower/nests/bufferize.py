@@ -83,4 +83,4 @@ def _kernel(nest: LoopNest, arguments: _Arguments, fault: int) -> Kernel:
     if nest.product is not None:
         return replace(arguments.contraction(nest.product), arguments=arguments.all, stores=stores)
     checks = [replace(arguments.check(c), fault=n) for n, c in enumerate(nest.checks, fault)]
-    return Loops(arguments.all, nest.variables, stores, tuple(checks), nest.serial)
+    return Loops(arguments.all, nest.variables, stores, tuple(checks), nest.template.serial)

@@ -254,7 +254,7 @@ class NestBuilder:
     def _are_contractions(self, mark: _Mark) -> bool:
         """Whether all reductions of the nests since a mark are contractions."""
         nests = self.nests[mark.nests :]
-        return all(nest.product is not None or not nest.has_reductions for nest in nests)
+        return all(nest.product is not None or not nest.template.has_reductions for nest in nests)
 
     def _build_nests(self, tensor: Tensor) -> None:
         shape = self._spec.shapes[tensor]

@@ -49,7 +49,7 @@ class NestTemplate:
     variables: tuple[Variable, ...]
     writes: tuple[Store, ...]
     product: Contraction | None = None
-    serial: frozenset[Variable] = frozenset()
+    serial: frozenset[Variable] = frozenset()  # that carry a dependence between iterations
     is_sealed: bool = False  # matched as it is by a code generator: nothing is fused into it
     checks: tuple[Check, ...] = ()  # for each node of a nest that does nothing else
 
@@ -133,7 +133,7 @@ class LoopNest:
 
     def with_writes(self, writes: tuple[Store, ...]) -> LoopNest:
         """This nest with other writes."""
-        template = NestTemplate(self.variables, writes, self.product, self.serial)
+        template = NestTemplate(self.variables, writes, self.product, self.template.serial)
         return LoopNest(template, self.nodes, self.aliases)
 
     def with_template(
@@ -177,16 +177,6 @@ class LoopNest:
     def variables(self) -> tuple[Variable, ...]:
         """Its loops."""
         return self.template.variables
-
-    @property
-    def serial(self) -> frozenset[Variable]:
-        """Its loops that carry a dependence between iterations."""
-        return self.template.serial
-
-    @property
-    def has_reductions(self) -> bool:
-        """Whether its writes hold reductions (a product's own sum aside)."""
-        return self.template.has_reductions
 
     @property
     def values(self) -> list[Expr]:

@@ -48,7 +48,7 @@ def faults(nest: LoopNest) -> Iterator[str]:
     """The invariants that a nest breaks: those of a kernel that has no arguments yet."""
     writes, product = nest.writes, nest.product
     if product is None:
-        loops = Loops((), nest.variables, writes, nest.checks, nest.serial)
+        loops = Loops((), nest.variables, writes, nest.checks, nest.template.serial)
         return verify.body_faults(loops)
     return verify.body_faults(replace(product, stores=writes))
 

@@ -134,7 +134,7 @@ def _copied(nest: LoopNest) -> Layouts:
     template = nest.template
     if not _is_written_once(template.writes) or not isinstance(template.values[0], Select):
         return {}
-    if len(template.loads) < 2 or nest.serial or template.product:
+    if len(template.loads) < 2 or nest.template.serial or template.product:
         return {}
     (write,) = nest.writes
     layouts: Layouts = {}

@@ -153,11 +153,11 @@ def _joined(template: NestTemplate, first: LoopNest, second: LoopNest) -> LoopNe
 
 def _fused(first: LoopNest, second: LoopNest, target: Target) -> LoopNest | None:
     """Both nests fused, or None where that is illegal or unprofitable."""
-    if first.serial or second.serial or first.template.is_sealed:
+    if first.template.serial or second.template.serial or first.template.is_sealed:
         return None
     if any(write.combine != "set" for write in first.writes):
         return None
-    if first.product is not None and second.has_reductions:
+    if first.product is not None and second.template.has_reductions:
         return None
     if first.written & second.aliases or second.written & first.aliases:
         return None  # one reads what the other writes through a sub-buffer, at other offsets
@@ -220,7 +220,7 @@ def _is_aligned(
         if first.has_factor(write.buffer):
             return False
     # A reduction reads elements of other iterations: they must not be overwritten.
-    return not (first.has_reductions and first.reads & second.written)
+    return not (first.template.has_reductions and first.reads & second.written)
 
 
 def _merge(

@@ -40,7 +40,8 @@ def hoist_invariants(nests: Sequence[LoopNest]) -> list[LoopNest]:
 
 
 def _hoisted(nest: LoopNest, buffers: dict[Any, Buffer]) -> list[LoopNest]:
-    if nest.product is not None or nest.serial or iterations(nest.variables) < _MIN_ITERATIONS:
+    template, count = nest.template, iterations(nest.variables)
+    if template.product is not None or template.serial or count < _MIN_ITERATIONS:
         return [nest]
     along = contiguous_variable(nest)
     invariants = [] if along is None else _invariants(nest, along)

@@ -289,7 +289,7 @@ def _is_plain(value: Expr) -> bool:
 def _recomputing(nest: LoopNest, value: _Value) -> LoopNest | None:
     """A reader that recomputes a value; None if that is impossible or too costly."""
     buffer = value.buffer
-    if nest.serial or nest.template.is_sealed:
+    if nest.template.serial or nest.template.is_sealed:
         return None
     if buffer in nest.aliases or _loads_elsewhere(nest, buffer):
         return None
@@ -329,7 +329,7 @@ def _reads(values: Sequence[Expr | None], buffer: Buffer) -> bool:
 def _storing(nest: LoopNest, value: _Value, copy: Buffer) -> LoopNest | None:
     """A nest that stores a value as well, if it reads an operand of it at the same offsets."""
     first = nest.writes[0] if nest.writes else None
-    if first is None or nest.serial or nest.template.is_sealed:
+    if first is None or nest.template.serial or nest.template.is_sealed:
         return None
     if len(first.variables) != len(nest.variables):
         return None
