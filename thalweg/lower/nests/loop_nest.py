@@ -67,15 +67,10 @@ class NestTemplate:
         return sum(not isinstance(part, Const) for part in walk(self.roots))
 
     @property
-    def roots(self) -> list[Expr | None]:
+    def roots(self) -> list[Expr]:
         """The roots of its expressions."""
-        roots: list[Expr | None] = []
-        for write in self.writes:
-            roots += write.value, *write.offset.parts
-        roots += [write.inside for write in self.writes]
-        if self.product is not None:
-            roots += [self.product.a.value, self.product.b.value]
-        return roots + [check.condition for check in self.checks]
+        products = [] if self.product is None else [self.product]
+        return [root for work in (*self.writes, *products, *self.checks) for root in work.roots]
 
     @cached_property
     def buffers(self) -> tuple[Buffer, ...]:
