@@ -16,7 +16,9 @@ more:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,11 +52,30 @@ class Form:
 def analyse(raw: Any) -> Form:
     """The cost of a loop form. An expression counts once per iteration of the loops around it."""
     scatters = isinstance(raw, Scatter)
-    roots = [raw.value, raw.initial, *raw.index] if isinstance(raw, Scatter) else [raw]
-    count = _Count()
-    for root in roots:
-        count.add(root)
-    return Form(count.cost, count.loads, count.expr_size, count.reduces, scatters, _widens(raw))
+    roots: list[Expr] = [*raw.index[::-1], raw.initial, raw.value] if scatters else [raw]
+    pending, seen, is_data = [(root, 1.0) for root in roots], set[Expr](), Fold(_is_data).of
+    cost, loads = 0.0, defaultdict[Operand, float](float)
+    while pending:
+        part, count = pending.pop()
+        if part in seen or isinstance(part, Const):
+            continue
+        seen.add(part)
+        parts: Iterable[Expr] = part.parts
+        match part:
+            case OperandLoad(operand=Intermediate(element=Expr() as element)):
+                parts = element, *parts
+            case OperandLoad():
+                loads[part.operand] += count
+                parts = filter(is_data, parts)
+            case Reduce():
+                count *= math.prod([max(variable.extent, 1) for variable in part.variables])
+            case _:
+                pass
+        if is_data(part):
+            cost += _cost(part) * count
+        pending += [(inner, count) for inner in parts]
+    reduces = any(isinstance(part, Reduce) for part in seen)
+    return Form(cost, loads, len(seen), reduces, scatters, _widens(raw))
 
 
 def _widens(raw: Any) -> bool:
@@ -63,43 +84,6 @@ def _widens(raw: Any) -> bool:
             return is_narrow_float(narrow) and compute_dtype(narrow) == target
         case _:
             return False
-
-
-class _Count:
-    def __init__(self) -> None:
-        self.cost = 0.0
-        self.loads: dict[Operand, float] = {}
-        self.expr_size = 0
-        self.reduces = False
-        self._seen: set[Expr] = set()
-        self._data = Fold(_is_data)
-
-    def add(self, root: Expr) -> None:
-        pending = [(root, 1.0)]
-        while pending:
-            part, count = pending.pop()
-            if part in self._seen or isinstance(part, Const):
-                continue
-            self._seen.add(part)
-            self.expr_size += 1
-            pending += self._visit(part, count)
-
-    def _visit(self, part: Expr, count: float) -> list[tuple[Expr, float]]:
-        match part:
-            case OperandLoad(operand=Intermediate(element=Expr() as element)):
-                return [(inner, count) for inner in (element, *part.indices)]
-            case OperandLoad():
-                self.loads[part.operand] = self.loads.get(part.operand, 0.0) + count
-                return [(index, count) for index in part.indices if self._data.of(index)]
-            case Reduce():
-                self.reduces = True
-                for variable in part.variables:
-                    count *= max(variable.extent, 1)
-            case _:
-                pass
-        if self._data.of(part):
-            self.cost += _cost(part) * count
-        return [(inner, count) for inner in part.parts]
 
 
 def _cost(part: Expr) -> float:
