@@ -26,7 +26,11 @@ def bufferize(
     checked: list[Node] = []
     kernels: dict[Any, Kernel] = {}
     for nest in nests:
-        launches.append(_launch(nest, memory, kernels, len(checked) + 1))
+        arguments = _Arguments(nest, memory)
+        key = nest.template, arguments.layout(nest.views)
+        if key not in kernels:
+            kernels[key] = _kernel(nest, arguments, len(checked) + 1)
+        launches.append(Launch(kernels[key], arguments.buffers, nest.nodes, arguments.starts))
         checked += nest.nodes if nest.template.checks else ()
     return launches, checked
 
@@ -66,19 +70,8 @@ class _Arguments(Rebinding):
         )
 
 
-def _launch(
-    nest: LoopNest, memory: Mapping[Buffer, Buffer], kernels: dict[Any, Kernel], fault: int
-) -> Launch:
-    """The launch of a nest's kernel on its buffers; `kernels` caches kernels, `fault` is the code
-    of its first check."""
-    arguments = _Arguments(nest, memory)
-    key = nest.template, arguments.layout(nest.views)
-    if key not in kernels:
-        kernels[key] = _kernel(nest, arguments, fault)
-    return Launch(kernels[key], arguments.buffers, nest.nodes, arguments.starts)
-
-
 def _kernel(nest: LoopNest, arguments: _Arguments, fault: int) -> Kernel:
+    """The kernel of a nest; `fault` is the code of its first check."""
     stores = tuple([arguments.store(write) for write in nest.writes])
     if nest.product is not None:
         return replace(arguments.contraction(nest.product), arguments=arguments.all, stores=stores)
