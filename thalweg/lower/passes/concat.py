@@ -79,9 +79,9 @@ def alias_concat(nests: Sequence[LoopNest], pieces: Pieces) -> list[LoopNest]:
             writers[buffer].append(write)
     removed: set[int] = set()
     aliases: dict[Buffer, frozenset[Buffer]] = {}
-    known: dict[NestTemplate, Layouts] = {}
+    copied = cache(_copied)
     for position, nest in enumerate(nests):
-        layouts = _layouts(nest, known)
+        layouts = _layouts(nest, copied)
         if not layouts or not all(layout.is_contiguous for layout in layouts.values()):
             continue
         (whole,), starts = nest.targets, {part: layout.start for part, layout in layouts.items()}
@@ -117,28 +117,22 @@ def _with_aliases(nest: LoopNest, aliases: Mapping[Buffer, frozenset[Buffer]]) -
     return replace(nest, aliases=nest.aliases.union(*aliased)) if aliased else nest
 
 
-def _layouts(nest: LoopNest, known: dict[NestTemplate, Layouts]) -> Layouts:
-    """The layout of each part that a nest copies into a whole; empty if it does anything else.
-    Cached by template where all views start at 0."""
-    template = nest.template
-    if nest.aliases:
+def _layouts(nest: LoopNest, copied: Callable[[NestTemplate], Layouts]) -> Layouts:
+    """The layout of each part that a nest copies into a whole; empty if it does anything else. A
+    view that starts elsewhere than at 0 is no whole part."""
+    if nest.aliases or any(shift for _, shift in nest.views):
         return {}
-    if any(shift for _, shift in nest.views):
-        return _copied(nest)
-    if template not in known:
-        known[template] = _copied(LoopNest(template, nest.nodes))
-    return {nest.bound[buffer][0]: layout for buffer, layout in known[template].items()}
+    return {nest.bound[buffer][0]: layout for buffer, layout in copied(nest.template).items()}
 
 
-def _copied(nest: LoopNest) -> Layouts:
-    template = nest.template
+def _copied(template: NestTemplate) -> Layouts:
     if not _is_written_once(template.writes) or not isinstance(template.values[0], Select):
         return {}
-    if len(template.loads) < 2 or nest.template.serial or template.product:
+    if len(template.loads) < 2 or template.serial or template.product:
         return {}
-    (write,) = nest.writes
+    (write,) = template.writes
     layouts: Layouts = {}
-    for leaf, limits in chosen_ranges(write.value, {v: (0, v.extent) for v in nest.variables}):
+    for leaf, limits in chosen_ranges(write.value, {v: (0, v.extent) for v in template.variables}):
         layout = layout_of(write, leaf, limits) if isinstance(leaf, Load) else None
         if layout is None or not isinstance(leaf, Load) or leaf.buffer in layouts:
             return {}
@@ -154,10 +148,10 @@ def concat_in_place(nests: Sequence[LoopNest], pieces: Pieces, target: Target) -
     fixed = nested_buffers(pieces)
     writers, readers = users_of(nests)
     result: list[LoopNest | None] = list(nests)
-    known: dict[NestTemplate, Layouts] = {}
+    copied = cache(_copied)
     writing = cache(partial(_template_writing, target=target))
     for position, copy in enumerate(nests):
-        parts = _layouts(copy, known)
+        parts = _layouts(copy, copied)
         if not parts or not fixed.isdisjoint(parts):
             continue
         (whole,) = copy.targets
@@ -173,7 +167,7 @@ def concat_in_place(nests: Sequence[LoopNest], pieces: Pieces, target: Target) -
             writer: _writing_to_whole(result[writer], parts, whole, writing) for writer in producers
         }
         for reader in others:
-            is_copy = bool(_layouts(nests[reader], known))
+            is_copy = bool(_layouts(nests[reader], copied))
             before = None if is_copy else changed.get(reader, result[reader])
             changed[reader] = _reading_from_whole(before, parts, whole)
         if None not in changed.values():
