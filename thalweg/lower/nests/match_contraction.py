@@ -65,9 +65,7 @@ def _roles(
     rows = tuple(v for v in variables if v not in b_variables)
     if not columns or iterations((*variables, *reduced)) < target.min_contraction_work:
         return None
-    if iterations(reduced) <= 2 or set(variables) - set(batch + rows + columns):
-        return None
-    if iterations(rows) < target.min_contraction_rows:
+    if iterations(reduced) <= 2 or iterations(rows) < target.min_contraction_rows:
         return None
     if is_narrow_float(a.value.dtype) and iterations(rows) < target.min_narrow_rows:
         return None
