@@ -195,22 +195,16 @@ def as_scan(value: Expr, variables: Sequence[Variable]) -> tuple[Expr, Variable]
         case Cast():
             inner = as_scan(value.value, variables)
             return None if inner is None else (Cast(inner[0], value.dtype), inner[1])
-        case Reduce(variables=(summed,), body=Select(condition=Call() as guard, chosen=chosen)):
-            along = _compared_loop(guard, summed, variables)
+        case Reduce(
+            variables=(summed,),
+            body=Select(Call(compared, (Index(variable=counted), Index(variable=along))), chosen),
+        ) if counted is summed:
+            pass
         case _:
             return None
-    if along is None or REDUCTIONS[value.combine].gives_position or along in free_variables(chosen):
+    if compared not in _DIRECTIONS or along not in variables or along.extent != summed.extent:
+        return None
+    if REDUCTIONS[value.combine].gives_position or along in free_variables(chosen):
         return None
     summand = Renaming({summed: index_of(along)}).of(chosen)
-    return Scan(value.combine, along, summand, *_DIRECTIONS[guard.function]), along
-
-
-def _compared_loop(guard: Call, summed: Variable, variables: Sequence[Variable]) -> Variable | None:
-    """The loop variable that a cumulative reduction's guard compares the summed index with."""
-    match guard:
-        case Call(arguments=(Index(variable=counted), Index(variable=along))) if (
-            guard.function in _DIRECTIONS and counted is summed
-        ):
-            return along if along in variables and along.extent == summed.extent else None
-        case _:
-            return None
+    return Scan(value.combine, along, summand, *_DIRECTIONS[compared]), along
