@@ -262,11 +262,6 @@ class _RowInlining(_Rematerialization):
         is_same = not any(position <= writer <= last for writer in self._writers[buffer])
         return is_same and (buffer.bytes <= size or super()._is_kept(buffer, position, last, size))
 
-    def _with_second_store(
-        self, value: _Value, last_early: int, late: Sequence[int], changed: dict[int, LoopNest]
-    ) -> dict[int, LoopNest] | None:
-        return None
-
 
 def _loads(value: Expr) -> set[Buffer] | None:
     """The buffers that an expression loads from; None if it has reductions, or loads at offsets
