@@ -38,8 +38,7 @@ class OutputSummary:
 
     form: Form
     loads: tuple[tuple[int, float], ...]  # input (-1: a random stream) and reads per element
-    contracts: bool  # a sum of products
-    multiplies: bool  # a matrix product: a contraction over one axis
+    contracted_axes: int  # of a sum of products; one of a matrix product; 0 for other forms
     view: tuple[int, int] | None  # the input that it is a view of, and the element it begins at
 
     def reads(self, node: Node) -> list[tuple[Tensor | None, float]]:
@@ -97,7 +96,7 @@ class StoredTensors:
                 self._writes[self._roots[tensor]].append(position)
                 continue
             self._summaries[tensor] = summary
-            if summary.contracts and self._is_worth_contracting(tensor, summary):
+            if summary.contracted_axes and self._is_worth_contracting(tensor, summary):
                 self.sums.add(tensor)
             if summary.view is not None:
                 source, start = summary.view
@@ -124,12 +123,12 @@ class StoredTensors:
                 continue
             self._reads[tensor] += count * size
             self._readers[tensor].append(position)
-            if summary.contracts:
+            if summary.contracted_axes:
                 self._factors.add(tensor)
             often = count * size >= _MIN_PACKED_READS * self._size(tensor)
-            if summary.contracts and not summary.multiplies and often:
+            if summary.contracted_axes > 1 and often:
                 self._windowed.add(tensor)
-            if not (summary.multiplies and often):
+            if not (summary.contracted_axes == 1 and often):
                 self._not_packed.add(tensor)
 
     def _size(self, tensor: Tensor) -> int:
@@ -211,8 +210,7 @@ def _summarize_form(raw: Any, at: IndexTuple, operands: Sequence[Operand]) -> Ou
     loads = [(positions.get(operand, -1), count) for operand, count in form.loads.items()]
     start = _view_start(raw, at) if form.moves_only else None
     view = None if start is None or loads[0][0] < 0 else (loads[0][0], start)
-    axes = _contracted_axes(raw)
-    return OutputSummary(form, tuple(loads), axes > 0, axes == 1, view)
+    return OutputSummary(form, tuple(loads), _contracted_axes(raw), view)
 
 
 def output_offset(at: IndexTuple) -> Affine:
