@@ -137,11 +137,9 @@ class NodeClasses:
 
     def of(self, node: Node) -> int | None:
         """The number of a node's class; None for a random op or an `Unnamed` one."""
-        try:
-            return self._nodes[node]
-        except KeyError:
-            number = self._nodes[node] = None if node.op.has("stream") else self._of(node)
-            return number
+        if node not in self._nodes:
+            self._nodes[node] = None if node.op.has("stream") else self._of(node)
+        return self._nodes[node]
 
     def _of(self, node: Node) -> int | None:
         try:
@@ -158,12 +156,11 @@ class NodeClasses:
         return self._numbers.setdefault(key, len(self._numbers))
 
     def _tensor(self, tensor: Tensor) -> int:
-        number = self._tensors.get(tensor)
-        if number is None:
+        if tensor not in self._tensors:
             dtype, value = tensor.dtype.base_dtype, self._values.get(tensor)
             key = (dtype, self._shapes[tensor], _value_key(tensor, value))
-            number = self._tensors[tensor] = self._number(key)
-        return number
+            self._tensors[tensor] = self._number(key)
+        return self._tensors[tensor]
 
 
 def _value_key(tensor: Tensor, value: Any) -> Hashable:

@@ -107,14 +107,12 @@ class Operands:
         return channels, target.prefers_relaxed
 
     def _operand(self, tensor: Tensor) -> Operand:
-        operand = self._operands.get(tensor)
-        if operand is None:
+        if tensor not in self._operands:
             dtype = np.dtype(tensor.dtype.base_dtype.as_numpy_dtype)
             value = self._spec.values.get(tensor)
             operand = Operand(len(self._operands), self._spec.shapes[tensor], dtype, value)
-            self._operands[tensor] = operand
-            self.tensors[operand] = tensor
-        return operand
+            self._operands[tensor], self.tensors[operand] = operand, tensor
+        return self._operands[tensor]
 
 
 class Resolver:

@@ -97,10 +97,9 @@ class Subgraphs:
     def _grain(self, tensor: Tensor) -> int:
         """Views of a tensor that start at multiples of this have identical subgraphs. 0 for none:
         elements of known values may be constants in kernels."""
-        grain = self._grains.get(tensor)
-        if grain is None:
-            grain = self._grains[tensor] = self._find_grain(tensor)
-        return grain
+        if tensor not in self._grains:
+            self._grains[tensor] = self._find_grain(tensor)
+        return self._grains[tensor]
 
     def _find_grain(self, tensor: Tensor) -> int:
         if tensor in self._spec.values:
