@@ -34,10 +34,9 @@ _MIN_SHRINKAGE = 8  # of an operand, relative to the value, for its lifetime to 
 
 def rematerialize(nests: Sequence[LoopNest], pieces: Pieces, target: Target) -> list[LoopNest]:
     """The nests, with temporaries rematerialized for late readers."""
-    written_bytes = [temporary_bytes(nest.written) for nest in nests]
-    if sum(written_bytes) < target.far_bytes:
+    if sum(temporary_bytes(nest.written) for nest in nests) < target.far_bytes:
         return list(nests)
-    return _Rematerialization(nests, written_bytes, pieces, target).run()
+    return _Rematerialization(nests, pieces, target).run()
 
 
 def inline_into_rows(nests: Sequence[LoopNest], pieces: Pieces, target: Target) -> list[LoopNest]:
@@ -45,7 +44,7 @@ def inline_into_rows(nests: Sequence[LoopNest], pieces: Pieces, target: Target) 
     share a row keep the operands."""
     if not target.fuses_rows:
         return list(nests)
-    return _RowInlining(nests, [0] * len(nests), pieces, target).run()
+    return _RowInlining(nests, pieces, target).run()
 
 
 @dataclass(frozen=True)
@@ -66,10 +65,9 @@ class _Value:
 class _Rematerialization:
     """The nests so far, and the positions of the writers and readers of each buffer."""
 
-    def __init__(
-        self, nests: Sequence[LoopNest], written: Sequence[int], pieces: Pieces, target: Target
-    ) -> None:
+    def __init__(self, nests: Sequence[LoopNest], pieces: Pieces, target: Target) -> None:
         self._nests, self._target = list(nests), target
+        written = [temporary_bytes(nest.written) for nest in nests]
         self._bytes_before = [0, *accumulate(written)]  # written before each nest
         self._fixed = nested_buffers(pieces)
         self._writers, self._readers = users_of(nests)
