@@ -73,9 +73,11 @@ def _bytes(argument: Argument, times: int) -> int:
     return min(times, int(argument.size)) * np.dtype(argument.dtype).itemsize
 
 
+_Facts = tuple[frozenset[Variable], bool]  # the variables it depends on, whether it reads data
+
+
 class _Count:
-    """Counts operations and loads. Folds an expression to (the variables it depends on, whether it
-    reads data)."""
+    """Counts operations and loads in a fold of expressions."""
 
     def __init__(self, of_sum: frozenset[Variable]) -> None:
         self._of_sum = of_sum  # the variables that a contraction's sum depends on
@@ -89,9 +91,7 @@ class _Count:
             self._fold.of(root)
         return self._total
 
-    def _expression(
-        self, part: Expr, known: Fold[tuple[frozenset[Variable], bool]]
-    ) -> tuple[frozenset[Variable], bool]:
+    def _expression(self, part: Expr, known: Fold[_Facts]) -> _Facts:
         operands = known.parts(part)
         variables = _NOTHING.union(*[variables for variables, _ in operands])
         reads_data = any(is_data for _, is_data in operands)
