@@ -317,14 +317,9 @@ def contiguous_variable(nest: LoopNest) -> Variable | None:
 def dense_variables(offset: Affine, size: int) -> tuple[Variable, ...] | None:
     """The variables of an offset that visits each element of a buffer once, the outermost first;
     None for other offsets."""
-    variables: list[Variable] = []
-    expected = 1
-    for atom, factor in sorted(offset.terms.items(), key=lambda term: term[1]):
-        if not isinstance(atom, Variable) or factor != expected:
-            return None
-        variables.append(atom)
-        expected *= atom.extent
-    return tuple(variables[::-1]) if offset.constant == 0 and expected == size else None
+    variables = tuple(sorted(offset.strides, key=offset.factor, reverse=True))
+    is_dense = offset == row_major(variables) and iterations(variables) == size
+    return variables if is_dense else None
 
 
 def digits_of(variable: Variable, extent: int, terms: Iterable[FloorMod]) -> tuple[Variable, ...]:
