@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, cast
+from typing import Any
 
 from numpy.typing import NDArray
 
@@ -122,8 +122,7 @@ class _Inference:
         """Rebuild a tensor of known value as a constant."""
         op = Const(value=value, dtype=as_dtype(tensor.dtype.base_dtype))
         self._rebuilt[tensor] = add_node(self._graph, op, (), "c", tensor.op).outputs[0]
-        self._shapes[tensor] = value.shape
-        self._values[tensor] = value
+        self._shapes[tensor], self._values[tensor] = value.shape, value
 
     def _infer(self, node: Node) -> None:
         number = self._class_of(node)
@@ -166,10 +165,10 @@ class _Inference:
         except (ValueError, TypeError, OpError) as error:
             raise NotCompiled(node, str(error)) from error
         for tensor, new in zip(node.outputs, rebuilt.outputs, strict=True):
-            if not new.shape.is_fully_defined():
+            shape = new.shape.whole
+            if shape is None:
                 raise NotCompiled(node, f"the shape of {tensor.name} is known only when it ran")
-            self._rebuilt[tensor] = new
-            self._shapes[tensor] = cast("Shape", tuple(new.shape.as_list()))
+            self._rebuilt[tensor], self._shapes[tensor] = new, shape
 
     def _folded(self, node: Node) -> list[Array] | None:
         """The outputs of a node, if they depend on shapes and constants alone and are small."""

@@ -488,9 +488,9 @@ def _result_view(
     outputs: dict[Tensor, Binding], tensor: Tensor, value: Tensor, where: Storage
 ) -> BufferView:
     """The memory of a conditional's output; all branches write to it."""
-    if not value.shape.is_fully_defined():
+    shape = value.shape.whole
+    if shape is None:
         raise NotCompiled(value.op, "the shape of the result is known only when it ran")
-    shape = tuple(cast("list[int]", value.shape.as_list()))
     view = outputs.setdefault(
         tensor, BufferView(where, np.dtype(value.dtype.base_dtype.as_numpy_dtype), shape)
     )
