@@ -14,7 +14,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from thalweg.errors import OpError
-from thalweg.graph.analysis.evaluate import flat_arrays, tried_outputs_of
+from thalweg.graph.analysis.evaluate import known_outputs, tried_outputs_of
 from thalweg.graph.build import add_node
 from thalweg.graph.dtypes import FLOATING, as_dtype
 from thalweg.graph.graph import Graph
@@ -159,9 +159,8 @@ class _Inference:
     def _rebuild(self, node: Node) -> None:
         """Infer the output shapes of a node by rebuilding it."""
         inputs = [self._tensor(tensor) for tensor in node.inputs]
-        grouped = node.grouped(inputs)
         try:
-            rebuilt = add_node(self._graph, node.op, tuple(grouped), "n", node)
+            rebuilt = add_node(self._graph, node.op, tuple(node.grouped(inputs)), "n", node)
         except (ValueError, TypeError, OpError) as error:
             raise NotCompiled(node, str(error)) from error
         for tensor, new in zip(node.outputs, rebuilt.outputs, strict=True):
@@ -177,13 +176,8 @@ class _Inference:
             return [op.numpy()]
         if op.stateful or not op.has("numpy") or node.controls:
             return None
-        inputs = [self._tensor(tensor) for tensor in node.inputs]
-        grouped = node.grouped(inputs)
-        known_value: Any = getattr(op, "known_value", None)
-        result: Any = None if known_value is None else known_value(*grouped)
-        if result is None and node.inputs and self._values.keys() >= set(node.inputs):
-            result = tried_outputs_of(node, [self._values[tensor] for tensor in node.inputs])
-        if result is None:
-            return None
-        outputs = flat_arrays(result)
-        return outputs if sum(output.size for output in outputs) <= _MAX_FOLDED else None
+        outputs = known_outputs(node, [self._tensor(tensor) for tensor in node.inputs])
+        if outputs is None and node.inputs and self._values.keys() >= set(node.inputs):
+            outputs = tried_outputs_of(node, [self._values[tensor] for tensor in node.inputs])
+        is_small = outputs is not None and sum(output.size for output in outputs) <= _MAX_FOLDED
+        return outputs if is_small else None

@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from thalweg.graph.node import Node
+from thalweg.graph.node import Node, Tensor
 
 Array = NDArray[Any]
 
@@ -28,10 +28,11 @@ def tried_outputs_of(node: Node, values: Sequence[Array]) -> list[Array] | None:
         return None
 
 
-def known_outputs(node: Node) -> list[Array] | None:
-    """The outputs of a constant, and those that static shapes determine; None of other nodes."""
+def known_outputs(node: Node, inputs: Sequence[Tensor] | None = None) -> list[Array] | None:
+    """The outputs of a constant, and those that the static shapes of a node's inputs, or of tensors
+    in their place, determine; None of other nodes."""
     known: Any = getattr(node.op, "known_value", None)
-    values = None if known is None else known(*node.grouped(node.inputs))
+    values = None if known is None else known(*node.grouped(inputs or node.inputs))
     return None if values is None else flat_arrays(values)
 
 
