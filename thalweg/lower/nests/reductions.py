@@ -166,16 +166,14 @@ def _split_variable(
 ) -> tuple[Variable, Variable, Affine, Expr | None]:
     """A variable split in two: the number of a part, the index in it, their combined index, and the
     guard of a last part that is shorter."""
-    parts = next((p for p in range(splits, 7, -1) if variable.extent % p == 0), 0)
-    size = variable.extent // parts if parts else -(-variable.extent // splits)
-    count = parts or -(-variable.extent // size)
-    outer, inner = Variable.fresh(count), Variable.fresh(size)
+    count = next((n for n in range(splits, 7, -1) if variable.extent % n == 0), splits)
+    size = -(-variable.extent // count)
+    outer, inner = Variable.fresh(-(-variable.extent // size)), Variable.fresh(size)
     _split_variables.add(outer)
     index = total([index_of(outer).scaled(size), index_of(inner)])
-    if parts:
-        return outer, inner, index, None
-    position = Index(outer) * size + Index(inner)
-    return outer, inner, index, position < variable.extent
+    is_even = outer.extent * size == variable.extent
+    guard = None if is_even else Index(outer) * size + Index(inner) < variable.extent
+    return outer, inner, index, guard
 
 
 # Scans: cumulative reductions that run as one serial loop
