@@ -142,11 +142,11 @@ class NestBuilder:
             self._build_fused(node)
             return
         for tensor in node.outputs:
-            if tensor in self._stored.tensors and tensor not in self._spec.values:
+            if tensor in self._spec.values:
+                if tensor in self._outputs:
+                    self._build_constant(tensor)
+            elif tensor in self._stored.tensors:
                 self._build_tensor(tensor)
-        for tensor in node.outputs:
-            if tensor in self._spec.values and tensor in self._outputs:
-                self._build_constant(tensor)
 
     def _build_fused(self, node: Node) -> None:
         """Build the nests of a node in its fused form. Some outputs share a nest. The inputs are
