@@ -106,6 +106,11 @@ class Target:
     # None: no layout is known to be faster than the one written
     layout_times: LayoutTimes | None = LayoutTimes()
 
+    def holds(self, expressions: int, streams: int, writes: int = 0) -> bool:
+        """Whether a kernel may have so many expressions, buffers and writes."""
+        fits = expressions <= self.max_expressions and streams <= self.max_streams
+        return fits and writes <= self.max_writes
+
     def keeps_row(self, length: int) -> bool:
         """Whether a row of `length` elements is still cached after a reduction of it."""
         return length <= self.max_row_at_hand

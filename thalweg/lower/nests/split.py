@@ -39,7 +39,7 @@ def split_large_values(nests: Sequence[LoopNest], target: Target) -> list[LoopNe
 
 def _is_large(template: NestTemplate, target: Target) -> bool:
     streams = len(template.loads) + len(template.writes)
-    return template.expr_size > target.max_expressions or streams > target.max_streams
+    return not target.holds(template.expr_size, streams)
 
 
 @dataclass
@@ -56,8 +56,7 @@ class _Size:
 
     def fits(self, target: Target) -> bool:
         """Whether a kernel holds it, with a buffer to store to and one to continue from."""
-        streams = len(self.buffers) + 2
-        return self.exprs < target.max_expressions and streams <= target.max_streams
+        return target.holds(self.exprs + 1, len(self.buffers) + 2)
 
 
 def _size_of(part: Expr) -> _Size:

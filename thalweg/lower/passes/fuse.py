@@ -163,9 +163,8 @@ def _fused(first: LoopNest, second: LoopNest, target: Target) -> LoopNest | None
         return None  # one reads what the other writes through a sub-buffer, at other offsets
     writes = [*first.writes, *second.writes]
     size = first.template.expr_size + second.template.expr_size
-    if len(writes) > target.max_writes or size > target.max_expressions:
-        return None
-    if len(first.loads.keys() | second.loads.keys()) + len(writes) > target.max_streams:
+    streams = len(first.loads.keys() | second.loads.keys()) + len(writes)
+    if not target.holds(size, streams, len(writes)):
         return None
     indices = _matched_loops(second, first)
     if indices is None:
@@ -323,11 +322,8 @@ def _can_fuse_rows(first: LoopNest, second: LoopNest, target: Target) -> bool:
     if first.reads & second.written or first.written & second.written:
         return False
     buffers = first.loads.keys() | second.loads.keys() | first.written | second.written
-    if first.template.expr_size + second.template.expr_size > target.max_expressions:
-        return False
-    if len(buffers) > target.max_streams:
-        return False
-    return all(
+    size = first.template.expr_size + second.template.expr_size
+    return target.holds(size, len(buffers)) and all(
         offset == write.offset
         for write in _writes_over(first, rows)
         for offset in second.loads.get(write.buffer, ())

@@ -181,11 +181,10 @@ class _Rematerialization:
 
     def _fitting(self, nest: LoopNest | None) -> LoopNest | None:
         """A nest, unless it is too large for one kernel."""
-        if nest is None or nest.template.expr_size > self._target.max_expressions:
+        if nest is None:
             return None
-        streams, writes = len(nest.reads) + len(nest.writes), len(nest.writes)
-        fits = writes <= self._target.max_writes and streams <= self._target.max_streams
-        return nest if fits else None
+        size, writes = nest.template.expr_size, len(nest.writes)
+        return nest if self._target.holds(size, len(nest.reads) + writes, writes) else None
 
     def _with_second_store(
         self, value: _Value, last_early: int, late: Sequence[int], changed: dict[int, LoopNest]
