@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from thalweg.graph.node import Node, Tensor
 from thalweg.ir.expr import OperandLoad, Reduce, uncast
@@ -47,6 +47,15 @@ class OutputSummary:
         return [(None if n < 0 else inputs[n], count) for n, count in self.loads]
 
 
+class _Read(NamedTuple):
+    """What it takes to read an element of a tensor or random stream, with all that is inlined."""
+
+    cost: float
+    expr_size: int = 1
+    variables: frozenset[Tensor] = frozenset()  # that are read
+    moves: int = 0  # reshapes and transposes in a row
+
+
 class StoredTensors:
     """The stored tensors of a region, its views, and its sums of products."""
 
@@ -57,7 +66,7 @@ class StoredTensors:
         self._classes, self._operands = classes, operands
         self._roots = spec.region.roots
         self._outputs = frozenset(spec.region.outputs)
-        self._costs: dict[Tensor, tuple[float, int]] = {}  # of what is not stored, as `_cost` says
+        self._inlined: dict[Tensor, _Read] = {}
         self._summaries: dict[Tensor, OutputSummary] = {}
         self._by_class: dict[tuple[int, int], OutputSummary] = {}  # by class of node, and output
         self._reads: dict[Tensor, float] = defaultdict(float)
@@ -66,9 +75,7 @@ class StoredTensors:
         self._not_packed: set[Tensor] = set()  # read by something other than a packing product
         self._windowed: set[Tensor] = set()  # factors that are read in many windows
         self._writes: dict[Tensor, list[int]] = defaultdict(list)  # to a variable: positions
-        self._variables_read: dict[Tensor, frozenset[Tensor]] = {}
         self._widened: set[Tensor] = set()  # narrow floats that their readers widen
-        self._moves: dict[Tensor, int] = {}  # of inlined tensors: reshapes and transposes in a row
         self.tensors: set[Tensor] = set()
         self.views: dict[Tensor, tuple[Tensor, int]] = {}  # of which tensor, from which element on
         self.sums: set[Tensor] = set()  # outputs whose loop form is a sum of products
@@ -137,58 +144,47 @@ class StoredTensors:
     # Stored or inlined
 
     def _decide(self, position: int, tensor: Tensor, summary: OutputSummary) -> None:
-        reads = summary.reads(tensor.op)
-        sources = [source for source, _ in reads if source is not None]
-        costs = [(count, *self._cost(source)) for source, count in reads]
-        cost = sum([count * cost for count, cost, _ in costs], summary.form.cost)
-        self._costs[tensor] = cost, sum([size for _, _, size in costs], summary.form.expr_size)
-        variables = self._variables_of(sources)
-        moves = max([self._moves.get(source, 0) for source in sources], default=0)
-        moves += summary.form.moves_only and summary.view is None
-        if self._is_widened(summary.form, sources):
+        form, reads = summary.form, summary.reads(tensor.op)
+        inner = [(count, self._read(source)) for source, count in reads]
+        cost = sum([count * read.cost for count, read in inner], form.cost)
+        expr_size = sum([read.expr_size for _, read in inner], form.expr_size)
+        variables = frozenset[Tensor]().union(*[read.variables for _, read in inner])
+        moves = max([read.moves for _, read in inner], default=0)
+        moves += form.moves_only and summary.view is None
+        inlined = _Read(cost, expr_size, variables, moves)
+        if self._is_widened(form, [source for source, _ in reads]):
             self._widened.add(tensor)
-        stored = tensor in self._outputs or self._must_store(tensor, summary.form, moves)
-        if moves and not stored:
-            self._moves[tensor] = moves
+        stored = tensor in self._outputs or self._must_store(tensor, form, inlined)
         if stored or self._is_overwritten(position, tensor, variables):
             self.tensors.add(tensor)
         else:
-            self._variables_read[tensor] = variables
+            self._inlined[tensor] = inlined
 
-    def _cost(self, tensor: Tensor | None) -> tuple[float, int]:
-        """The cost of reading an element of a tensor or random stream, with all that is inlined
-        into it, and the size of the expression that reads it."""
-        if tensor is None or tensor in self.tensors or tensor not in self._costs:
-            return self._target.load_cost, 1
-        return self._costs[tensor]
+    def _read(self, tensor: Tensor | None) -> _Read:
+        """What reading an element of a tensor or random stream takes."""
+        if tensor in self._inlined:
+            return self._inlined[tensor]
+        root = self._roots.get(tensor) if tensor is not None else None
+        variables = frozenset[Tensor]() if root is None else frozenset([root])
+        return _Read(self._target.load_cost, variables=variables)
 
-    def _variables_of(self, sources: Iterable[Tensor]) -> frozenset[Tensor]:
-        """The variables that a tensor of these sources reads, directly or through inlined ones."""
-        variables: frozenset[Tensor] = frozenset()
-        for tensor in sources:
-            if tensor in self._roots:
-                variables |= {self._roots[tensor]}
-            elif tensor in self._variables_read:
-                variables |= self._variables_read[tensor]
-        return variables
-
-    def _must_store(self, tensor: Tensor, form: Form, moves: int) -> bool:
+    def _must_store(self, tensor: Tensor, form: Form, inlined: _Read) -> bool:
         if not self._readers[tensor]:
             return False
-        if moves > _MAX_MOVES:
+        if inlined.moves > _MAX_MOVES:
             return True
         if tensor in self._widened or (form.widens and tensor not in self._not_packed):
             return False  # packing widens it
         if form.reduces or form.scatters or (tensor in self._factors and not form.moves_only):
             return True
-        if moves and tensor in self._windowed:
+        if inlined.moves and tensor in self._windowed:
             return True  # transposed once, not in every window
-        cost, expr_size = self._cost(tensor)
-        if expr_size > self._target.max_expressions:
+        if inlined.expr_size > self._target.max_expressions:
             return True
-        return not worth_inlining(self._size(tensor), cost, self._reads[tensor], self._target)
+        size, reads = self._size(tensor), self._reads[tensor]
+        return not worth_inlining(size, inlined.cost, reads, self._target)
 
-    def _is_widened(self, form: Form, sources: Sequence[Tensor]) -> bool:
+    def _is_widened(self, form: Form, sources: Sequence[Tensor | None]) -> bool:
         """Whether a tensor is a narrow one, perhaps moved, that readers widen at no cost."""
         if not self._target.widens_freely:
             return False
