@@ -89,6 +89,17 @@ def test_a_fed_tensor_cuts_off_what_is_behind_it() -> None:
         np.testing.assert_array_equal(session.run(z, {y: np.ones(3, np.float32)}), [2, 2, 2])
 
 
+def test_a_fed_output_is_not_computed_with_the_others_of_its_node() -> None:
+    x = tf.placeholder(tf.float32, [None])
+    first, second = tf.split(tf.exp(x), 2)
+    y, mean, _ = tf.nn.fused_batch_norm(tf.reshape(x, [-1, 1, 1, 1]), [1.0], [0.0])
+    with tf.Session() as session:
+        fed = {x: np.zeros(2), first: [1, 2, 3]}
+        np.testing.assert_array_equal(session.run(first * second, fed), [1, 2, 3])
+        twice, normalized = session.run([mean * 2, y], {x: np.zeros(2), mean: [5]})
+        assert twice == [10] and not normalized.any()
+
+
 def test_control_dependencies_hold_across_the_border() -> None:
     seen: list[float] = []
     variable = tf.Variable(1.0)

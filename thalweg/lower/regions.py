@@ -39,9 +39,12 @@ def regions(
     devices: Mapping[Node, str] | None = None,
 ) -> list[Unit]:
     """The host nodes, control nodes and regions of a step, in an execution order. Each region is on
-    one device; without `devices` all nodes are on the same one."""
+    one device; without `devices` all nodes are on the same one. A node with a fed output is a host
+    node: what a region computes is not fed."""
+    fed, roots = set(feeds), reference_roots(nodes)
     constants = {node: rank for rank, node in enumerate(nodes) if _is_constant(node)}
-    compiled = {node for node in nodes if node not in on_host and compilable(node)}
+    hosted = {*on_host, *(tensor.op for tensor in fed)}
+    compiled = {node for node in nodes if node not in hosted and compilable(node)}
     labels = devices or _size_labels(nodes, compiled)
     depths = _label_depths(nodes, order, labels) if labels else {}
     computing = [node for node in nodes if node not in constants]
@@ -55,7 +58,6 @@ def regions(
     read = {t for unit in units if isinstance(unit, Node) for t in _inputs_of(unit, controls)}
     read.update(fetches)
     outputs = _outputs_by_unit(units, fetches, controls)
-    fed, roots = set(feeds), reference_roots(nodes)
     result: list[Unit] = [node for node in constants if node.outputs[0] in read]
     for number, unit in enumerate(units):
         if not isinstance(unit, Node):
@@ -310,13 +312,13 @@ def _region(
     unit = [*sorted(used, key=constants.__getitem__), *nodes]
     inside = set(unit)
     read = [tensor for node in unit for tensor in node.inputs]
-    entering = dict.fromkeys(t for t in read if t.op not in inside or t in fed)
+    entering = dict.fromkeys(tensor for tensor in read if tensor.op not in inside)
     touched = [t for node in unit for t in (*node.inputs, *node.outputs) if t.dtype.is_ref_dtype]
     references = {tensor: roots.get(tensor, tensor) for tensor in touched if tensor not in fed}
     return Region(
         tuple(unit),
         tuple(tensor for tensor in entering if tensor not in references),
         tuple(dict.fromkeys(references.values())),
-        tuple(tensor for tensor in outputs if tensor not in fed),
+        tuple(outputs),
         references,
     )

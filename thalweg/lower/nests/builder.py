@@ -99,8 +99,7 @@ class NestBuilder:
     def _add_buffers(self) -> None:
         spec = self._spec
         for tensor in spec.region.inputs:
-            if tensor not in spec.values:
-                self.buffers[tensor] = self._buffer(BufferKind.INPUT, tensor)
+            self.buffers[tensor] = self._buffer(BufferKind.INPUT, tensor)
         for tensor in spec.region.references:
             kind = BufferKind.CARRIED if tensor in spec.region.carried else BufferKind.VARIABLE
             self.buffers[tensor] = self._buffer(kind, tensor)
