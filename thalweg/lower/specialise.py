@@ -101,8 +101,6 @@ class _Inference:
 
     def run(self) -> tuple[Specialised, NodeClasses]:
         with self._graph.as_default():
-            for tensor in self._region.inputs:
-                self._add_source(Placeholder, tensor)
             for tensor in self._region.references:
                 self._add_source(VariableV2, tensor)
             for tensor, root in self._region.roots.items():
