@@ -21,7 +21,7 @@ from thalweg.ir.fingerprint import structure
 from thalweg.ir.index import Affine, expressed, flat, index_of, row_major
 from thalweg.ir.kernel import Store
 from thalweg.ir.loop import IndexTuple, Scatter, within
-from thalweg.ir.rewrite import Replace, free_variables, loads_in
+from thalweg.ir.rewrite import Replace, loads_in
 from thalweg.ir.target import Target
 from thalweg.lower.fingerprint import NodeClasses
 from thalweg.lower.memory.buffers import STREAM_WORDS, Buffer, BufferKind, View
@@ -414,8 +414,6 @@ def _contracted(
     plain = LoopNest(NestTemplate(variables, tuple(writes)), (node,))
     reductions = outermost([write.value for write in writes])
     if len(reductions) != 1:
-        return plain
-    if free_variables(reductions[0]) - frozenset(variables):
         return plain
     product = product_of(reductions[0], variables, target)
     if product is None:
