@@ -91,7 +91,7 @@ def test_a_reduction_counts_what_it_repeats() -> None:
     x = operand(4, 10)
     (i,) = IndexTuple.over((4,))
     form = analyse(reduce("sum", [10], lambda k: x[i, k] * x[i, k] * x[0, k]))
-    assert form.reduces and form.loads == {x: 20.0}
+    assert form.combines and form.loads == {x: 20.0}
     assert form.cost >= 10
 
 
@@ -120,7 +120,7 @@ def test_dear_functions_cost_more() -> None:
 def test_a_scatter_is_known_as_one() -> None:
     x = operand(4)
     form = analyse(scatter("sum", [4], lambda k: ((k // 2,), x[k]), 0))
-    assert form.scatters and not form.moves_only
+    assert form.combines and not form.moves_only
 
 
 def test_a_number_is_nothing() -> None:

@@ -39,20 +39,20 @@ class Form:
     cost: float  # arithmetic alone
     loads: Mapping[Operand, float]  # reads per element
     expr_size: int
-    reduces: bool
-    scatters: bool
+    combines: bool  # it reduces or scatters
     widens: bool  # a conversion of a narrow float to its compute dtype
 
     @property
     def moves_only(self) -> bool:
         """Whether it copies an element of another tensor."""
-        return self.cost == 0 and len(self.loads) == 1 and not self.reduces and not self.scatters
+        return self.cost == 0 and len(self.loads) == 1 and not self.combines
 
 
 def analyse(raw: Any) -> Form:
     """The cost of a loop form. An expression counts once per iteration of the loops around it."""
-    scatters = isinstance(raw, Scatter)
-    roots: list[Expr] = [*raw.index[::-1], raw.initial, raw.value] if scatters else [raw]
+    roots: list[Expr] = [raw]
+    if isinstance(raw, Scatter):
+        roots = [*raw.index[::-1], raw.initial, raw.value]
     pending, seen, is_data = [(root, 1.0) for root in roots], set[Expr](), Fold(_is_data).of
     cost, loads = 0.0, defaultdict[Operand, float](float)
     while pending:
@@ -74,8 +74,8 @@ def analyse(raw: Any) -> Form:
         if is_data(part):
             cost += _cost(part) * count
         pending += [(inner, count) for inner in parts]
-    reduces = any(isinstance(part, Reduce) for part in seen)
-    return Form(cost, loads, len(seen), reduces, scatters, _widens(raw))
+    combines = any(isinstance(part, Scatter | Reduce) for part in (raw, *seen))
+    return Form(cost, loads, len(seen), combines, _widens(raw))
 
 
 def _widens(raw: Any) -> bool:

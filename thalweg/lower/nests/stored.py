@@ -175,7 +175,7 @@ class StoredTensors:
             return True
         if tensor in self._widened or (form.widens and tensor not in self._not_packed):
             return False  # packing widens it
-        if form.reduces or form.scatters or (tensor in self._factors and not form.moves_only):
+        if form.combines or (tensor in self._factors and not form.moves_only):
             return True
         if inlined.moves and tensor in self._windowed:
             return True  # transposed once, not in every window
