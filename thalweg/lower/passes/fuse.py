@@ -87,8 +87,8 @@ class _Fusion:
 
     def _fused(self, first: LoopNest, second: LoopNest) -> LoopNest | None:
         """Both nests fused, or None where that is illegal or unprofitable."""
-        if not all(_is_instance(nest) for nest in (first, second)):
-            return _fused(first, second, self._target)
+        if any(nest.aliases or not nest.template.can_rebind for nest in (first, second)):
+            return _fused(first, second, self._target)  # templates and views do not say it all
         views = first.views + second.views
         key = (first.template, second.template, *_overlaps(views))
         if key not in self._known:
@@ -124,11 +124,6 @@ def _column_sum_shape(nest: LoopNest) -> Any:
     (reduced,) = extents
     is_long = prod(reduced) >= _MIN_ROWS and prod(nest.domain) <= _MAX_COLUMNS
     return (nest.domain, reduced) if is_long else None
-
-
-def _is_instance(nest: LoopNest) -> bool:
-    """Whether a nest is fully described by its template and views."""
-    return not nest.aliases and nest.template.can_rebind
 
 
 def _overlaps(views: Sequence[View]) -> list[tuple[int, int]]:

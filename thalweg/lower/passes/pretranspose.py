@@ -46,10 +46,11 @@ def pretranspose(nests: Sequence[LoopNest], target: Target) -> list[LoopNest]:
     reading = cache(_template_reading)  # instances of one template stay instances of one
     copies: dict[int, list[LoopNest]] = defaultdict(list)
     for matrix, positions in users.items():
-        is_rare = len(positions) < target.min_pretransposed_uses
-        if is_rare or _is_written(nests, matrix.buffer, positions):
-            continue
         size, buffer = matrix.columns * matrix.depth, matrix.buffer
+        between = nests[positions[0] : positions[-1]]
+        is_rare = len(positions) < target.min_pretransposed_uses
+        if is_rare or any(buffer in nest.written for nest in between):
+            continue
         copy = Buffer.temporary(buffer.dtype, size, buffer.source)
         copies[positions[0]].append(_copy(nests[positions[0]], matrix, copy))
         for position in positions:
@@ -73,11 +74,6 @@ def _transposed(product: Contraction | None, rows: range) -> _Matrix | None:
     if stride < inner.extent or np.dtype(buffer.dtype) != np.dtype(product.dtype):
         return None
     return _Matrix(buffer, offset.constant, stride, column.extent, inner.extent)
-
-
-def _is_written(nests: Sequence[LoopNest], buffer: Buffer, positions: Sequence[int]) -> bool:
-    """Whether a buffer is written between the first product and the last."""
-    return any(buffer in nest.written for nest in nests[positions[0] : positions[-1]])
 
 
 def _copy(user: LoopNest, matrix: _Matrix, copy: Buffer) -> LoopNest:
