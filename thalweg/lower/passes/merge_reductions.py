@@ -161,24 +161,19 @@ def _merged(
 def _merged_factor(factors: Sequence[Access], steps: Variable, pieces: Pieces) -> Access | None:
     """The factors of all iterations as one over a buffer that holds them contiguously."""
     buffers = [factor.load.buffer for factor in factors]
-    offset: Affine = factors[0].load.offset
-    if all(buffer in pieces for buffer in buffers):
-        views = [pieces[buffer] for buffer in buffers]
-        strides = {after[1] - before[1] for before, after in pairwise(views)}
-        if len({whole for whole, _ in views}) > 1 or len(strides) > 1:
-            return None
-        whole, start = views[0]
-        (stride,) = strides
-    elif len(set(buffers)) < len(buffers) or not nested_buffers(pieces).isdisjoint(buffers):
-        return None
-    else:
+    if len(set(buffers)) == len(buffers) and nested_buffers(pieces).isdisjoint(buffers):
         size = buffers[0].size
         whole = Buffer.temporary(buffers[0].dtype, size * len(buffers), buffers[0].source)
         pieces.update((b, (whole, position * size)) for position, b in enumerate(buffers))
-        start, stride = 0, size
-    placed = offset + index_of(steps).scaled(stride)
-    value = Load(whole, placed + number(start))
-    return Access(value, factors[0].bounds)
+    if not pieces.keys() >= set(buffers):
+        return None
+    views = [pieces[buffer] for buffer in buffers]
+    strides = {after[1] - before[1] for before, after in pairwise(views)}
+    if len({whole for whole, _ in views}) > 1 or len(strides) > 1:
+        return None
+    (whole, start), (stride,) = views[0], strides
+    offset = factors[0].load.offset + index_of(steps).scaled(stride) + number(start)
+    return Access(Load(whole, offset), factors[0].bounds)
 
 
 def _without_terms(part: Expr, remaining: Fold[Expr | None], buffers: set[Buffer]) -> Expr | None:
