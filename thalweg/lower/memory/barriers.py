@@ -99,11 +99,11 @@ class BarrierPlan:
         met = _threads_of(self._written, touched) | _threads_of(self._read, written)
         is_alone = phases == 1 and is_small(launch, self._target)
         barrier = bool(met) if SHARED in met or not is_alone else len(met) > 1
-        if self._unchecked and any(b.kind is BufferKind.VARIABLE for b in launch.written):
-            barrier = True  # no variable is written before all checks have passed
-        is_long = self._work > self._target.max_work_between_barriers
-        if barrier or is_long or len(self._read) > _MAX_EXTENTS:
-            barrier = True
+        # No variable is written before all checks have passed.
+        barrier |= self._unchecked and any(b.kind is BufferKind.VARIABLE for b in launch.written)
+        barrier |= self._work > self._target.max_work_between_barriers
+        barrier |= len(self._read) > _MAX_EXTENTS
+        if barrier:
             met.clear()
             self._begin()
         thread = SHARED
