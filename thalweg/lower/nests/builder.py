@@ -436,25 +436,23 @@ def _split(
     terms = floor_mods(total.body)
     if total.combine != "sum" or not terms:
         return None
-    every = {v: digits_of(v, v.extent, terms) for v in (*variables, *total.variables)}
-    split = {v: digits for v, digits in every.items() if len(digits) > 1}
-    indices = {v: row_major(digits) for v, digits in split.items()}
-    split_total = Reduce("sum", _expanded(total.variables, split), Renaming(indices).of(total.body))
-    loops = _expanded(variables, split)
+    digits = {v: digits_of(v, v.extent, terms) for v in (*variables, *total.variables)}
+    indices = {v: row_major(loops) for v, loops in digits.items()}
+    summed, loops = _expanded(total.variables, digits), _expanded(variables, digits)
+    split_total = Reduce("sum", summed, Renaming(indices).of(total.body))
     if product_of(split_total, loops, target) is None:
         return None
     renamed = Renaming(indices, lambda part: split_total if part is total else None)
     return loops, [
-        replace(renamed.store(write), variables=_expanded(write.variables, split))
+        replace(renamed.store(write), variables=_expanded(write.variables, digits))
         for write in writes
     ]
 
 
 def _expanded(
-    variables: tuple[Variable, ...], parts: dict[Variable, tuple[Variable, ...]]
+    variables: tuple[Variable, ...], digits: dict[Variable, tuple[Variable, ...]]
 ) -> tuple[Variable, ...]:
-    pairs = [parts.get(variable, (variable,)) for variable in variables]
-    return tuple(part for pair in pairs for part in pair if part.extent != 1)
+    return tuple(digit for v in variables for digit in digits[v] if digit.extent != 1)
 
 
 def _loops(at: IndexTuple) -> tuple[Variable, ...]:
