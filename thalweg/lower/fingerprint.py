@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from thalweg.control.traces import traced_tensors
 from thalweg.graph.dtypes import DType
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
@@ -234,8 +235,7 @@ def _with_inner(node: Node, traced: Sequence[Tensor] = ()) -> Iterator[Node]:
 
 def _traced(unit: ControlRegion) -> list[Tensor]:
     """The tensors inside a conditional or loop whose values its traces save."""
-    tensors = [getattr(trace.op, "tensor", None) for trace in unit.nodes[1:]]
-    return [tensor for tensor in tensors if tensor is not None]
+    return [tensor for trace in unit.nodes[1:] for tensor in traced_tensors(trace)]
 
 
 def _bodies(node: Node, traced: Sequence[Tensor]) -> list[Body]:

@@ -18,7 +18,7 @@ import numpy as np
 from thalweg.control.branches import Branching, If
 from thalweg.control.liveness import is_control, needed
 from thalweg.control.loops import While
-from thalweg.control.traces import BranchTrace, LoopCount, LoopTrace
+from thalweg.control.traces import LoopCount, traced_tensor, traced_tensors
 from thalweg.graph.analysis.node_effects import locks_updates
 from thalweg.graph.analysis.order import step_order
 from thalweg.graph.dtypes import variant
@@ -180,7 +180,7 @@ class _Lowering:
     def _loop_traces(self, site: _Site, enter: Scratch) -> LoopTraces:
         """The counters and traces of a loop; assigns the initial values at its entry."""
         unit, where, outer_traces = site.unit, site.where, site.outer_traces
-        traced = [n.op.tensor for n in unit.nodes if isinstance(n.op, LoopTrace)]
+        traced = [tensor for n in unit.nodes for tensor in traced_tensors(n)]
         counts = [n for n in unit.nodes if isinstance(n.op, LoopCount)]
         storage = next((outer.where for outer in outer_traces.values()), where)
         capacity = self._capacity.of(len(self._counts), bool(outer_traces))
@@ -218,7 +218,7 @@ class _Lowering:
         if isinstance(tensor.op.op, LoopCount):
             assert traces.count is not None
             return traces.count
-        rows = traces.lists[cast("LoopTrace", tensor.op.op).tensor]
+        rows = traces.lists[traced_tensor(tensor.op)]
         assert rows is not None
         return rows if traces.start is None else rows.view_from(traces.start, traces.next)
 
@@ -322,7 +322,7 @@ class _Lowering:
         scratch, unit, where, outer_traces = Scratch(), site.unit, site.where, site.outer_traces
         wanted = dict(zip(unit.node.outputs, body.outputs, strict=True))
         for trace in unit.nodes[1:]:
-            tensor = cast("BranchTrace", trace.op).tensor
+            tensor = traced_tensor(trace)
             if tensor.graph is body.graph:
                 wanted[trace.outputs[0]] = tensor
         arguments = _arguments(scratch, (), site.bindings[1:])
