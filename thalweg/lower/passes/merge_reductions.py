@@ -124,8 +124,7 @@ def _key_of(nest: LoopNest) -> Any:
     """The key of a contraction: equal for those that differ in their buffers alone."""
     product = nest.product
     assert product is not None
-    factors = product.a, product.b
-    bounds = [bound for factor in factors for bound in factor.bounds]
+    factors, bounds = (product.a, product.b), product.bounds
     offsets = [*(f.load.offset for f in factors), *(offset for _, offset, _ in bounds)]
     sizes = tuple(factor.load.buffer.size for factor in factors)
     limits = tuple((low, high) for low, _, high in bounds), len(product.a.bounds)

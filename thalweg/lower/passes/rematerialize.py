@@ -298,10 +298,8 @@ def _recomputing(nest: LoopNest, value: _Value) -> LoopNest | None:
 
 def _loads_elsewhere(nest: LoopNest, buffer: Buffer) -> bool:
     """Whether a nest loads a buffer outside its values: in a factor or an offset."""
-    product = nest.product
-    roots: list[Expr | None] = [] if product is None else [product.a.value, product.b.value]
-    roots += [part for write in nest.writes for part in (*write.offset.parts, write.inside)]
-    return _reads(roots, buffer)
+    roots = [part for write in nest.writes for part in (*write.offset.parts, write.inside)]
+    return nest.has_factor(buffer) or _reads(roots, buffer)
 
 
 def _load_count(nest: LoopNest, buffer: Buffer) -> int:
