@@ -187,9 +187,6 @@ def _writing_to_whole(
     if producer is None:
         return None
     layouts = tuple(parts.get(buffer) for buffer in producer.targets)
-    shifts = [producer.bound[write.buffer][1] for write in producer.template.writes]
-    if any(layout and shift for layout, shift in zip(layouts, shifts, strict=True)):
-        return None
     found = writing(producer.template, layouts)
     return found and producer.with_template(found[0], {found[1]: (whole, 0)})
 
