@@ -24,10 +24,9 @@ from thalweg.ir.expr import (
 from thalweg.ir.index import Affine, affine, number
 from thalweg.ir.kernel import Access, Argument, Check, Contraction, Kernel, Loops, Store
 from thalweg.ir.loop import Operand
-from thalweg.ir.verify import ENABLED, InvalidKernel, faults, verify
+from thalweg.ir.verify import ENABLED, InvalidKernel, body_faults, faults, verify
 from thalweg.lower.memory.buffers import Buffer, BufferKind
 from thalweg.lower.nests.loop_nest import LoopNest, NestTemplate
-from thalweg.lower.nests.verify import faults as nest_faults
 
 FLOAT, INT = np.dtype(np.float32), np.dtype(np.int32)
 I, J, K = (Variable(extent, name) for extent, name in ((4, "i"), (5, "j"), (6, "k")))  # noqa: E741
@@ -181,7 +180,7 @@ def nest(**changes: Any) -> LoopNest:
     ],
 )
 def test_nests_are_held_to_the_same(changes: dict[str, Any], words: str) -> None:
-    found = list(nest_faults(nest(**changes)))
+    found = list(body_faults(nest(**changes).kernel))
     assert any(words in fault for fault in found) if words else not found
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from thalweg.graph.node import Node
 from thalweg.ir.expr import Expr
 from thalweg.ir.index import Affine
-from thalweg.ir.kernel import Argument, Kernel, Loops
+from thalweg.ir.kernel import Argument, Contraction, Kernel
 from thalweg.lower.lowered import Launch
 from thalweg.lower.memory.buffers import Buffer, View
 from thalweg.lower.nests.loop_nest import LoopNest, Rebinding, Span
@@ -72,8 +72,8 @@ class _Arguments(Rebinding):
 
 def _kernel(nest: LoopNest, arguments: _Arguments, fault: int) -> Kernel:
     """The kernel of a nest; `fault` is the code of its first check."""
-    stores = tuple([arguments.store(write) for write in nest.writes])
-    if nest.product is not None:
-        return replace(arguments.contraction(nest.product), arguments=arguments.all, stores=stores)
-    checks = [replace(arguments.check(c), fault=n) for n, c in enumerate(nest.checks, fault)]
-    return Loops(arguments.all, nest.variables, stores, tuple(checks), nest.template.serial)
+    kernel = replace(arguments.kernel(nest.kernel), arguments=arguments.all)
+    if isinstance(kernel, Contraction):
+        return kernel
+    checks = [replace(check, fault=n) for n, check in enumerate(kernel.checks, fault)]
+    return replace(kernel, checks=tuple(checks))

@@ -19,7 +19,7 @@ from typing import Any
 from thalweg.graph.node import Node
 from thalweg.ir.expr import Const, Expr, Load, Reduce, Scan, Variable
 from thalweg.ir.index import Affine, FloorMod, expressed, index_of, number, row_major
-from thalweg.ir.kernel import Check, Contraction, KernelRewriter, Store
+from thalweg.ir.kernel import Check, Contraction, Kernel, KernelRewriter, Loops, Store
 from thalweg.ir.loop import iterations
 from thalweg.ir.rewrite import loads_in, walk
 from thalweg.lower.memory.buffers import Buffer, View
@@ -211,6 +211,13 @@ class LoopNest:
     def checks(self) -> tuple[Check, ...]:
         """The conditions that it checks, one for each of its nodes."""
         return tuple(map(self._rebinding.check, self.template.checks))
+
+    @property
+    def kernel(self) -> Kernel:
+        """What it does, as a kernel that has no arguments yet."""
+        if self.product is not None:
+            return replace(self.product, stores=self.writes)
+        return Loops((), self.variables, self.writes, self.checks, self.template.serial)
 
     def has_factor(self, buffer: Buffer) -> bool:
         """Whether a factor of its product is loaded from a buffer."""

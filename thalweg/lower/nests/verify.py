@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Set
-from dataclasses import replace
+from itertools import chain
 from weakref import WeakSet
 
 from thalweg.ir import verify
-from thalweg.ir.kernel import Loops
 from thalweg.lower.lowered import Launch
 from thalweg.lower.memory.buffers import Buffer, BufferKind, Pieces
 from thalweg.lower.nests.loop_nest import LoopNest
@@ -20,10 +19,10 @@ def verified(after: str, nests: list[LoopNest]) -> list[LoopNest]:
     if verify.ENABLED:
         written: set[Buffer] = set()
         for nest in nests:
-            if nest not in _SOUND:
-                verify.report(faults(nest), after, f"the nest of {_names(nest)}")
-                _SOUND.add(nest)
-            verify.report(_unwritten(nest, written), after, f"the nest of {_names(nest)}")
+            own_faults = () if nest in _SOUND else verify.body_faults(nest.kernel)
+            faults = chain(own_faults, _unwritten(nest, written))
+            verify.report(faults, after, f"the nest of {_names(nest)}")
+            _SOUND.add(nest)
             written |= nest.written
     return nests
 
@@ -42,15 +41,6 @@ def verify_launches(launches: Sequence[Launch]) -> None:
     if verify.ENABLED:
         for launch in launches:
             verify.verify(launch.kernel, "bufferize", f"the kernel of {_names(launch)}")
-
-
-def faults(nest: LoopNest) -> Iterator[str]:
-    """The invariants that a nest breaks: those of a kernel that has no arguments yet."""
-    writes, product = nest.writes, nest.product
-    if product is None:
-        loops = Loops((), nest.variables, writes, nest.checks, nest.template.serial)
-        return verify.body_faults(loops)
-    return verify.body_faults(replace(product, stores=writes))
 
 
 def _unwritten(nest: LoopNest, written: Set[Buffer]) -> Iterator[str]:
