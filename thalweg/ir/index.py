@@ -105,6 +105,11 @@ class Affine:
             high += max(ends)
         return low, high
 
+    def is_within(self, size: int) -> bool:
+        """Whether all its values are in [0, size)."""
+        low, high = self.bounds
+        return low >= 0 and high < size
+
     @property
     def integers(self) -> tuple[int, ...]:
         """The constant and the factors."""

@@ -32,8 +32,7 @@ class Argument:
 
     def contains(self, offset: Affine) -> bool:
         """Whether an offset is within the buffer for all values of its variables."""
-        low, high = offset.bounds
-        return low >= 0 and is_static(self.size) and high < self.size
+        return is_static(self.size) and offset.is_within(self.size)
 
 
 @dataclass(frozen=True, eq=False)

@@ -82,8 +82,7 @@ def _keeps_row(nest: LoopNest, buffer: Buffer, written_at: Affine, target: Targe
     if written_at.factor(along) != 1:
         return False
     row_start = written_at.without({along}).scaled(-1)
-    spans = [(offset + row_start).bounds for offset in nest.loads[buffer]]
-    if not all(low >= 0 and high < along.extent for low, high in spans):
+    if not all((offset + row_start).is_within(along.extent) for offset in nest.loads[buffer]):
         return False
     values = [write.value for write in nest.writes if along in write.variables]
     outside = walk(values, lambda part: () if isinstance(part, Reduce) else part.parts)

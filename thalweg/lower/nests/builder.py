@@ -356,8 +356,7 @@ class NestBuilder:
             self._write(node, buffer, at, form.initial)
         outside: list[tuple[Expr, int]] = []
         for index, size in zip(form.index, at.shape, strict=True):
-            low, high = index.bounds
-            if low >= 0 and high < size:
+            if index.is_within(size):
                 continue
             if index.is_constant:
                 raise NotCompiled(node, f"the index {index.constant} is out of range")

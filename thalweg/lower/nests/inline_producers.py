@@ -199,8 +199,7 @@ class Resolver:
             if outside and not raw.is_index:
                 raise NotCompiled(node, f"the index {index.constant} is out of range")
             return index
-        low, high = index.bounds
-        if low >= 0 and high < size:
+        if index.is_within(size):
             return index
         if not self.guards:
             self.require_within(index, size, node)

@@ -85,8 +85,7 @@ def _is_invariant(part: Expr, nest: LoopNest, along: Variable) -> bool:
 def _may_move(part: Expr) -> bool:
     """Whether an expression can be computed before a nest: its loads are in bounds."""
     if isinstance(part, Load):
-        low, high = part.offset.bounds
-        return low >= 0 and high < part.buffer.size
+        return part.offset.is_within(part.buffer.size)
     return not isinstance(part, Reduce | Scan | Accumulated)
 
 
