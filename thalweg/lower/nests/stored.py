@@ -66,7 +66,12 @@ class StoredTensors:
         self._classes, self._operands = classes, operands
         self._roots = spec.region.roots
         self._outputs = frozenset(spec.region.outputs)
-        self._inlined: dict[Tensor, _Read] = {}
+        self._load = _Read(target.load_cost)
+        #: of variables, and of what is inlined
+        self._inlined: dict[Tensor | None, _Read] = {
+            reference: self._load._replace(variables=frozenset([variable]))
+            for reference, variable in spec.region.roots.items()
+        }
         self._summaries: dict[Tensor, OutputSummary] = {}
         self._by_class: dict[tuple[int, int], OutputSummary] = {}  # by class of node, and output
         self._reads: dict[Tensor, float] = defaultdict(float)
@@ -103,15 +108,12 @@ class StoredTensors:
                 self._writes[self._roots[tensor]].append(position)
                 continue
             self._summaries[tensor] = summary
-            if summary.contracted_axes and self._is_worth_contracting(tensor, summary):
+            products = self._size(tensor) * max([count for _, count in summary.loads], default=0)
+            if summary.contracted_axes and products >= self._target.min_contraction_work:
                 self.sums.add(tensor)
             if summary.view is not None:
                 source, start = summary.view
                 self.views[tensor] = node.inputs[source], start
-
-    def _is_worth_contracting(self, tensor: Tensor, summary: OutputSummary) -> bool:
-        products = self._size(tensor) * max([count for _, count in summary.loads], default=0)
-        return products >= self._target.min_contraction_work
 
     def _summary(self, node: Node, output: int, shape: tuple[int, ...]) -> OutputSummary:
         """The summary of an output, computed once for all nodes of a class."""
@@ -145,7 +147,7 @@ class StoredTensors:
 
     def _decide(self, position: int, tensor: Tensor, summary: OutputSummary) -> None:
         form, reads = summary.form, summary.reads(tensor.op)
-        inner = [(count, self._read(source)) for source, count in reads]
+        inner = [(count, self._inlined.get(source, self._load)) for source, count in reads]
         cost = sum([count * read.cost for count, read in inner], form.cost)
         expr_size = sum([read.expr_size for _, read in inner], form.expr_size)
         variables = frozenset[Tensor]().union(*[read.variables for _, read in inner])
@@ -159,14 +161,6 @@ class StoredTensors:
             self.tensors.add(tensor)
         else:
             self._inlined[tensor] = inlined
-
-    def _read(self, tensor: Tensor | None) -> _Read:
-        """What reading an element of a tensor or random stream takes."""
-        if tensor in self._inlined:
-            return self._inlined[tensor]
-        root = self._roots.get(tensor) if tensor is not None else None
-        variables = frozenset[Tensor]() if root is None else frozenset([root])
-        return _Read(self._target.load_cost, variables=variables)
 
     def _must_store(self, tensor: Tensor, form: Form, inlined: _Read) -> bool:
         if not self._readers[tensor]:
