@@ -311,8 +311,7 @@ def _region(
     used = {t.op for node in nodes for t in node.inputs if t.op in constants and t not in fed}
     unit = [*sorted(used, key=constants.__getitem__), *nodes]
     inside = set(unit)
-    read = [tensor for node in unit for tensor in node.inputs]
-    entering = dict.fromkeys(tensor for tensor in read if tensor.op not in inside)
+    entering = dict.fromkeys(t for node in unit for t in node.inputs if t.op not in inside)
     touched = [t for node in unit for t in (*node.inputs, *node.outputs) if t.dtype.is_ref_dtype]
     references = {tensor: roots.get(tensor, tensor) for tensor in touched if tensor not in fed}
     return Region(
