@@ -12,7 +12,6 @@ once. The stores of the first nest that are read later remain, once for each row
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -165,9 +164,7 @@ def _fused(first: LoopNest, second: LoopNest, target: Target) -> LoopNest | None
     if indices is None:
         return None
     renamed = Renaming(indices)
-    stores: dict[Buffer, list[Store]] = defaultdict(list)
-    for write in first.writes:
-        stores[write.buffer].append(write)
+    stores = {write.buffer: write for write in first.writes}
     is_aligned = _is_aligned(first, second, stores, renamed)
     return _merge(first, second, stores, indices) if is_aligned else None
 
@@ -197,17 +194,17 @@ def _keeps_affine(nest: LoopNest, renamed: Renaming) -> bool:
 
 
 def _is_aligned(
-    first: LoopNest, second: LoopNest, stores: dict[Buffer, list[Store]], renamed: Renaming
+    first: LoopNest, second: LoopNest, stores: dict[Buffer, Store], renamed: Renaming
 ) -> bool:
     """Whether all dependences between the two nests are within an iteration."""
     for buffer, offsets in second.loads.items():
         if buffer in stores and any(
-            renamed.place(offset) != stores[buffer][-1].offset for offset in offsets
+            renamed.place(offset) != stores[buffer].offset for offset in offsets
         ):
             return False
     for write in second.writes:
         offset = renamed.place(write.offset)
-        if any(earlier.offset != offset for earlier in stores.get(write.buffer, ())):
+        if write.buffer in stores and stores[write.buffer].offset != offset:
             return False
         if any(read != offset for read in first.loads.get(write.buffer, ())):
             return False
@@ -220,10 +217,10 @@ def _is_aligned(
 def _merge(
     first: LoopNest,
     second: LoopNest,
-    stores: dict[Buffer, list[Store]],
+    stores: dict[Buffer, Store],
     indices: Substitution,
 ) -> LoopNest:
-    values = {buffer: writes[-1].value for buffer, writes in stores.items()}
+    values = {buffer: write.value for buffer, write in stores.items()}
     renamed = Renaming(
         indices, lambda part: values.get(part.buffer) if isinstance(part, Load) else None
     )
