@@ -134,7 +134,7 @@ class LoopNest:
     def with_template(
         self, template: NestTemplate, new_views: Mapping[Buffer, View] = _NOTHING
     ) -> LoopNest:
-        """An instance of a rewritten template on this nest's buffers; `more` binds new ones."""
+        """An instance of a rewritten template on this nest's buffers and `new_views`."""
         views = {**self.bound, **new_views}
         bound = tuple([views[buffer] for buffer in template.buffers])
         is_identity = bound == tuple([(buffer, 0) for buffer in template.buffers])

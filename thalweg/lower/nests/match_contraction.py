@@ -101,25 +101,19 @@ def _factor(part: Expr) -> Access | None:
 
 def bounds_of(condition: Expr) -> tuple[Bound, ...] | None:
     """A conjunction of index comparisons as bounds; None for other conditions."""
-    if not isinstance(condition, Call):
-        return None
-    if condition.function == "and":
-        bounds: list[Bound] = []
-        for side in condition.arguments:
-            side_bounds = bounds_of(side)
-            if side_bounds is None:
-                return None
-            bounds += side_bounds
-        return _joined(bounds)
-    if condition.function not in ("lt", "le", "gt", "ge"):
-        return None
-    left, right = condition.arguments
-    if not left.is_index or not right.is_index:
-        return None
-    difference = affine(left) + affine(right).scaled(-1)
-    if any(math.isinf(bound) for bound in difference.bounds):
-        return None
-    return (_bound(condition.function, difference),)
+    match condition:
+        case Call("and", sides):
+            bounds = [bounds_of(side) for side in sides]
+            known = [bound for side in bounds if side is not None for bound in side]
+            return None if None in bounds else _joined(known)
+        case Call("lt" | "le" | "gt" | "ge" as function, (left, right)) if (
+            left.is_index and right.is_index
+        ):
+            difference = affine(left) + affine(right).scaled(-1)
+            is_bounded = not any(math.isinf(bound) for bound in difference.bounds)
+            return (_bound(function, difference),) if is_bounded else None
+        case _:
+            return None
 
 
 def _bound(function: str, difference: Affine) -> Bound:
