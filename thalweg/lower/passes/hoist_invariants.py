@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache, partial
 from typing import Any
 
 from thalweg.ir.expr import Accumulated, Call, Expr, Load, Reduce, Scan, Select, Variable
@@ -56,18 +57,13 @@ def _hoisted(nest: LoopNest, buffers: dict[Any, Buffer]) -> list[LoopNest]:
 
 def _invariants(nest: LoopNest, along: Variable) -> list[Expr]:
     """The largest costly expressions that depend on the innermost loop and few others."""
-    invariants: list[Expr] = []
+    is_invariant = cache(partial(_is_invariant, nest=nest, along=along))
 
     def inside(part: Expr) -> tuple[Expr, ...]:
-        if isinstance(part, Reduce | Scan | Load):
-            return ()
-        if _is_invariant(part, nest, along):
-            invariants.append(part)
-            return ()
-        return part.parts
+        is_leaf = isinstance(part, Reduce | Scan | Load) or is_invariant(part)
+        return () if is_leaf else part.parts
 
-    walk(nest.values, inside)
-    return invariants
+    return [part for part in walk(nest.values, inside) if is_invariant(part)]
 
 
 def _is_invariant(part: Expr, nest: LoopNest, along: Variable) -> bool:
