@@ -299,7 +299,7 @@ class EagerGraph(threading.local, Graph):
         else:
             value_reads[0] += 1
             op = ConcreteValue(dtype=tensor.dtype, given_shape=shape, value=held)
-        node = Node(self, op, "EagerTensor", (), (), "", {}, *user_frame(1), 0)
+        node = Node(self, op, "EagerTensor", (), (), "", {}, user_frame(1), 0)
         node.outputs = (tensor,)
         return node
 
@@ -479,7 +479,7 @@ class EagerGraph(threading.local, Graph):
         tensors = build.convert_inputs(op, tuple(arguments), op.type_name)[0]
         self.flush()
         values = [cast("EagerTensor", tensor).value() for tensor in tensors]
-        node = Node(self, op, op.type_name, (), (), "", {}, *user_frame(1), 0)
+        node = Node(self, op, op.type_name, (), (), "", {}, user_frame(1), 0)
         try:
             results = op.kernel(Context(node, resources, Cancellation()), values)
         except Exception as error:

@@ -309,7 +309,7 @@ class LazyTrace:
         if line is None:
             return error
         located = copy(node)
-        located.code, located.lasti = line
+        located.made_at = line
         return error.at(located)
 
     def _fail(self, error: BaseException, live: list[EagerTensor]) -> None:

@@ -79,7 +79,7 @@ class EagerVariable(ResourceVariable):
         op = state.VariableV2(dtype=dtype, given_shape=static_shape, shared_name=self._name)
         made_at = self._variable.op.made_at  # the user's line
         node_device = device.name if eager_devices().has_accelerators else ""
-        self._node = Node(EAGER, op, self._name, (), (), node_device, {}, *made_at, 0)
+        self._node = Node(EAGER, op, self._name, (), (), node_device, {}, made_at, 0)
         self._node.outputs = (self._variable,)
         self._initial_value = None
 

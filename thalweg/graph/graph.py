@@ -11,7 +11,6 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Generator, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from types import CodeType
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from thalweg.graph import context
@@ -122,7 +121,7 @@ class Graph:
         shapes: list[TensorShape],
         name: str,
         annotations: Mapping[str, Any] | None = None,
-        made_at: tuple[CodeType, int] | None = None,
+        made_at: MadeAt | None = None,
     ) -> Node:
         """Create a node inside the open scopes, from inputs that the caller has checked."""
         if self._finalized:
@@ -154,14 +153,14 @@ class Graph:
         shapes: list[TensorShape],
         name: str,
         annotations: Mapping[str, Any],
-        made_at: tuple[CodeType, int],
+        made_at: MadeAt,
         device: str = "",
     ) -> Node:
         name = as_text(name)
         with self._lock:
             full_name = name[:-1] if name.endswith("/") else self.unique_name(name)
             index = len(self._order)
-            node = Node(self, op, full_name, inputs, controls, device, annotations, *made_at, index)
+            node = Node(self, op, full_name, inputs, controls, device, annotations, made_at, index)
             if len(dtypes) == 1:  # the fast path for most nodes
                 node.outputs = (Tensor(node, 0, dtypes[0], shapes[0]),)
             else:

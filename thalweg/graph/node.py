@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import CodeType
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
 from thalweg.graph import context
 from thalweg.graph.dtypes import DType
 from thalweg.graph.op import Op
-from thalweg.graph.origin import line_of
+from thalweg.graph.origin import MadeAt, file_and_line
 from thalweg.graph.shapes import Size, TensorShape, as_shape
 from thalweg.graph.signature import Argument
 from thalweg.platform.notebook import location
@@ -64,7 +63,7 @@ class Node(_UserAttributes):
         controls: the nodes it runs after.
         device: the requested device.
         annotations: the attributes that scopes attach.
-        code, lasti: the code object and instruction offset of the user's line that created it.
+        made_at: the instruction of the user's code that created it.
         index: its position in the graph.
 
     Example:
@@ -80,8 +79,7 @@ class Node(_UserAttributes):
     controls: tuple[Node, ...]  # nodes this one waits for without taking a value
     device: str
     annotations: Mapping[str, Any]  # attached by scopes and importers, such as colocation groups
-    code: CodeType
-    lasti: int
+    made_at: MadeAt
     index: int  # position in order of creation
     outputs: tuple[Tensor, ...] = field(default=(), init=False)
     _original: Node | None = field(default=None, init=False)
@@ -124,11 +122,6 @@ class Node(_UserAttributes):
         return self.outputs[0]
 
     @property
-    def made_at(self) -> tuple[CodeType, int]:
-        """The instruction of the user's code that created this node."""
-        return self.code, self.lasti
-
-    @property
     def original(self) -> Node:
         """The node of the user's graph that this one replaces: itself, unless rewritten. Errors and
         state belong to it."""
@@ -141,15 +134,13 @@ class Node(_UserAttributes):
     @property
     def origin(self) -> str:
         """Where the user's code created this node: `file:line`, or `Cell In[3], line 4`."""
-        return location(self.code.co_filename, self._line())
+        return location(*file_and_line(self.made_at))
 
     @property
     def traceback(self) -> list[tuple[str, int, str, str]]:
         """The user's frame that created this node: (file, line, function, text)."""
-        return [(self.code.co_filename, self._line(), self.code.co_name, "")]
-
-    def _line(self) -> int:
-        return line_of(self.code, self.lasti)
+        code, _ = self.made_at
+        return [(*file_and_line(self.made_at), code.co_name, "")]
 
     @property
     def node_def(self) -> protos.NodeDef:

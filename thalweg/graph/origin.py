@@ -39,16 +39,16 @@ class _SkippedFiles(dict[str, bool]):
 is_passed_over = _SkippedFiles()
 
 
-def line_of(code: CodeType, lasti: int) -> int:
-    """The line number of an instruction."""
+def file_and_line(made_at: MadeAt) -> tuple[str, int]:
+    """The file and line number of an instruction."""
+    code, lasti = made_at
     positions = list(code.co_positions())
-    return positions[lasti // 2][0] or code.co_firstlineno
+    return code.co_filename, positions[lasti // 2][0] or code.co_firstlineno
 
 
 def user_location() -> tuple[str, int]:
     """The file and line number of the user's code that is running."""
-    code, lasti = user_frame(1)
-    return code.co_filename, line_of(code, lasti)
+    return file_and_line(user_frame(1))
 
 
 def user_line() -> str:

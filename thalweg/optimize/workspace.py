@@ -35,7 +35,7 @@ class Workspace(SubGraph):
     ) -> Node:
         """A copy of a node over other inputs, with the same name. Skips name lookup and scopes, as
         there are many."""
-        kept = node.device, node.annotations, node.code, node.lasti
+        kept = node.device, node.annotations, node.made_at
         copy = Node(self, node.op, node.name, inputs, controls, *kept, len(self._order))
         outputs = enumerate(node.outputs)
         copy.outputs = tuple([Tensor(copy, n, t.dtype, t.shape) for n, t in outputs])
