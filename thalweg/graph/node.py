@@ -111,10 +111,9 @@ class Node(_UserAttributes):
         """The name of the op, as in GraphDef."""
         return self.op.type_name
 
-    @property
-    def values(self) -> Callable[[], tuple[Tensor, ...]]:
+    def values(self) -> tuple[Tensor, ...]:
         """TensorFlow's spelling of `outputs`, as a method."""
-        return lambda: self.outputs
+        return self.outputs
 
     @property
     def output(self) -> Tensor:
