@@ -248,15 +248,6 @@ class LengthUnknown(TypeError, AttributeError):
     """Raised by `len(tensor)`; an AttributeError too, so that `hasattr` finds no `__len__`."""
 
 
-class _NoLength:
-    """The descriptor of `Tensor.__len__`: looking it up on a tensor raises."""
-
-    def __get__(self, tensor: Tensor | None, owner: Any = None) -> Any:
-        if tensor is None:
-            return self
-        raise LengthUnknown(operators["as_sized"](tensor))
-
-
 @public("Tensor")
 class Tensor(_UserAttributes):
     """One output of a node: a value that exists while a step runs.
@@ -371,7 +362,10 @@ class Tensor(_UserAttributes):
     def __iter__(self) -> NoReturn:
         raise TypeError(operators["as_iterable"](self))
 
-    __len__: Any = _NoLength()
+    def _no_length(self) -> NoReturn:
+        raise LengthUnknown(operators["as_sized"](self))
+
+    __len__: Any = property(_no_length)  # looking it up on a tensor raises
 
     def __array__(self, *_: Any, **__: Any) -> NoReturn:
         raise NotImplementedError(
