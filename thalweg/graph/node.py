@@ -278,11 +278,6 @@ class Tensor(_UserAttributes):
         self._shape = shape
 
     @property
-    def node(self) -> Node:
-        """The node whose output this is."""
-        return self.op
-
-    @property
     def graph(self) -> Graph:
         """The graph this tensor belongs to."""
         return self.op.graph
