@@ -593,13 +593,6 @@ class Graph:
         """Make this the default graph of this thread inside a `with` block."""
         return graphs.pushed(self)
 
-    def __enter__(self) -> Graph:
-        graphs.items.append(self)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        graphs.items.pop()
-
 
 graphs: context.ThreadStack[Graph] = context.ThreadStack()
 #: The default graph while none is pushed; None until it is first requested.

@@ -49,7 +49,7 @@ class Workspace(SubGraph):
         self._names.add(node.name)
         first = len(self._order)
         self._line, self._scope = node.made_at, node.name
-        with self:
+        with self.as_default():
             result = make()
         nodes = self._order[first:]
         for built in nodes:
