@@ -90,6 +90,21 @@ def test_a_read_in_a_loop_sees_the_writes_to_a_variable_of_the_outer_graph() -> 
         assert session.run(result) == 2.0 + 3.0 + 4.0
 
 
+def test_an_assignment_of_a_function_happens_in_the_function_that_calls_it() -> None:
+    v = tf.Variable(1.0)
+
+    @tf.function
+    def inner(x):
+        v.assign_add(x)
+        return v + 0.0
+
+    outer = tf.function(lambda x: inner(x) + 10.0 * inner(x + 1.0))
+    for start in (1.0, 6.0):
+        expected = (start + 2.0) + 10.0 * (start + 5.0)
+        assert float(outer(tf.constant(2.0))) == expected
+        assert float(v.numpy()) == start + 5.0
+
+
 def test_an_assignment_happens_in_the_call_on_a_tensor_that_is_not_computed_yet() -> None:
     v = tf.Variable(1.0)
 
