@@ -75,7 +75,7 @@ class Graph:
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._nodes: dict[str, Node] = {}
-        self._order: list[Node] = []
+        self.nodes: list[Node] = []  # in order of creation
         self._names = Names()
         self._scope = ""
         self._devices: list[DeviceFunction | None] = []
@@ -95,23 +95,18 @@ class Graph:
 
     def __repr__(self) -> str:
         finalized = True if self._finalized else None
-        return described(self, nodes=len(self._order), finalized=finalized)
+        return described(self, nodes=len(self.nodes), finalized=finalized)
 
     # Nodes
 
     @property
     def version(self) -> int:
         """A number that increases with every node."""
-        return len(self._order)
-
-    @property
-    def nodes(self) -> list[Node]:
-        """The nodes in order of creation."""
-        return self._order
+        return len(self.nodes)
 
     def get_operations(self) -> list[Node]:
         """The nodes in order of creation, as a new list."""
-        return list(self._order)
+        return list(self.nodes)
 
     def add(
         self,
@@ -159,7 +154,7 @@ class Graph:
         name = as_text(name)
         with self._lock:
             full_name = name[:-1] if name.endswith("/") else self.unique_name(name)
-            index = len(self._order)
+            index = len(self.nodes)
             node = Node(self, op, full_name, inputs, controls, device, annotations, made_at, index)
             if len(dtypes) == 1:  # the fast path for most nodes
                 node.outputs = (Tensor(node, 0, dtypes[0], shapes[0]),)
@@ -170,7 +165,7 @@ class Graph:
                 self._place(node)
             self._nodes[full_name] = node
             self._names.add(full_name)
-            self._order.append(node)
+            self.nodes.append(node)
         for scope in self._controls:
             scope.members.add(node)
         return node
@@ -220,22 +215,22 @@ class Graph:
     def move_before(self, node: Node, other: Node) -> None:
         """Move a node before one that was created earlier, in the order of creation."""
         with self._lock:
-            self._order.remove(node)
+            self.nodes.remove(node)
             first = other.index
-            self._order.insert(first, node)
-            for index, moved in enumerate(self._order[first:], first):
+            self.nodes.insert(first, node)
+            for index, moved in enumerate(self.nodes[first:], first):
                 moved.index = index
             self._consumers = (0, {})
 
     def consumers(self, source: Tensor | Node) -> list[Node]:
         """The nodes that have a tensor as an input, or a node as a control input."""
         indexed, consumers = self._consumers
-        if indexed != len(self._order):
+        if indexed != len(self.nodes):
             consumers = defaultdict(list, consumers)
-            for node in self._order[indexed:]:
+            for node in self.nodes[indexed:]:
                 for used in dict.fromkeys((*node.inputs, *node.controls)):
                     consumers[used].append(node)
-            self._consumers = (len(self._order), consumers)
+            self._consumers = (len(self.nodes), consumers)
         return list(consumers.get(source, ()))
 
     # Names

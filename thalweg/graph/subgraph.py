@@ -73,7 +73,7 @@ class SubGraph(Graph):
     def version(self) -> int:
         """A number that increases with every node. It seeds random ops, so that bodies of one outer
         graph draw different numbers."""
-        return self._seeds + len(self._order)
+        return self._seeds + len(self.nodes)
 
     @property
     def outside_control_flow(self) -> Graph:

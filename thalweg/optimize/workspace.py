@@ -36,10 +36,10 @@ class Workspace(SubGraph):
         """A copy of a node over other inputs, with the same name. Skips name lookup and scopes, as
         there are many."""
         kept = node.device, node.annotations, node.made_at
-        copy = Node(self, node.op, node.name, inputs, controls, *kept, len(self._order))
+        copy = Node(self, node.op, node.name, inputs, controls, *kept, len(self.nodes))
         outputs = enumerate(node.outputs)
         copy.outputs = tuple([Tensor(copy, n, t.dtype, t.shape) for n, t in outputs])
-        self._order.append(copy)
+        self.nodes.append(copy)
         copy.original = node
         return copy
 
@@ -47,11 +47,11 @@ class Workspace(SubGraph):
         """The result of graph code, and the nodes that it built: they stand for `node`, are named
         after it and request its device."""
         self._names.add(node.name)
-        first = len(self._order)
+        first = len(self.nodes)
         self._line, self._scope = node.made_at, node.name
         with self.as_default():
             result = make()
-        nodes = self._order[first:]
+        nodes = self.nodes[first:]
         for built in nodes:
             built.device = node.device
             built.original = node
