@@ -233,7 +233,7 @@ def _argument(graph: Graph, tensor: Tensor) -> Tensor:
     dtype = tensor.dtype.base_dtype
     op = Argument(dtype=dtype, given_shape=tensor.shape)
     name = f"{tensor.op.name}/argument_{tensor.value_index}"
-    return graph.add(op, (), [dtype], [tensor.shape], name, None, tensor.op.made_at).outputs[0]
+    return graph.add(op, (), [(dtype, tensor.shape)], name, None, tensor.op.made_at).outputs[0]
 
 
 def _feed_value(item: Any) -> Any:

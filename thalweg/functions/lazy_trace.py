@@ -138,7 +138,8 @@ class LazyTrace:
             trace_node.generic.add(dtype_shape)
             return None
         op = Const(value=value, dtype=tensor.dtype)
-        node = self.trace.add(op, (), [tensor.dtype], [TensorShape.of(value.shape)], "Const")
+        types = [(tensor.dtype, TensorShape.of(value.shape))]
+        node = self.trace.add(op, (), types, "Const")
         child = trace_node.children[key] = TraceNode(trace_node, (node,), node.outputs, LITERAL)
         return child
 

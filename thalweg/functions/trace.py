@@ -234,12 +234,12 @@ class Trace(SubGraph):
     def leaf(self, dtype: DType, shape: TensorShape, number: int) -> Tensor:
         """A new leaf for a value."""
         op = Leaf(dtype=dtype, given_shape=shape, number=number, trace=self)
-        return self.add(op, (), [dtype], [shape], "value").outputs[0]
+        return self.add(op, (), [(dtype, shape)], "value").outputs[0]
 
 
 def add_reference(graph: Graph, dtype: DType, shape: TensorShape, device: str) -> Tensor:
     """A new leaf of a graph for a variable on a device."""
     op = Reference(dtype=dtype.base_dtype, given_shape=shape)
-    node = graph.add(op, (), [dtype.as_ref], [shape], "variable")
+    node = graph.add(op, (), [(dtype.as_ref, shape)], "variable")
     node.device = device
     return node.outputs[0]

@@ -13,7 +13,7 @@ from thalweg.graph.composite import IndexedSlices
 from thalweg.graph.convert import convert_all, convert_to_tensor, has_conversion
 from thalweg.graph.dtypes import DType, as_dtype
 from thalweg.graph.graph import Graph, get_default_graph, graphs
-from thalweg.graph.node import Node, Tensor, operators
+from thalweg.graph.node import Node, Tensor, TensorType, operators
 from thalweg.graph.op import Op
 from thalweg.graph.origin import user_line
 from thalweg.graph.shapes import TensorShape, unknown_shape
@@ -54,17 +54,17 @@ def add_node(
     if not _all_inside(graph, inputs):
         inputs = _capture_inputs(graph, inputs)
         grouped = op.parsed.group(inputs, counts or op.parsed.counts(len(inputs)))
-    dtypes, shapes = _outputs(op, grouped, bound, base_name)
+    types = _outputs(op, grouped, bound, base_name)
     annotations = None if counts is None else {"_counts": counts}
     override = graph.gradient_override(op.type_name)
     if override is not None:
         annotations = (annotations or {}) | {"_gradient_op_type": override}
     made_at = None if like is None else like.made_at
     if is_imported or not op.parsed.references:
-        return graph.add(op, inputs, dtypes, shapes, base_name, annotations, made_at)
+        return graph.add(op, inputs, types, base_name, annotations, made_at)
     # An op that writes to a variable runs where the variable is.
     with graph.colocate_with(inputs[op.parsed.references[0]]):
-        return graph.add(op, inputs, dtypes, shapes, base_name, annotations, made_at)
+        return graph.add(op, inputs, types, base_name, annotations, made_at)
 
 
 def _all_inside(graph: Graph, inputs: Sequence[Tensor]) -> bool:
@@ -379,27 +379,25 @@ def _check_types(
 # Outputs
 
 
-def _outputs(
-    op: Op, grouped: list[Any], bound: dict[str, Any], name: str
-) -> tuple[list[DType], list[TensorShape]]:
+def _outputs(op: Op, grouped: list[Any], bound: dict[str, Any], name: str) -> list[TensorType]:
     declared = op.parsed.outputs
     try:
         inferred = op.shape(*grouped)
     except (ValueError, IndexError) as error:
         raise ValueError(_shape_error(op, grouped, name, error)) from error
     if len(declared) == 1 and not declared[0].is_list:
-        return [_output_type(op, declared[0], bound)], [_UNKNOWN if inferred is None else inferred]
+        return [(_output_dtype(op, declared[0], bound), _UNKNOWN if inferred is None else inferred)]
     dtypes: list[DType] = []
     for argument in declared:
-        dtype = _output_type(op, argument, bound)
+        dtype = _output_dtype(op, argument, bound)
         dtypes += dtype if argument.is_mixed else [dtype] * argument.size(bound | op.__dict__)
     shapes = _flat_shapes(inferred, len(dtypes))
     if len(shapes) != len(dtypes):
         raise AssertionError(f"{op.type_name}: {len(dtypes)} outputs, {len(shapes)} shapes")
-    return dtypes, shapes
+    return list(zip(dtypes, shapes, strict=True))
 
 
-def _output_type(op: Op, argument: Argument, bound: dict[str, Any]) -> Any:
+def _output_dtype(op: Op, argument: Argument, bound: dict[str, Any]) -> Any:
     dtype = argument.fixed or bound.get(argument.type) or op.__dict__[argument.type]
     return dtype.as_ref if argument.is_ref else dtype
 

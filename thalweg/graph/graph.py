@@ -15,13 +15,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from thalweg.graph import context
 from thalweg.graph.device import DeviceFunction, device_function
-from thalweg.graph.dtypes import DType
 from thalweg.graph.graphdef.versions import Versions
 from thalweg.graph.names import NODE_NAME, Names
-from thalweg.graph.node import Node, Tensor, as_node, operators
+from thalweg.graph.node import Node, Tensor, TensorType, as_node, operators
 from thalweg.graph.op import Op
 from thalweg.graph.origin import MadeAt, user_frame
-from thalweg.graph.shapes import TensorShape
 from thalweg.platform.compat import as_text
 from thalweg.platform.described import described
 from thalweg.public import public
@@ -112,8 +110,7 @@ class Graph:
         self,
         op: Op,
         inputs: tuple[Tensor, ...],
-        dtypes: list[DType],
-        shapes: list[TensorShape],
+        types: Sequence[TensorType],
         name: str,
         annotations: Mapping[str, Any] | None = None,
         made_at: MadeAt | None = None,
@@ -127,25 +124,23 @@ class Graph:
         controls = self._control_inputs(inputs) if self._controls else ()
         merged = self._merge_annotations(annotations)
         line = made_at or self._line or user_frame()
-        return self._add(op, inputs, controls, dtypes, shapes, name, merged, line)
+        return self._add(op, inputs, controls, types, name, merged, line)
 
     def copied(
         self, node: Node, inputs: tuple[Tensor, ...], controls: tuple[Node, ...], name: str
     ) -> Node:
         """A copy of a node of another graph, with its annotations, device and origin."""
-        dtypes = [tensor.dtype for tensor in node.outputs]
-        shapes = [tensor.shape for tensor in node.outputs]
+        types = [(tensor.dtype, tensor.shape) for tensor in node.outputs]
         merged = {**dict.fromkeys(self._control_inputs(inputs)), **dict.fromkeys(controls)}
         kept = node.annotations, node.made_at, node.device
-        return self._add(node.op, inputs, tuple(merged), dtypes, shapes, name, *kept)
+        return self._add(node.op, inputs, tuple(merged), types, name, *kept)
 
     def _add(
         self,
         op: Op,
         inputs: tuple[Tensor, ...],
         controls: tuple[Node, ...],
-        dtypes: list[DType],
-        shapes: list[TensorShape],
+        types: Sequence[TensorType],
         name: str,
         annotations: Mapping[str, Any],
         made_at: MadeAt,
@@ -156,11 +151,8 @@ class Graph:
             full_name = name[:-1] if name.endswith("/") else self.unique_name(name)
             index = len(self.nodes)
             node = Node(self, op, full_name, inputs, controls, device, annotations, made_at, index)
-            if len(dtypes) == 1:  # the fast path for most nodes
-                node.outputs = (Tensor(node, 0, dtypes[0], shapes[0]),)
-            else:
-                types = zip(dtypes, shapes, strict=True)
-                node.outputs = tuple([Tensor(node, n, *pair) for n, pair in enumerate(types)])
+            outputs = enumerate(types)
+            node.outputs = tuple([Tensor(node, n, dtype, shape) for n, (dtype, shape) in outputs])
             if self._devices or self._colocation:
                 self._place(node)
             self._nodes[full_name] = node

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 operators: dict[str, Callable[..., Any]] = {}
 
 Item = TypeVar("Item")
+TensorType = tuple[DType, TensorShape]
 
 
 def operator(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

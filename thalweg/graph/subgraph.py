@@ -84,7 +84,7 @@ class SubGraph(Graph):
         """Add an argument."""
         op = Argument(dtype=dtype, given_shape=shape)
         with self.without_scopes():
-            return self.add(op, (), [dtype], [shape], name).outputs[0]
+            return self.add(op, (), [(dtype, shape)], name).outputs[0]
 
     def sees(self, graph: Graph) -> bool:
         """Whether nodes of this graph can use tensors of another graph."""

@@ -95,8 +95,7 @@ class FunctionGraph(SubGraph):
         value = self._reads.get(reference)
         if value is None:
             with self.without_scopes():
-                shapes = [like.shape]
-                node = self.add(like.op.op, (reference,), [like.dtype], shapes, "read")
+                node = self.add(like.op.op, (reference,), [(like.dtype, like.shape)], "read")
             value = self._reads[reference] = node.outputs[0]
         return value
 

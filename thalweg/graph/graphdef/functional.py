@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from thalweg.graph import dtypes
 from thalweg.graph.dtypes import DType
-from thalweg.graph.node import Tensor
+from thalweg.graph.node import Tensor, TensorType
 from thalweg.graph.op import REGISTRY, Op
 from thalweg.graph.shapes import TensorShape, scalar, unknown_shape
 from thalweg.graph.subgraph import Body
@@ -28,9 +28,8 @@ _CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 #: An attribute that TensorFlow's node has and the op of the same name here has not.
 _FUNCTIONAL_ATTRIBUTES = {"If": "else_branch", "Case": "output_shapes", "While": "cond"}
 
-ArgumentType = tuple[DType, TensorShape]
 #: (the name of a function, the types of its arguments) -> the body
-MakeBody = Callable[[str, Sequence[ArgumentType]], Body]
+MakeBody = Callable[[str, Sequence[TensorType]], Body]
 
 
 class ControlNode(NamedTuple):

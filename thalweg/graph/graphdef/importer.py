@@ -20,7 +20,7 @@ from thalweg.graph.graph import Graph, get_default_graph
 from thalweg.graph.graphdef import attributes, functional, functions, node_defs
 from thalweg.graph.graphdef.resource_forms import reference_forms, reference_op
 from thalweg.graph.graphdef.versions import Versions
-from thalweg.graph.node import Node, Tensor, operators
+from thalweg.graph.node import Node, Tensor, TensorType, operators
 from thalweg.graph.op import REGISTRY, Op
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.subgraph import Body, SubGraph
@@ -452,7 +452,7 @@ class _Library:
             self._functions[name] = functions.Lambda(body, tuple(map(bool, sparse)))
         return self._functions[name]
 
-    def body(self, name: str, types: Iterable[functional.ArgumentType]) -> Body:
+    def body(self, name: str, types: Iterable[TensorType]) -> Body:
         """A function as a sub-graph of the default graph, for these argument types."""
         proto = self.proto(name)
         graph = SubGraph(get_default_graph(), f"the function {proto.signature.name}")
