@@ -19,8 +19,29 @@ if TYPE_CHECKING:
     from thalweg.graph.likes import SparseLike, TensorLike
 
 
+class _Composite:
+    """A value of several tensors, with the dtype, the node and the graph of its `values`."""
+
+    values: Tensor
+
+    @property
+    def dtype(self) -> DType:
+        """The dtype of the values."""
+        return self.values.dtype
+
+    @property
+    def op(self) -> Node:
+        """The node that makes the values."""
+        return self.values.op
+
+    @property
+    def graph(self) -> Graph:
+        """The graph of the values."""
+        return self.values.graph
+
+
 @public("IndexedSlices")
-class IndexedSlices:
+class IndexedSlices(_Composite):
     """Rows of a larger tensor that is zero elsewhere, such as the gradient of a gather.
 
     Args:
@@ -49,21 +70,6 @@ class IndexedSlices:
     def device(self) -> str:
         """The device of the values."""
         return self.values.device
-
-    @property
-    def op(self) -> Node:
-        """The node that makes the values."""
-        return self.values.op
-
-    @property
-    def dtype(self) -> DType:
-        """The dtype of the values."""
-        return self.values.dtype
-
-    @property
-    def graph(self) -> Graph:
-        """The graph of the values."""
-        return self.values.graph
 
     def components(self) -> list[Tensor]:
         """The tensors of this value."""
@@ -125,7 +131,7 @@ class SparseTensorValue(NamedTuple):
 
 
 @public("SparseTensor")
-class SparseTensor:
+class SparseTensor(_Composite):
     """A tensor in coordinate form: dense[indices[i]] = values[i], and zero elsewhere.
 
     Args:
@@ -141,12 +147,12 @@ class SparseTensor:
     """
 
     def __init__(self, indices: TensorLike, values: TensorLike, dense_shape: TensorLike) -> None:
-        self._indices = convert_to_tensor(indices, int64, name="SparseTensor/indices")
-        self._values = convert_to_tensor(values, name="SparseTensor/values")
-        self._dense_shape = convert_to_tensor(dense_shape, int64, name="SparseTensor/dense_shape")
-        indices_shape = self._indices.shape.with_rank(2)
-        values_shape = self._values.shape.with_rank(1)
-        shape_shape = self._dense_shape.shape.with_rank(1)
+        self.indices = convert_to_tensor(indices, int64, name="SparseTensor/indices")
+        self.values = convert_to_tensor(values, name="SparseTensor/values")
+        self.dense_shape = convert_to_tensor(dense_shape, int64, name="SparseTensor/dense_shape")
+        indices_shape = self.indices.shape.with_rank(2)
+        values_shape = self.values.shape.with_rank(1)
+        shape_shape = self.dense_shape.shape.with_rank(1)
         indices_shape[0].merge_with(values_shape[0])
         indices_shape[1].merge_with(shape_shape[0])
 
@@ -159,45 +165,15 @@ class SparseTensor:
             raise TypeError(f"Neither a SparseTensor nor SparseTensorValue: {sparse_tensor_value}.")
         return cls(*sparse_tensor_value)
 
-    @property
-    def indices(self) -> Tensor:
-        """int64 [n, rank]: the coordinates of the values."""
-        return self._indices
-
-    @property
-    def values(self) -> Tensor:
-        """[n]: the values."""
-        return self._values
-
-    @property
-    def dense_shape(self) -> Tensor:
-        """int64 [rank]: the shape of the dense form."""
-        return self._dense_shape
-
     def get_shape(self) -> TensorShape:
         """The static shape of the dense form."""
-        return operators["known_shape"](self._dense_shape)
+        return operators["known_shape"](self.dense_shape)
 
     shape = property(get_shape)
 
-    @property
-    def dtype(self) -> DType:
-        """The dtype of the values."""
-        return self._values.dtype
-
-    @property
-    def op(self) -> Node:
-        """The node that makes the values."""
-        return self._values.op
-
-    @property
-    def graph(self) -> Graph:
-        """The graph of the values."""
-        return self._values.graph
-
     def components(self) -> list[Tensor]:
         """The tensors of this value."""
-        return [self._indices, self._values, self._dense_shape]
+        return [self.indices, self.values, self.dense_shape]
 
     def eval(
         self, feed_dict: Mapping[Any, Any] | None = None, session: context.Runner | None = None
@@ -215,10 +191,10 @@ class SparseTensor:
         return operators["sparse_mul"](self, other)
 
     def __repr__(self) -> str:
-        return described(self, self._values.name, shape=self.shape, dtype=self.dtype.name)
+        return described(self, self.values.name, shape=self.shape, dtype=self.dtype.name)
 
     def __str__(self) -> str:
         return (
-            f"SparseTensor(indices={self._indices}, values={self._values}, "
-            f"dense_shape={self._dense_shape})"
+            f"SparseTensor(indices={self.indices}, values={self.values}, "
+            f"dense_shape={self.dense_shape})"
         )
