@@ -430,18 +430,9 @@ class Graph:
                 f"The name {name!r} {hint} not a Tensor name: those are of the form "
                 f"'<op_name>:<output_index>'."
             )
-        return self._node_by_name(name, name)
-
-    def _node_by_name(self, name: str, requested: str) -> Node:
-        node = self._nodes.get(name)
-        if node is None:
-            if requested == name:
-                raise KeyError(f"The name {name!r} refers to an Operation not in the graph.")
-            raise KeyError(
-                f"The name {requested!r} refers to a Tensor which does not exist. The operation, "
-                f"{name!r}, does not exist in the graph."
-            )
-        return node
+        if name not in self._nodes:
+            raise KeyError(f"The name {name!r} refers to an Operation not in the graph.")
+        return self._nodes[name]
 
     def _tensor_by_name(self, name: str) -> Tensor:
         node_name, _, index = name.partition(":")
@@ -450,7 +441,12 @@ class Graph:
                 f"The name {name!r} looks like a Tensor name, but is not of the form "
                 "'<op_name>:<output_index>'."
             )
-        node = self._node_by_name(node_name, name)
+        node = self._nodes.get(node_name)
+        if node is None:
+            raise KeyError(
+                f"The name {name!r} refers to a Tensor which does not exist. The operation, "
+                f"{node_name!r}, does not exist in the graph."
+            )
         if int(index) >= len(node.outputs):
             raise KeyError(
                 f"The name {name!r} refers to a Tensor which does not exist: the operation "
