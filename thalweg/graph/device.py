@@ -141,10 +141,11 @@ def task_of(name: str) -> str:
 
 def canonical_name(device: Any) -> str:
     """The canonical form of a device name or spec; "" for None."""
-    if device is None:
-        return ""
-    spec = device if isinstance(device, DeviceSpec) else DeviceSpec.from_string(device)
-    return spec.to_string()
+    return "" if device is None else _as_spec(device).to_string()
+
+
+def _as_spec(device: str | DeviceSpec) -> DeviceSpec:
+    return device if isinstance(device, DeviceSpec) else DeviceSpec.from_string(device)
 
 
 def device_function(device: Any) -> DeviceFunction | None:
@@ -157,7 +158,7 @@ def device_function(device: Any) -> DeviceFunction | None:
         raise TypeError(
             f"A device is a name, a DeviceSpec, a function of a node or None: {device!r}"
         )
-    spec = device if isinstance(device, DeviceSpec) else DeviceSpec.from_string(device)
+    spec = _as_spec(device)
     return lambda node: _merged(spec, node.device)
 
 
