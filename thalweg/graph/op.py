@@ -192,15 +192,10 @@ def _check(cls: type[Op]) -> None:
         raise TypeError(f"op {cls.type_name} has no kernel")
     if cls.stateful and cls.parsed.inputs and cls.effects is None and not cls.footprint:
         raise TypeError(f"op {cls.type_name} is stateful: it must declare its effects, or ()")
-    unbound = [
-        a.type
-        for a in cls.parsed.outputs
-        if a.fixed is None
-        and a.type not in cls.fields
-        and a.type not in {i.type for i in cls.parsed.inputs}
-    ]
-    if unbound:
-        raise TypeError(f"op {cls.type_name}: output type {unbound[0]} is never bound")
+    bound = {*cls.fields, *(argument.type for argument in cls.parsed.inputs)}
+    for argument in cls.parsed.outputs:
+        if argument.fixed is None and argument.type not in bound:
+            raise TypeError(f"op {cls.type_name}: output type {argument.type} is never bound")
 
 
 class Source(Op, abstract=True):
