@@ -157,24 +157,17 @@ def _fill_to(array: Array, shape: TensorShape, verify_shape: bool) -> Array:
 _integers = (int, np.integer, Dimension)
 _floats = (*_integers, float, np.floating)
 _complexes = (*_floats, complex, np.complexfloating)
-_booleans = (bool, np.bool_)
-_texts = (str, bytes)
-
-
-def _accepted(dtype: DType | None) -> tuple[type, ...]:
-    if dtype is None:
-        return (*_complexes, *_booleans, *_texts)
-    if dtype.is_floating:
-        return _floats
-    if dtype.is_complex:
-        return _complexes
-    if dtype.is_bool:
-        return _booleans
-    return _texts if dtype is dtypes.string else _integers
+_ACCEPTED: dict[str, tuple[type, ...]] = {
+    "float": _floats,
+    "complex": _complexes,
+    "bool": (bool, np.bool_),
+    "string": (str, bytes),
+    "any": (*_complexes, bool, np.bool_, str, bytes),
+}
 
 
 def _check_elements(value: Any, dtype: DType | None) -> None:
-    accepted = _accepted(dtype)
+    accepted = _ACCEPTED.get("any" if dtype is None else dtype.traits.dtype_class, _integers)
     takes_bool = bool in accepted  # Python's bool is a subclass of int, but no number here
     for item in _leaves(value):
         if not isinstance(item, accepted) or (isinstance(item, bool) and not takes_bool):
