@@ -330,24 +330,18 @@ class _Importer:
     def _op(
         self, proto: Any, block: type[Op], values: Mapping[str, Any], inputs: Sequence[Tensor]
     ) -> Op:
-        fields = {
-            field: self._field(proto, block, field, values[field], inputs)
-            for field in block.fields
-            if field in values
-        }
+        kinds = attributes.kinds(block)
+        fields: dict[str, Any] = {}
+        for field in [field for field in block.fields if field in values]:
+            type_name = kinds[field].type_name if field in kinds else ""
+            if type_name == "Tensor":
+                fields[field] = functions.traced_tensor(inputs[0].op, values[field])
+            else:
+                fields[field] = self._resolved(proto, values[field], type_name)
         try:
             return block(**fields)
         except TypeError as error:
             raise node_defs.invalid(proto, str(error)) from None
-
-    def _field(
-        self, proto: Any, block: type[Op], field: str, value: Any, inputs: Sequence[Tensor]
-    ) -> Any:
-        kind = attributes.kinds(block).get(field)
-        type_name = "" if kind is None else kind.type_name
-        if type_name == "Tensor":
-            return functions.traced_tensor(inputs[0].op, value)
-        return self._resolved(proto, value, type_name)
 
     def _resolved(self, proto: Any, value: Any, type_name: str) -> Any:
         """An attribute of an annotated type, with functions, or their bodies, in place of their
