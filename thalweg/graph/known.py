@@ -14,9 +14,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg.graph.analysis.evaluate import known_outputs, tried_outputs_of
+from thalweg.graph.literal import Array
 from thalweg.graph.node import Node, Tensor, operators
 from thalweg.graph.shapes import TensorShape, unknown_shape
 from thalweg.public import public
@@ -24,7 +24,6 @@ from thalweg.public import public
 if TYPE_CHECKING:
     from thalweg.graph.likes import TensorLike
 
-Array = NDArray[Any]
 Elements = tuple[int | None, ...]
 
 _MAX_ELEMENTS = 1024  # values worth knowing are shapes, axes and bounds, not data

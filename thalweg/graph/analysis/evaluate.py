@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
+from thalweg.graph.literal import Array
 from thalweg.graph.node import Node, Tensor
-
-Array = NDArray[Any]
 
 
 def outputs_of(node: Node, values: Sequence[Array]) -> list[Array]:

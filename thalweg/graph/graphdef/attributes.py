@@ -13,17 +13,15 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg import protos
 from thalweg.graph.dtypes import DType, as_dtype
 from thalweg.graph.graphdef.tensor_proto import make_ndarray, make_tensor_proto
+from thalweg.graph.literal import Array
 from thalweg.graph.op import REGISTRY, Op
 from thalweg.graph.shapes import TensorShape
 from thalweg.platform.caches import memoized
 from thalweg.platform.compat import as_bytes
-
-Array = NDArray[Any]
 
 
 class FunctionName(str):

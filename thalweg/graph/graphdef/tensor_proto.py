@@ -6,15 +6,13 @@ import math
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from thalweg import protos
 from thalweg.graph.dtypes import DType, as_dtype
-from thalweg.graph.literal import make_array
+from thalweg.graph.literal import Array, make_array
 from thalweg.graph.shapes import as_shape
 from thalweg.public import public
-
-Array = NDArray[Any]
 
 _MAX_BYTES = 1 << 31  # of a protocol buffer
 _MIN_UNIFORM = 4096  # bytes of an array that is written as one element, if all are equal
