@@ -60,7 +60,6 @@ REGISTRIES = {
     "functions/replay.py:_wrappers": "functions of the library",
     "functions/tensors.py:value_reads": "a counter",
     "graph/convert.py:_conversions": "conversions, which users register",
-    "graph/dtypes.py:_by_enum": "dtypes",
     "graph/dtypes.py:_by_value": "dtypes",
     "graph/graph.py:global_graph": "the one graph of a process",
     "graph/node.py:operators": "operators of tensors",

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 _REFERENCE_OFFSET = 100  # the enum of a reference type is that of its base type plus this
 
-_by_enum: dict[int, "DType"] = {}
 _by_value: dict[Any, "DType"] = {}  # every hashable spelling as_dtype knows, except NumPy's below
 
 
@@ -67,7 +66,7 @@ class DType:
 
     def __new__(cls, type_enum: Any) -> "DType":
         try:
-            return _by_enum[int(type_enum)]
+            return _by_value[int(type_enum)]
         except (KeyError, TypeError, ValueError):
             raise TypeError(f"{type_enum!r} is not a valid data type enum.") from None
 
@@ -198,7 +197,7 @@ def _define(traits: Traits) -> None:
         dtype.is_narrow_float = traits.is_narrow_float
         dtype.is_integer = traits.dtype_class in ("signed", "unsigned")
         dtype.is_numpy_compatible = traits.dtype_class != "opaque"
-        _by_enum[enum] = _by_value[enum] = dtype
+        _by_value[enum] = dtype
         names = (traits.name, *traits.aliases, traits.short_name)
         _by_value.update((name + suffix, dtype) for name in names)
         publish_value(dtype.name, dtype)
@@ -232,7 +231,7 @@ _PYTHON_TYPES: dict[Any, DType] = {
 }
 _by_value.update(_PYTHON_TYPES)
 
-ANY = frozenset(dtype for dtype in _by_enum.values() if not dtype.is_ref_dtype)
+ANY = frozenset(dtype for dtype in _by_value.values() if not dtype.is_ref_dtype)
 FLOATING = frozenset(dtype for dtype in ANY if dtype.is_floating)
 INTEGER = frozenset(dtype for dtype in ANY if dtype.is_integer)
 INDEX = frozenset((int32, int64))
