@@ -42,12 +42,6 @@ class DType:
     """
 
     # Not by `dataclass`: `dataclasses.asdict` of a user's dataclass would take its dtypes apart.
-    __slots__ = (
-        *("as_datatype_enum", "as_numpy_dtype", "as_ref", "base_dtype", "is_bool", "is_complex"),
-        *("is_floating", "is_integer", "is_narrow_float", "is_numpy_compatible", "is_quantized"),
-        *("is_ref_dtype", "is_unsigned", "name", "traits"),
-    )
-
     name: str  # such as "float32" or "float32_ref"
     as_datatype_enum: int  # the number of this type in serialized graphs
     as_numpy_dtype: Any  # the NumPy scalar type (a structured `np.dtype` for quantized types)
