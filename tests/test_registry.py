@@ -16,7 +16,7 @@ import thalweg as tf
 from tests.ops.harness import assert_close
 from thalweg import public
 from thalweg.graph import signature
-from thalweg.graph.dtypes import DType, groups
+from thalweg.graph.dtypes import ANY, COMPLEX, FLOATING, DType
 from thalweg.graph.op import REGISTRY, Op
 from thalweg.graph.signature import Argument
 from thalweg.ir.expr import as_expr
@@ -94,7 +94,7 @@ def dtypes_of(op: type[Op], argument: Argument) -> frozenset[DType]:
     """What dtypes an argument may have."""
     if argument.fixed is not None:
         return frozenset({argument.fixed})
-    return op.parsed.allowed.get(argument.type, groups["any"])
+    return op.parsed.allowed.get(argument.type, ANY)
 
 
 @every_op
@@ -146,7 +146,7 @@ def accepts(function: Any, count: int) -> bool:
 @every_op
 def test_floating_outputs_say_how_gradients_flow(name: str) -> None:
     op = OURS[name]
-    floating = groups["floating"] | groups["complex"]
+    floating = FLOATING | COMPLEX
     if any(dtypes_of(op, output) & floating for output in op.parsed.outputs):
         is_stated = op.has("gradient") or op.not_differentiable or op.stateful
         assert is_stated != (name in NO_GRADIENT)

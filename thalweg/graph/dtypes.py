@@ -236,15 +236,4 @@ QUANTIZED = frozenset(dtype for dtype in ANY if dtype.is_quantized)
 
 QUANTIZED_DTYPES = QUANTIZED | {dtype.as_ref for dtype in QUANTIZED}
 
-groups: dict[str, frozenset[DType]] = {
-    "any": ANY,
-    "floating": FLOATING,
-    "integer": INTEGER,
-    "index": INDEX,
-    "real": REAL,
-    "complex": COMPLEX,
-    "numeric": NUMERIC,
-    "quantized": QUANTIZED,
-}
-
 publish_value("QUANTIZED_DTYPES", QUANTIZED_DTYPES)

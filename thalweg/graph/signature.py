@@ -114,10 +114,11 @@ def _argument(text: str) -> Argument:
 
 
 def _constraint(text: str) -> tuple[str, frozenset[DType]]:
-    """`I: index` or `I: int32|int64` or `T: real|string`: the union of groups and dtypes."""
+    """`I: index` or `I: int32|int64` or `T: real|string`: the union of dtypes and of the sets that
+    `dtypes` has by such names in capitals."""
     name, _, terms = (part.strip() for part in text.partition(":"))
     allowed: frozenset[DType] = frozenset()
     for term in terms.split("|"):
         fixed = _FIXED.get(term)
-        allowed |= dtypes.groups[term] if fixed is None else {fixed}
+        allowed |= getattr(dtypes, term.upper()) if fixed is None else {fixed}
     return name, allowed
