@@ -207,11 +207,11 @@ def convert_inputs(
     bound = None if dtypes is None else _bind_dtypes(type(op), dtypes)
     if bound is not None:
         return arguments, list(arguments), bound, None
-    bound = _bind_tensors(op, declared, arguments)
+    bound = _bind_tensors(op, arguments)
     grouped: list[Any] = []
     for argument, value in zip(declared, arguments, strict=True):
         grouped.append(_convert(op, argument, value, bound, name))
-    _check_types(op, declared, grouped, bound, name)
+    _check_types(op, grouped, bound, name)
     if not op.parsed.has_lists:
         return tuple(grouped), grouped, bound, None
     is_ambiguous = sum(a.is_list for a in declared) > 1
@@ -245,11 +245,11 @@ def _bind_dtypes(block: type[Op], dtypes: tuple[DType, ...]) -> dict[str, Any] |
     return bound if all(bound.get(name) in allowed for name, allowed in limits) else None
 
 
-def _bind_tensors(op: Op, declared: Sequence[Argument], arguments: Sequence[Any]) -> dict[str, Any]:
+def _bind_tensors(op: Op, arguments: Sequence[Any]) -> dict[str, Any]:
     """Bind type variables from fields and from arguments that are tensors, so that Python values
     of the same type variable are converted to that dtype."""
     bound: dict[str, Any] = {}
-    for argument, value in zip(declared, arguments, strict=True):
+    for argument, value in zip(op.parsed.inputs, arguments, strict=True):
         if argument.fixed is not None or argument.is_mixed or argument.type in bound:
             continue
         field = op.__dict__.get(argument.type)
@@ -343,14 +343,8 @@ def _check_same_dtype(op: Op, argument: Argument, values: Sequence[Any]) -> None
         )
 
 
-def _check_types(
-    op: Op,
-    declared: Sequence[Argument],
-    grouped: Sequence[Any],
-    bound: dict[str, Any],
-    name: str,
-) -> None:
-    for argument, value in zip(declared, grouped, strict=True):
+def _check_types(op: Op, grouped: Sequence[Any], bound: dict[str, Any], name: str) -> None:
+    for argument, value in zip(op.parsed.inputs, grouped, strict=True):
         if argument.is_mixed:
             continue
         expected: DType = argument.fixed or bound.get(argument.type)  # pyright: ignore[reportAssignmentType] - bound above
