@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from queue import SimpleQueue
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 from thalweg import errors
 from thalweg.data.watching import register_flow
@@ -19,6 +19,7 @@ from thalweg.graph.dtypes import DType, variant
 from thalweg.graph.node import Node
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, scalar
+from thalweg.graph.signature import flattened
 from thalweg.ops.core.context import Allocate
 from thalweg.ops.random.philox import Stream
 from thalweg.platform import spans
@@ -180,10 +181,7 @@ class Pipeline:
     @property
     def sources(self) -> list[Pipeline]:
         """The pipelines that its elements come from."""
-        flat: list[Any] = []
-        for value in self.inputs:
-            flat += cast("list[Any]", value) if isinstance(value, list) else [value]
-        return [value for value in flat if isinstance(value, Pipeline)]
+        return [value for value in flattened(self.inputs) if isinstance(value, Pipeline)]
 
     @property
     def has_rows(self) -> bool:

@@ -17,7 +17,7 @@ from thalweg.graph.node import Node, Tensor, TensorType, operators
 from thalweg.graph.op import Op
 from thalweg.graph.origin import user_line
 from thalweg.graph.shapes import TensorShape, unknown_shape
-from thalweg.graph.signature import Argument, gathered
+from thalweg.graph.signature import Argument, flattened, gathered
 from thalweg.graph.subgraph import SubGraph, root
 from thalweg.platform.caches import memoized
 
@@ -183,13 +183,6 @@ def _eager_constant(tensor: Any) -> Tensor:
     return convert_to_tensor(tensor.numpy(), tensor.dtype)
 
 
-def _flat(grouped: Sequence[Any]) -> list[Any]:
-    flat: list[Any] = []
-    for value in grouped:
-        flat += value if isinstance(value, list) else [value]
-    return flat
-
-
 # Inputs
 
 
@@ -215,8 +208,8 @@ def convert_inputs(
     if not op.parsed.has_lists:
         return tuple(grouped), grouped, bound, None
     is_ambiguous = sum(a.is_list for a in declared) > 1
-    counts = tuple([len(_flat([value])) for value in grouped]) if is_ambiguous else None
-    return tuple(_flat(grouped)), grouped, bound, counts
+    counts = tuple([len(flattened([value])) for value in grouped]) if is_ambiguous else None
+    return tuple(flattened(grouped)), grouped, bound, counts
 
 
 def _dtypes(arguments: Sequence[Any]) -> tuple[DType, ...] | None:
@@ -400,11 +393,11 @@ def _flat_shapes(inferred: Any, count: int) -> list[TensorShape]:
     if inferred is None:
         return [_UNKNOWN] * count
     shapes = cast("Sequence[Any]", inferred if isinstance(inferred, list | tuple) else [inferred])
-    return _flat([_UNKNOWN if shape is None else shape for shape in shapes])
+    return flattened([_UNKNOWN if shape is None else shape for shape in shapes])
 
 
 def _shape_error(op: Op, grouped: list[Any], name: str, error: Exception) -> str:
-    shapes = ", ".join(str(tensor.shape) for tensor in _flat(grouped))
+    shapes = ", ".join(str(tensor.shape) for tensor in flattened(grouped))
     return (
         f"{error} for '{name.rstrip('/')}' (op: '{op.type_name}') with input shapes: {shapes}. "
         f"(at {user_line()})"

@@ -8,7 +8,7 @@ that is the name of a dtype (`int32`) is fixed; one that is a field of the op ha
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -85,6 +85,14 @@ def gathered(
         grouped.append(list(flat[start : start + count]) if argument.is_list else flat[start])
         start += count
     return grouped
+
+
+def flattened(grouped: Iterable[Any]) -> list[Any]:
+    """The flat sequence of one value per argument, the inverse of `gathered`."""
+    flat: list[Any] = []
+    for value in grouped:
+        flat += value if isinstance(value, list) else [value]
+    return flat
 
 
 @memoized(1_000)  # ops of a family share a signature
