@@ -9,13 +9,14 @@ import numpy as np
 
 from thalweg.graph.literal import Array
 from thalweg.graph.node import Node, Tensor
+from thalweg.graph.signature import flattened
 
 
 def outputs_of(node: Node, values: Sequence[Array]) -> list[Array]:
     """The outputs of a node for the values of its inputs."""
     with np.errstate(all="ignore"):
         result = node.op.numpy(*node.grouped(values))
-    return flat_arrays(result)
+    return _flat_arrays(result)
 
 
 def tried_outputs_of(node: Node, values: Sequence[Array]) -> list[Array] | None:
@@ -27,18 +28,14 @@ def tried_outputs_of(node: Node, values: Sequence[Array]) -> list[Array] | None:
 
 
 def known_outputs(node: Node, inputs: Sequence[Tensor] | None = None) -> list[Array] | None:
-    """The outputs of a constant, and those that the static shapes of a node's inputs, or of tensors
-    in their place, determine; None of other nodes."""
+    """The outputs of a constant, and those that the static shapes of its inputs, or of others in
+    their place, determine; None of other nodes."""
     known: Any = getattr(node.op, "known_value", None)
     values = None if known is None else known(*node.grouped(inputs or node.inputs))
-    return None if values is None else flat_arrays(values)
+    return None if values is None else _flat_arrays(values)
 
 
-def flat_arrays(result: Any) -> list[Array]:
+def _flat_arrays(result: Any) -> list[Array]:
     """The outputs that a kernel returned as arrays, those of lists flattened."""
-    if not isinstance(result, list | tuple):
-        return [np.asarray(result)]
-    arrays: list[Array] = []
-    for part in cast("Sequence[Any]", result):
-        arrays += flat_arrays(part) if isinstance(part, list) else [np.asarray(part)]
-    return arrays
+    outputs = cast("Sequence[Any]", result if isinstance(result, list | tuple) else [result])
+    return [np.asarray(output) for output in flattened(outputs)]
