@@ -61,10 +61,8 @@ class DeviceSpec:
         match part:
             case ["job", job]:
                 self.job = job
-            case ["replica", index]:
-                self.replica = int(index)
-            case ["task", index]:
-                self.task = int(index)
+            case ["replica" | "task" as name, index]:
+                setattr(self, name, int(index))
             case ["device", kind, *index] if kind:
                 self._set_device([kind, *index], spec)
             case [kind, *index] if kind.upper() in _DEVICE_TYPES:
