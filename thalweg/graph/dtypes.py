@@ -198,7 +198,7 @@ def _define(traits: Traits) -> None:
         publish_value(f"dtypes.{dtype.name}", dtype)
     for alias in traits.aliases:
         publish_value(alias, base)
-    if traits.storage != np.dtype(object):  # the storage of three types; see _PYTHON_TYPES
+    if traits.storage != np.dtype(object):  # the storage of three types; see _STRING_TYPES
         _by_value[traits.numpy] = _by_value[traits.storage] = base
 
 
@@ -214,16 +214,10 @@ qint8, qint16, qint32 = map(as_dtype, ("qint8", "qint16", "qint32"))
 quint8, quint16 = map(as_dtype, ("quint8", "quint16"))
 bool, string, resource, variant = map(as_dtype, ("bool", "string", "resource", "variant"))
 
-_PYTHON_TYPES: dict[Any, DType] = {
-    float: float32,
-    builtins.bool: bool,
-    object: string,
-    np.object_: string,
-    np.dtype(object): string,
-    **dict.fromkeys((np.character, np.bytes_, np.str_), string),
-    **{kind: as_dtype(np.dtype(kind)) for kind in (np.longlong, np.ulonglong, np.intc, np.uintc)},
-}
-_by_value.update(_PYTHON_TYPES)
+_STRING_TYPES = (object, np.object_, np.dtype(object), np.character, np.bytes_, np.str_)
+_C_INTEGERS = (np.longlong, np.ulonglong, np.intc, np.uintc)
+_by_value.update({float: float32, builtins.bool: bool, **dict.fromkeys(_STRING_TYPES, string)})
+_by_value.update((kind, as_dtype(np.dtype(kind))) for kind in _C_INTEGERS)
 
 ANY = frozenset(dtype for dtype in _by_value.values() if not dtype.is_ref_dtype)
 FLOATING = frozenset(dtype for dtype in ANY if dtype.is_floating)
