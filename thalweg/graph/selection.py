@@ -124,12 +124,7 @@ class ControlOutputs:
     """
 
     def __init__(self, graph: Graph) -> None:
-        self._graph = graph
-
-    @property
-    def graph(self) -> Graph:
-        """The graph."""
-        return self._graph
+        self.graph = graph
 
     def update(self) -> ControlOutputs:
         """Nothing to do: operations that are added to the graph are always included."""
@@ -137,11 +132,11 @@ class ControlOutputs:
 
     def get(self, op: Node) -> list[Node]:
         """The control outputs of an operation."""
-        return self._graph.consumers(op)
+        return self.graph.consumers(op)
 
     def get_all(self) -> dict[Node, list[Node]]:
         """The control outputs of all operations that have any, by operation."""
-        return {op: outputs for op in self._graph.nodes if (outputs := self.get(op))}
+        return {op: outputs for op in self.graph.nodes if (outputs := self.get(op))}
 
 
 # By name
