@@ -123,9 +123,6 @@ class Dimension:
     def __hash__(self) -> int:
         return hash(self._value)
 
-    def __int__(self) -> int:
-        return self.__index__()
-
     def __index__(self) -> int:
         if self._value is None:
             raise TypeError("An unknown Dimension has no integer value.")
