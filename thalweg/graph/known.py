@@ -153,10 +153,10 @@ def _elements(tensor: Tensor) -> Elements | None:
 def _elementwise(node: Node) -> Elements | None:
     """The output of an elementwise op on vectors: the elements for which all inputs are known."""
     count = node.output.shape.num_elements()
-    vectors = [constant_elements(tensor) for tensor in node.inputs]
-    if count is None or any(vector is None for vector in vectors):
-        return None if count is None else (None,) * count
-    rows = [v * count if len(v) == 1 else v for v in vectors if v is not None]
+    if count is None:
+        return None
+    vectors = [constant_elements(tensor) or (None,) for tensor in node.inputs]
+    rows = [vector * count if len(vector) == 1 else vector for vector in vectors]
     columns = zip(*rows, strict=True)
     indices = [index for index, column in enumerate(columns) if None not in column]
     dtypes = [tensor.dtype.base_dtype.as_numpy_dtype for tensor in node.inputs]
