@@ -38,7 +38,10 @@ def _to_array(value: Any, dtype: DType | None) -> Array:
     if not hasattr(value, "__array__") and _has_array_interface(value):
         return _from_numpy(np.asarray(value), dtype)
     _check_elements(value, dtype)
-    return _from_python(value) if dtype is None else _typed(value, dtype)
+    if dtype is None:
+        return _from_python(value)
+    array = _dense(value, dtype.as_numpy_dtype)
+    return to_bytes(array) if dtype is dtypes.string else array
 
 
 def _has_array_interface(value: Any) -> bool:
@@ -78,12 +81,6 @@ def _quantized(value: Any, dtype: DType) -> Array:
     if not isinstance(first, tuple | list):
         raise TypeError(f"Expected {dtype.name}, a tuple of one integer, got {_short_repr(first)}")
     return np.array(value, dtype=dtype.as_numpy_dtype)
-
-
-def _typed(value: Any, dtype: DType) -> Array:
-    if dtype is dtypes.string:
-        return to_bytes(_dense(value, object))
-    return _dense(value, dtype.as_numpy_dtype)
 
 
 def _from_python(value: Any) -> Array:
