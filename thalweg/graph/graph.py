@@ -92,8 +92,7 @@ class Graph:
         self.graph_def_versions = Versions()
 
     def __repr__(self) -> str:
-        finalized = True if self._finalized else None
-        return described(self, nodes=len(self.nodes), finalized=finalized)
+        return described(self, nodes=len(self.nodes), finalized=self._finalized or None)
 
     # Nodes
 
