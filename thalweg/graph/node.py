@@ -15,7 +15,7 @@ from thalweg.graph import context
 from thalweg.graph.dtypes import DType
 from thalweg.graph.op import Op
 from thalweg.graph.origin import MadeAt, file_and_line
-from thalweg.graph.shapes import Size, TensorShape, as_shape
+from thalweg.graph.shapes import TensorShape, as_shape
 from thalweg.graph.signature import Argument
 from thalweg.platform.notebook import location
 from thalweg.public import public
@@ -316,11 +316,6 @@ class Tensor(_UserAttributes):
     def widen_shape(self, shape: TensorShape) -> None:
         """Replace the static shape by a less specific one, such as after a Merge got an input."""
         self._shape = shape
-
-    @property
-    def rank(self) -> Size:
-        """The number of dimensions, if known."""
-        return self.shape.rank
 
     def consumers(self) -> list[Node]:
         """The nodes that have this tensor as an input."""
