@@ -298,18 +298,11 @@ def common_spec(first: Any, second: Any) -> Any:
     def both(a: Spec, b: Spec) -> Spec:
         if type(a) is not type(b) or a.dtype != b.dtype:
             raise TypeError(f"elements of different types: {first!r} and {second!r}")
-        return resized(a, lambda shape: _common(shape, b.shape))
+        return resized(a, lambda shape: shape.most_specific_compatible_shape(b.shape))
 
     if len(flatten(first)) != len(flatten(second)):
         raise TypeError(f"elements of different structure: {first!r} and {second!r}")
     return map_structure(both, first, second)
-
-
-def _common(first: TensorShape, second: TensorShape) -> TensorShape:
-    if first.rank is None or first.rank != second.rank:
-        return unknown_shape()
-    pairs = zip(first.as_list(), second.as_list(), strict=True)
-    return TensorShape([a if a == b else None for a, b in pairs])
 
 
 def are_compatible(wanted: Any, given: Any) -> bool:

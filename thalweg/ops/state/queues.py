@@ -85,7 +85,7 @@ class QueueBase:
         if any(first.names != queue.names for queue in others):
             raise TypeError("Queues do not have matching component names.")
         columns = zip(*(queue.shapes for queue in queues), strict=True)
-        shapes = [reduce(_common, column) for column in columns]
+        shapes = [reduce(TensorShape.most_specific_compatible_shape, column) for column in columns]
         chosen = RefSelect()(index, [queue.queue_ref for queue in queues])
         return QueueBase(first.dtypes, shapes, first.names, chosen)
 
@@ -251,14 +251,6 @@ def _values(vals: Any) -> list[Any]:
     if isinstance(vals, Mapping):
         return list(cast("Mapping[str, Any]", vals).values())
     return list(cast("Sequence[Any]", vals)) if isinstance(vals, list | tuple) else [vals]
-
-
-def _common(one: TensorShape, other: TensorShape) -> TensorShape:
-    """The most specific shape that both shapes match."""
-    if one.sizes is None or other.sizes is None or len(one.sizes) != len(other.sizes):
-        return unknown_shape()
-    pairs = zip(one.sizes, other.sizes, strict=True)
-    return TensorShape([x if x == y else None for x, y in pairs])
 
 
 @public("FIFOQueue", "queue.FIFOQueue")
