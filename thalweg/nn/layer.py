@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import inspect
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -21,7 +21,7 @@ from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import as_dtype, float32
 from thalweg.graph.graph import Graph, get_default_graph
 from thalweg.graph.likes import MaybeNone, Structure
-from thalweg.graph.node import Tensor, as_node
+from thalweg.graph.node import Node, Tensor, as_node, reached
 from thalweg.graph.scopes import colocate_with, name_scope
 from thalweg.graph.shapes import TensorShape
 from thalweg.platform.described import described
@@ -504,15 +504,9 @@ def _parts(variable: Any) -> list[Any]:
 
 def _depends(value: Any, sources: Sequence[Any]) -> bool:
     """Whether one of `sources` is among what `value` is computed from."""
-    wanted = {as_node(source) for source in sources}
-    pending = [as_node(value)]
-    seen = set(pending)
-    while pending:
-        node = pending.pop()
-        if node in wanted:
-            return True
-        for before in (*(tensor.op for tensor in node.inputs), *node.control_inputs):
-            if before not in seen:
-                seen.add(before)
-                pending.append(before)
-    return False
+
+    def before(node: Node) -> Iterator[Node]:
+        yield from (tensor.op for tensor in node.inputs)
+        yield from node.controls
+
+    return not reached([as_node(value)], before).isdisjoint(map(as_node, sources))
