@@ -14,6 +14,7 @@ from typing import Any
 
 from thalweg import protos
 from thalweg.graph.graph import Graph
+from thalweg.graph.graphdef.node_defs import node_name
 from thalweg.graph.graphdef.serial import function_library, groups, node_def
 from thalweg.graph.node import Node
 
@@ -90,22 +91,18 @@ def _parsed(content: bytes) -> Any:
 def _changed(graph_def: Any, parts: Sequence[Any], named: Collection[str]) -> Iterator[str]:
     """The names of those whose inside is used by others, or is not what it was."""
     owners = {inner.name: part.node[0].name for part in parts for inner in part.node[1:]}
-    taken = {part.node[0].name: {*map(_node_name, part.node[0].input)} for part in parts}
+    taken = {part.node[0].name: {*map(node_name, part.node[0].input)} for part in parts}
     present = {node.name for node in graph_def.node}
     yield from (owner for inner, owner in owners.items() if not present.issuperset((inner, owner)))
     yield from (owners[name] for name in named if name in owners)
     for node in graph_def.node:
         home = owners.get(node.name, node.name)
-        for source in map(_node_name, node.input):
+        for source in map(node_name, node.input):
             owner = owners.get(source)
             if owner not in (None, home):
                 yield str(owner)
             elif owner is None and node.name in owners and source not in taken[home]:
                 yield home
-
-
-def _node_name(source: str) -> str:
-    return source.removeprefix("^").partition(":")[0]
 
 
 def _with_device(head: Any, node: Any) -> Any:

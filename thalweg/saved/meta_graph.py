@@ -15,9 +15,11 @@ from thalweg import protos
 from thalweg.graph.collections import GraphKeys
 from thalweg.graph.graph import Graph, get_default_graph
 from thalweg.graph.graphdef import versions
+from thalweg.graph.graphdef.functional import functions_of
 from thalweg.graph.graphdef.importer import import_graph_def
 from thalweg.graph.graphdef.serial import op_def
 from thalweg.graph.graphdef.util import write_graph
+from thalweg.graph.node import reached
 from thalweg.graph.op import REGISTRY
 from thalweg.platform import tf_logging
 from thalweg.platform.compat import as_bytes, as_str
@@ -48,21 +50,14 @@ def in_scope(name: str, scope: str | None) -> bool:
 def ops_used_by_graph_def(graph_def: protos.GraphDef) -> list[str]:
     """The ops that a GraphDef uses, also inside the functions that it calls."""
     functions = {function.signature.name: function for function in graph_def.library.function}
-    used: set[str] = set()
-    pending = [name for node in graph_def.node for name in _called(node)]
-    while pending:
-        name = pending.pop()
-        if name not in used and name in functions:
-            pending += [called for node in functions[name].node_def for called in _called(node)]
-        used.add(name)
-    return [name for name in used if name not in functions]
 
+    def used_by(nodes: Iterable[Any]) -> Iterator[str]:
+        return (name for node in nodes for name in functions_of(node))
 
-def _called(node: Any) -> Iterator[str]:
-    """The op of a node, and the functions that it holds."""
-    yield node.op
-    for value in node.attr.values():
-        yield from (function.name for function in (value.func, *value.list.func) if function.name)
+    def inside(name: str) -> Iterator[str]:
+        return used_by(functions[name].node_def if name in functions else ())
+
+    return [name for name in reached(used_by(graph_def.node), inside) if name not in functions]
 
 
 @public("contrib.util.stripped_op_list_for_graph")

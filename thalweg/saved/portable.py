@@ -7,7 +7,8 @@ stores the original nodes, from which `whole` restores the graph.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,9 @@ import numpy as np
 from thalweg import protos
 from thalweg.graph.dtypes import int32
 from thalweg.graph.graphdef import attributes
+from thalweg.graph.graphdef.node_defs import node_name
 from thalweg.graph.graphdef.tensor_proto import make_tensor_proto
+from thalweg.graph.node import reached
 from thalweg.graph.op import REGISTRY
 from thalweg.platform import tf_logging
 from thalweg.public import public
@@ -125,12 +128,12 @@ def _pinned(meta: Any) -> Iterator[str]:
 
 def _left_out(nodes: list[Any], needed: set[str]) -> set[str]:
     """Nodes of private ops with all that depends on them, unless something needed does."""
-    sources = {node.name: [_node_name(source) for source in node.input] for node in nodes}
-    users: dict[str, list[str]] = {}
+    sources = {node.name: [node_name(source) for source in node.input] for node in nodes}
+    users: defaultdict[str, list[str]] = defaultdict(list)
     for name, names in sources.items():
         for source in names:
-            users.setdefault(source, []).append(name)
-    wanted = _reached({_node_name(name) for name in needed}, sources)
+            users[source].append(name)
+    wanted = reached(map(node_name, needed), lambda name: sources.get(name, ()))
     private = {node.name: node.op for node in nodes if _is_private(node.op)}
     kept = {name: op for name, op in private.items() if name in wanted}
     if kept:
@@ -140,21 +143,7 @@ def _left_out(nodes: list[Any], needed: set[str]) -> set[str]:
             len(kept),
             shown,
         )
-    return _reached(private.keys() - kept.keys(), users)
-
-
-def _node_name(source: str) -> str:
-    return source.lstrip("^").partition(":")[0]
-
-
-def _reached(starts: set[str], edges: Mapping[str, list[str]]) -> set[str]:
-    result, pending = set(starts), list(starts)
-    while pending:
-        for name in edges.get(pending.pop(), ()):
-            if name not in result:
-                result.add(name)
-                pending.append(name)
-    return result
+    return reached(private.keys() - kept.keys(), users.__getitem__)
 
 
 # Lists

@@ -154,7 +154,7 @@ def check_expansion(nodes: Iterable[Any], functions: Mapping[str, Any]) -> None:
     measured: dict[str, tuple[int, int]] = {}  # the nodes of a function, and its levels of calls
 
     def measure_calls(nodes: Iterable[Any], callers: tuple[str, ...]) -> tuple[int, int]:
-        names = [name for node in nodes for name in _functions_of(node) if name in functions]
+        names = [name for node in nodes for name in functions_of(node) if name in functions]
         inner = [measure(name, callers) for name in names]
         return sum(size for size, _ in inner), max((levels for _, levels in inner), default=0)
 
@@ -177,7 +177,7 @@ def check_expansion(nodes: Iterable[Any], functions: Mapping[str, Any]) -> None:
         )
 
 
-def _functions_of(node: Any) -> list[str]:
+def functions_of(node: Any) -> list[str]:
     """The functions that a node may call: its op, and the functions that are its attributes."""
     values = node.attr.values()
     names = [function.name for value in values for function in value.list.func]

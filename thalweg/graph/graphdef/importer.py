@@ -210,11 +210,8 @@ class _Importer:
             operators["update_input"](self.nodes[proto.name], index, self.tensor(proto, source))
 
     def _missing(self, name: str) -> list[str]:
-        needed = [
-            source.lstrip("^").partition(":")[0]
-            for source in self.sources[name]
-            if source not in self.input_map
-        ]
+        sources = [source for source in self.sources[name] if source not in self.input_map]
+        needed = map(node_defs.node_name, sources)
         return [node for node in needed if node in self.protos and node not in self.nodes]
 
     # Loops

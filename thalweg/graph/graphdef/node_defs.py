@@ -88,6 +88,11 @@ def own_attributes(block: type[Op]) -> dict[str, str]:
     return {block.graphdef_names.get(name, name): name for name in names}
 
 
+def node_name(source: str) -> str:
+    """The name of an input's node: `a` for `^a`, `a` and `a:1`."""
+    return source.removeprefix("^").partition(":")[0]
+
+
 def with_inputs(node: Any, inputs: Sequence[str]) -> Any:
     """A copy of a NodeDef with other inputs."""
     copy = type(node)()

@@ -12,7 +12,7 @@ from thalweg.graph import dtypes
 from thalweg.graph.context import Runner
 from thalweg.graph.device import DeviceSpec
 from thalweg.graph.graph import Graph
-from thalweg.graph.graphdef.node_defs import constant_def, with_inputs
+from thalweg.graph.graphdef.node_defs import constant_def, node_name, with_inputs
 from thalweg.graph.node import Node, reached
 from thalweg.graph.shapes import TensorShape
 from thalweg.platform import tf_logging
@@ -20,11 +20,6 @@ from thalweg.platform.files import gfile
 from thalweg.public import public
 
 _VARIABLES = ("Variable", "VariableV2")
-
-
-def _node_name(source: str) -> str:
-    """The name of an input's node: `a` for `^a`, `a` and `a:1`."""
-    return source.removeprefix("^").partition(":")[0]
 
 
 @public("graph_util.extract_sub_graph")
@@ -39,7 +34,7 @@ def extract_sub_graph(graph_def: protos.GraphDef, dest_nodes: Sequence[str]) -> 
     missing = [name for name in dest_nodes if name not in nodes]
     if missing:
         raise AssertionError(f"{missing[0]} is not in graph")
-    kept = reached(dest_nodes, lambda name: map(_node_name, nodes[name].input))
+    kept = reached(dest_nodes, lambda name: map(node_name, nodes[name].input))
     inside = [node for node in graph_def.node if node.name in kept]
     return protos.GraphDef(node=inside, library=graph_def.library, versions=graph_def.versions)
 
@@ -102,7 +97,7 @@ def remove_training_nodes(
         if node.op == "CheckNumerics" and node.name not in protected
     }
     nodes = [
-        with_inputs(node, [s for s in node.input if _node_name(s) not in checks])
+        with_inputs(node, [s for s in node.input if node_name(s) not in checks])
         for node in input_graph.node
         if node.name not in checks
     ]
@@ -117,7 +112,7 @@ def remove_training_nodes(
 
 def _removable_identities(nodes: Sequence[Any], protected: set[str]) -> dict[str, str]:
     """The Identity nodes without control edges, and the input of each."""
-    controls = {_node_name(s) for node in nodes for s in node.input if s.startswith("^")}
+    controls = {node_name(s) for node in nodes for s in node.input if s.startswith("^")}
     return {
         node.name: node.input[0]
         for node in nodes
@@ -128,8 +123,8 @@ def _removable_identities(nodes: Sequence[Any], protected: set[str]) -> dict[str
 
 
 def _follow(source: str, spliced: Mapping[str, str]) -> str:
-    while not source.startswith("^") and _node_name(source) in spliced:
-        source = spliced[_node_name(source)]
+    while not source.startswith("^") and node_name(source) in spliced:
+        source = spliced[node_name(source)]
     return source
 
 
