@@ -71,7 +71,9 @@ def import_graph_def(
         >>> y.name, sess.run(y)
         ('copy/y:0', np.float32(42.0))
     """
-    proto = _checked_graph_def(graph_def)
+    if not protos.is_message(graph_def, protos.GraphDef):
+        raise TypeError("graph_def must be a GraphDef proto.")
+    proto = protos.as_message(graph_def, protos.GraphDef)
     replacements = _checked_input_map(input_map)
     elements = _checked_elements(return_elements)
     if producer_op_list is not None:
@@ -84,12 +86,6 @@ def import_graph_def(
         importer.build()
         importer.check_input_map()
         return None if elements is None else [importer.element(element) for element in elements]
-
-
-def _checked_graph_def(graph_def: Any) -> Any:
-    if not protos.is_message(graph_def, protos.GraphDef):
-        raise TypeError("graph_def must be a GraphDef proto.")
-    return protos.as_message(graph_def, protos.GraphDef)
 
 
 def _checked_input_map(input_map: Any) -> dict[str, Any]:
@@ -162,8 +158,8 @@ class _Importer:
 
     def check_input_map(self) -> None:
         """Raise a ValueError if the input map has names that the GraphDef has not."""
-        unused = sorted(self.input_map.keys() - self.used)
-        unused = [key for key in unused if self.output(key) is None]
+        unmapped = self.input_map.keys() - self.used
+        unused = sorted(key for key in unmapped if self.output(key) is None)
         if unused:
             raise ValueError(
                 f"Attempted to map inputs that were not found in graph_def: [{', '.join(unused)}]"
