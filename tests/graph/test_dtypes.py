@@ -107,7 +107,6 @@ def test_invalid_enums(enum: Any) -> None:
     ("predicate", "names"),
     [
         ("is_floating", "float8_e5m2 float8_e4m3fn float16 bfloat16 float32 float64"),
-        ("is_narrow_float", "float8_e5m2 float8_e4m3fn float16 bfloat16"),
         ("is_integer", "int8 int16 int32 int64 uint8 uint16 uint32 uint64"),
         ("is_unsigned", "uint8 uint16 uint32 uint64"),
         ("is_complex", "complex64 complex128"),

@@ -49,7 +49,6 @@ class DType:
     base_dtype: "DType"  # the non-reference type of this type
     is_ref_dtype: builtins.bool  # whether this is the type of a mutable reference
     is_floating: builtins.bool  # whether this is a real floating-point type
-    is_narrow_float: builtins.bool  # whether it is one of fewer than 32 bits, computed as float32
     is_integer: builtins.bool  # whether this is a non-quantized integer type
     is_unsigned: builtins.bool  # whether that is unsigned
     is_complex: builtins.bool
@@ -85,7 +84,7 @@ class DType:
     @property
     def compute_dtype(self) -> "DType":
         """The type in which arithmetic on values of this type is done."""
-        return float32 if self.is_narrow_float else self.base_dtype
+        return float32 if self.traits.is_narrow_float else self.base_dtype
 
     @property
     def min(self) -> Any:
@@ -188,7 +187,6 @@ def _define(traits: Traits) -> None:
         for dtype_class in ("bool", "complex", "quantized", "unsigned"):
             setattr(dtype, f"is_{dtype_class}", traits.dtype_class == dtype_class)
         dtype.is_floating = traits.dtype_class == "float"
-        dtype.is_narrow_float = traits.is_narrow_float
         dtype.is_integer = traits.dtype_class in ("signed", "unsigned")
         dtype.is_numpy_compatible = traits.dtype_class != "opaque"
         _by_value[enum] = dtype

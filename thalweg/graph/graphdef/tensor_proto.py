@@ -83,7 +83,7 @@ def _is_uniform(array: Array) -> bool:
 def _field_dtype(dtype: DType) -> Any:
     """The NumPy dtype of elements in a TensorProto's field: narrow floats as their bits, a complex
     number as two floats, quantized elements as integers."""
-    if dtype.is_narrow_float:
+    if dtype.traits.is_narrow_float:
         return np.dtype(f"u{dtype.size}")
     if dtype.is_quantized:
         return cast("Any", np.dtype(dtype.as_numpy_dtype)[0].base)

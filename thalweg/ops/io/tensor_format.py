@@ -170,7 +170,7 @@ def _elements(found: dict[int, list[int | bytes]], dtype: DType, kind: np.dtype[
         return _fixed(values, np.dtype(form)).view(kind)
     numbers = [v for value in values for v in _listed(value)]
     unsigned = np.array(numbers, np.uint64)
-    if dtype.is_narrow_float:
+    if dtype.traits.is_narrow_float:
         return unsigned.astype(f"u{kind.itemsize}").view(kind)
     if dtype.is_quantized:
         return unsigned.view(np.int64).astype(kind[0].base).view(kind)

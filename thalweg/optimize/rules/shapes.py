@@ -80,7 +80,7 @@ def _is_lossless(source: DType, wide: DType) -> bool:
     """Whether every number of a dtype is representable in another."""
     source_type, wide_type = source.as_numpy_dtype, wide.as_numpy_dtype
     if source.is_floating and wide.is_floating:
-        return source is wide or (source.size < wide.size and not source.is_narrow_float)
+        return source is wide or (source.size < wide.size and not source.traits.is_narrow_float)
     are_integers = source.is_integer and wide.is_integer
     return are_integers and np.can_cast(source_type, wide_type, "safe")
 
