@@ -53,6 +53,7 @@ REGISTRIES = {
     "codegen/llvm/compile.py:_linkers": "the linker that takes the next library",
     "codegen/cache.py:_saved_intervals": "switch intervals, while kernels are compiled",
     "codegen/contraction/tune.py:_process": "the one store of schedules",
+    "device/workers.py:_idle": "threads that wait for work",
     "data/watching.py:_live": "pipelines that run now",
     "distributions/divergence.py:_formulas": "formulas by types, which users register",
     "functions/devices.py:_options": "how the devices of eager code are found",
