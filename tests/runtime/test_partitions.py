@@ -259,6 +259,24 @@ def test_a_loop_on_several_devices_is_run_by_the_executor():
         np.testing.assert_allclose(alone.run(y), found, rtol=1e-6)
 
 
+def test_a_gradient_may_lack_values_of_the_branch_that_was_not_taken():
+    """The conditional runs on the executor, its gradient natively, with a count or with none."""
+    x, chooses = tf.placeholder(tf.float32, [2]), tf.placeholder(tf.bool, [])
+
+    def halved() -> Any:
+        with tf.device("/cpu:1"):
+            _, y = tf.while_loop(lambda i, _: i < 2, lambda i, h: (i + 1, h * 0.5), [0, x])
+        return y
+
+    with tf.device("/cpu:0"):
+        y = tf.cond(chooses, halved, lambda: 3 * x)
+        (dx,) = tf.gradients(y, x)
+    with session() as opened:
+        for chosen, slope in ((True, 0.25), (False, 3.0), (True, 0.25)):
+            value = opened.run(dx, {x: [1.0, 2.0], chooses: chosen})
+            assert value.tolist() == [slope, slope]
+
+
 def test_primitives_run_on_several_devices():
     with tf.device("/cpu:1"):
         v = tf.Variable(2.0)

@@ -49,6 +49,8 @@ def list_levels(value: ListValue) -> list[ListValue]:
 
 def value_key(value: Any) -> Any:
     """The properties of a value that its program depends on."""
+    if value is None:
+        return None
     if isinstance(value, VariableCell):
         buffer = value.buffer
         return None if buffer is None else buffer.shape
@@ -77,7 +79,10 @@ def _uniform_value(value: ListValue) -> Array | None:
 
 
 def input_buffer(number: int, value: Any) -> Binding | None:
-    """What an input is bound to, or None if native code cannot take it."""
+    """What an input is bound to, or None if native code cannot take it: None stands for a value of
+    a branch that was not taken."""
+    if value is None:
+        return None
     if isinstance(value, VariableCell):
         buffer = value.buffer
         if buffer is None:

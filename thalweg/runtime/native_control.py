@@ -80,7 +80,10 @@ class NativeControl:
         buffers = [input_buffer(number, value) for number, value in enumerate(values)]
         inputs = [buffer for buffer in buffers if buffer is not None]
         if len(inputs) < len(values):
-            self.reason = "a list holds elements of several shapes, or empty ones, or such lists"
+            self.reason = (
+                "an input has no value, or a list holds elements of several shapes, empty ones, or "
+                "such lists"
+            )
             return None
         try:
             with gc_paused(), deep_calls():
