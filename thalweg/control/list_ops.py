@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg.control.lists import ListValue, invalid
 from thalweg.graph.composite import ListEntry
@@ -22,8 +21,7 @@ from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, scalar, unknown_shape
 from thalweg.ops.core import basic, shaping
 from thalweg.ops.core.buffer import Buffer
-
-Array = NDArray[Any]
+from thalweg.platform.arrays import Array
 
 
 class ListOp(Op, abstract=True):

@@ -9,14 +9,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg.ops.core.buffer import Buffer
+from thalweg.platform.arrays import Array
 
 if TYPE_CHECKING:
     from thalweg.control.lists import ListValue
 
-Array = NDArray[Any]
 Shape = tuple[int, ...]
 
 

@@ -13,15 +13,14 @@ from collections.abc import Sequence
 from typing import Any, Self, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.control.list_storage import Nested, Shapes, Single, Stacked
 from thalweg.graph.dtypes import DType, variant
 from thalweg.graph.shapes import TensorShape, unknown_shape
 from thalweg.ops.core.buffer import Buffer, read_only
+from thalweg.platform.arrays import Array
 
-Array = NDArray[Any]
 Shape = tuple[int, ...]
 
 _EMPTY, _WRITTEN, _CLEARED = range(3)  # the states of an entry

@@ -9,7 +9,6 @@ import itertools
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg.control.lists import invalid
 from thalweg.graph.dtypes import DType, string
@@ -17,8 +16,7 @@ from thalweg.graph.node import Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, unknown_shape, vector
 from thalweg.ops.core.context import Context, VariableCell
-
-Array = NDArray[Any]
+from thalweg.platform.arrays import Array
 
 _numbers = itertools.count()
 

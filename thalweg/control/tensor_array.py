@@ -12,8 +12,6 @@ from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
-from numpy.typing import NDArray
-
 from thalweg.control.list_ops import (
     ListReader,
     ListWriter,
@@ -41,9 +39,8 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.graph.origin import user_line
 from thalweg.graph.shapes import TensorShape, as_shape, unknown_shape
 from thalweg.ops.core import basic, casting
+from thalweg.platform.arrays import Array
 from thalweg.public import public
-
-Array = NDArray[Any]
 
 
 @dataclass

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg.control.lists import invalid
 from thalweg.graph.dtypes import DType
@@ -19,8 +18,7 @@ from thalweg.graph.known import constant_value_as_shape
 from thalweg.graph.node import Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, as_shape, scalar, unknown_shape
-
-Array = NDArray[Any]
+from thalweg.platform.arrays import Array
 
 MAX_ENTRIES = 1 << 31
 

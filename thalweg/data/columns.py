@@ -9,13 +9,11 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.graph.composite import SparseTensorValue
 from thalweg.ops.text import text
-
-Array = NDArray[Any]
+from thalweg.platform.arrays import Array
 
 
 def invalid(message: str) -> errors.InvalidArgumentError:

@@ -12,16 +12,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.data.flow import InMemoryPipeline
 from thalweg.graph.composite import SparseTensorValue
 from thalweg.graph.dtypes import as_dtype
 from thalweg.ops.text import text
+from thalweg.platform.arrays import Array
 from thalweg.runtime.compiled import host_arrays
-
-Array = NDArray[Any]
 
 _MAGIC: Final = b"thalweg iterator 1\n"
 _LENGTH: Final = struct.Struct("<Q")

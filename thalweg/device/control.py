@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg.control.lists import ListValue
 from thalweg.device.control_inputs import list_levels
@@ -31,8 +30,8 @@ from thalweg.lower.control.program import (
 from thalweg.ops.core.buffer import Buffer
 from thalweg.ops.random.philox import Philox
 from thalweg.ops.random.random import Random
+from thalweg.platform.arrays import Array
 
-Array = NDArray[Any]
 Results = Mapping[BufferView, Any]  # arrays, or buffers of the device
 
 

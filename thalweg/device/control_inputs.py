@@ -12,15 +12,13 @@ from dataclasses import fields
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg.control.lists import ListValue
 from thalweg.lower.control.program import Binding, BufferView, Capacity, ListBuffer, Storage
 from thalweg.lower.fingerprint import text_of
 from thalweg.ops.core.buffer import Buffer
 from thalweg.ops.core.context import VariableCell
-
-Array = NDArray[Any]
+from thalweg.platform.arrays import Array
 
 FIRST_CAPACITY = 64  # the initial capacity of traces, in iterations
 

@@ -11,12 +11,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from numpy.typing import NDArray
-
 from thalweg.device.program_template import KernelLayout
 from thalweg.ir.target import Target
 from thalweg.lower.specialise import Region
 from thalweg.ops.core.buffer import Buffer
+from thalweg.platform.arrays import Array
 
 if TYPE_CHECKING:
     from thalweg.device.control import AnyControlStep
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
     from thalweg.lower.control.program import ControlProgram
     from thalweg.lower.dynamic_shapes import SpecializedKernel
     from thalweg.lower.lowered import Lowered
-
-Array = NDArray[Any]
 
 
 class Device(ABC):

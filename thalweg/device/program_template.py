@@ -22,13 +22,13 @@ from thalweg.ir.kernel import Contraction
 from thalweg.ir.rewrite import walk
 from thalweg.lower.memory.buffers import Buffer, BufferKind
 from thalweg.lower.specialise import NotCompiled
+from thalweg.platform.arrays import Array
 
 if TYPE_CHECKING:
     from thalweg.device.program import Listing
     from thalweg.lower.lowered import Launch, Lowered
     from thalweg.lower.memory.arena import Arena
 
-Array = NDArray[Any]
 #: Argument words that point into one array: (word, offset from the array's start in bytes).
 Words = tuple[tuple[int, int], ...]
 

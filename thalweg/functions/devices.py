@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from numpy.typing import NDArray
-
 from thalweg import errors
 from thalweg.device.device import Device
 from thalweg.device.local import local_devices
@@ -22,10 +20,9 @@ from thalweg.graph.shapes import TensorShape
 from thalweg.ops.core.buffer import Buffer
 from thalweg.ops.core.compilable import is_number
 from thalweg.place.devices import accelerated_first
+from thalweg.platform.arrays import Array
 from thalweg.runtime.config import SessionOptions
 from thalweg.runtime.resources import Resources, linked
-
-Array = NDArray[Any]
 
 #: Arrays of at most so many bytes are copied with each launch of a program.
 _MAX_STAGED = 1 << 16

@@ -20,7 +20,6 @@ from types import SimpleNamespace
 from typing import Any, ClassVar, NoReturn, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg.autodiff import registry
 from thalweg.autodiff.custom import CustomGradient
@@ -46,8 +45,6 @@ from thalweg.ops.random.random import Random
 from thalweg.platform.caches import Bounded
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.kernels import Context, raise_at
-
-Array = NDArray[Any]
 
 _MAX_RECORDED = 2_000  # pending nodes of a lazy trace, which then runs
 _LONG_TRACE = 250  # pending nodes from which a lazy trace runs at the start of an iteration

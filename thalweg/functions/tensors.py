@@ -14,7 +14,6 @@ from sys import getrefcount
 from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.functions.devices import eager_devices
@@ -28,9 +27,8 @@ from thalweg.ops.core.basic import identity
 from thalweg.ops.core.buffer import HOST, Buffer, read_only
 from thalweg.ops.core.compilable import is_number
 from thalweg.ops.core.context import VariableCell
+from thalweg.platform.arrays import Array
 from thalweg.public import public
-
-Array = NDArray[Any]
 
 _MAX_LITERAL = 16  # elements of a constant that is compiled into steps, not fed
 _LITERAL_KINDS = frozenset("biufc")

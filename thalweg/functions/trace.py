@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg.autodiff.custom import CustomGradient
 from thalweg.functions.devices import eager_devices, generation
@@ -32,8 +31,7 @@ from thalweg.graph.subgraph import Argument, SubGraph
 from thalweg.ops.core.basic import NoOp
 from thalweg.ops.core.buffer import Buffer
 from thalweg.ops.random.random import Random
-
-Array = NDArray[Any]
+from thalweg.platform.arrays import Array
 
 #: The kinds of trace nodes: an op (and the root), the leaves, a device scope.
 OP, VALUE, REFERENCE, LITERAL, SCOPE = range(5)

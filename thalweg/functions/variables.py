@@ -15,8 +15,6 @@ from contextlib import contextmanager
 from typing import Any
 from weakref import WeakValueDictionary
 
-from numpy.typing import NDArray
-
 from thalweg.functions.devices import eager_devices
 from thalweg.functions.eager import EAGER, component_tensors, requested_device
 from thalweg.functions.lazy_trace import LazyTrace, fast_path_disabled
@@ -32,14 +30,12 @@ from thalweg.ops.core import basic
 from thalweg.ops.core.buffer import Buffer
 from thalweg.ops.core.context import VariableCell
 from thalweg.ops.state import state
+from thalweg.platform.arrays import Array
 from thalweg.public import public, publish_value
 from thalweg.variables import variable as graph_variables
 from thalweg.variables.scope import STORE_KEY, get_variable_scope, variable_scope
 from thalweg.variables.store import AUTO_REUSE, Request, VariableStore
 from thalweg.variables.variable import ResourceVariable, Variable
-
-Array = NDArray[Any]
-
 
 _READ = basic.Identity()
 _SCALARS = (int, float, str, bool, type(None))

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from thalweg.graph.analysis.evaluate import known_outputs, tried_outputs_of
-from thalweg.graph.literal import Array
 from thalweg.graph.node import Node, Tensor, operators
 from thalweg.graph.shapes import TensorShape, unknown_shape
+from thalweg.platform.arrays import Array
 from thalweg.public import public
 
 if TYPE_CHECKING:

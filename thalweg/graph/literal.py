@@ -10,14 +10,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg.graph import dtypes
 from thalweg.graph.dtypes import DType, as_dtype
 from thalweg.graph.shapes import Dimension, TensorShape, as_shape
+from thalweg.platform.arrays import Array
 from thalweg.platform.compat import as_bytes
-
-Array = NDArray[Any]
 
 
 def make_array(

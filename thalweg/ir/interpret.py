@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg.ir.expr import (
     Bitcast,
@@ -28,9 +27,8 @@ from thalweg.ir.functions.reductions import REDUCTIONS, Reduction
 from thalweg.ir.functions.table import FUNCTIONS
 from thalweg.ir.loop import IndexTuple, Intermediate, Operand, Scatter, Variable, lowered
 from thalweg.ir.rewrite import Fold, walk
+from thalweg.platform.arrays import Array
 from thalweg.platform.dtype_traits import compute_dtype
-
-Array = NDArray[Any]
 
 
 def run_loop(

@@ -22,7 +22,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg.ir.expr import (
     Expr,
@@ -35,9 +34,8 @@ from thalweg.ir.expr import (
     select,
 )
 from thalweg.ir.functions.reductions import REDUCTIONS
+from thalweg.platform.arrays import Array
 from thalweg.platform.dtype_traits import compute_dtype
-
-Array = NDArray[Any]
 
 
 class NotLowered(Exception):

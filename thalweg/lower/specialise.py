@@ -9,9 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
-
-from numpy.typing import NDArray
 
 from thalweg.errors import OpError
 from thalweg.graph.analysis.evaluate import known_outputs, tried_outputs_of
@@ -23,8 +20,8 @@ from thalweg.graph.shapes import TensorShape
 from thalweg.lower.fingerprint import NodeClasses
 from thalweg.ops.core.basic import Const, Placeholder
 from thalweg.ops.state.state import VariableV2
+from thalweg.platform.arrays import Array
 
-Array = NDArray[Any]
 Shape = tuple[int, ...]
 
 

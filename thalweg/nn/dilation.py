@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg.graph import dtypes
 from thalweg.graph.convert import convert_to_tensor
@@ -14,9 +13,9 @@ from thalweg.graph.known import constant_value
 from thalweg.graph.node import Tensor
 from thalweg.ops.arrays import indexing, joining, rearranging
 from thalweg.ops.core import shaping
+from thalweg.platform.arrays import Array
 from thalweg.public import public
 
-Array = NDArray[Any]
 Apply = Callable[[Tensor, int, str], Tensor]
 
 

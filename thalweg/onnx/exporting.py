@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg.graph.context import Runner
 from thalweg.graph.convert import convert_to_tensor
@@ -22,12 +21,11 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.graph.subgraph import needed
 from thalweg.onnx.loading import library
 from thalweg.onnx.registry import Unsupported
+from thalweg.platform.arrays import Array
 from thalweg.platform.files.durable import replace_file
 from thalweg.public import public
 from thalweg.runtime.session import get_default_session
 from thalweg.version import __version__
-
-Array = NDArray[Any]
 
 OPSET = 17
 _IR_VERSION = 8  # the one that version 17 of the operators came with

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg.graph import dtypes
 from thalweg.graph.convert import convert_to_tensor
@@ -17,8 +16,7 @@ from thalweg.onnx.registry import NodeView
 from thalweg.ops.arrays import joining, slicing, transposing
 from thalweg.ops.core import basic, casting, filling, shaping
 from thalweg.ops.math import arithmetic, compare
-
-Array = NDArray[Any]
+from thalweg.platform.arrays import Array
 
 
 def static(value: Any) -> Array | None:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg.errors import OpError
 from thalweg.graph import dtypes
@@ -27,9 +26,8 @@ from thalweg.optimize.match import RuleIndex
 from thalweg.optimize.pattern import EVERY, Apply, Constant, Expression, Literal, Symbol, op
 from thalweg.optimize.rule import EXACT, FINITE, Rule
 from thalweg.optimize.step_graph import StepGraph
+from thalweg.platform.arrays import Array
 from thalweg.public import public
-
-Array = NDArray[Any]
 
 _DTYPES = (dtypes.float64, dtypes.float32, dtypes.int32, dtypes.bool, dtypes.complex64)
 _MAX_APPLICATIONS = 8  # of a rule to what it made

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg.graph.dtypes import COMPLEX, FLOATING, INTEGER, NUMERIC, REAL, DType
 from thalweg.graph.node import Tensor
 from thalweg.graph.shapes import TensorShape
 from thalweg.ops.core.basic import Const
 from thalweg.optimize.step_graph import StepGraph
-
-Array = NDArray[Any]
+from thalweg.platform.arrays import Array
 
 #: the ops whose output may have one value everywhere
 FILLED = frozenset({"Const", "Fill", "ZerosLike", "OnesLike"})

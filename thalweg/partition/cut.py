@@ -15,8 +15,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from numpy.typing import NDArray
-
 from thalweg.control.liveness import Needs, is_control, prune_loop_vars
 from thalweg.graph.analysis.evaluate import known_outputs
 from thalweg.graph.analysis.node_effects import is_read
@@ -32,8 +30,7 @@ from thalweg.ops.core.basic import Const
 from thalweg.partition import transfers
 from thalweg.partition.rendezvous import Key
 from thalweg.place.placer import Placement, is_replicated, with_inner
-
-Array = NDArray[Any]
+from thalweg.platform.arrays import Array
 
 _MIN_SENT_UNREAD = 1 << 20  # bytes of a variable that is sent without a copying read before
 

@@ -27,8 +27,6 @@ from thalweg.variables.partitioned import PartitionedVariable
 from thalweg.variables.scope import get_variable_scope
 from thalweg.variables.variable import Variable
 
-Array = NDArray[Any]
-
 
 class CheckpointReader:
     """The tensors of a checkpoint by name; ours, a safetensors file, or TensorFlow's."""

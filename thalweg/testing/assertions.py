@@ -12,13 +12,12 @@ from collections.abc import Iterable, Mapping, Sequence, Sized
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from thalweg.graph.likes import Structure
 from thalweg.graph.node import Tensor
+from thalweg.platform.arrays import Array
 from thalweg.platform.dtype_traits import widened
-
-Array = NDArray[Any]
 
 
 class ArrayAssertions(unittest.TestCase):

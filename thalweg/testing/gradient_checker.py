@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from thalweg.autodiff.gradients import gradients
 from thalweg.graph import context
@@ -19,9 +19,9 @@ from thalweg.graph.composite import IndexedSlices
 from thalweg.graph.likes import HoldsTensor, Structure
 from thalweg.graph.node import Tensor
 from thalweg.ops.core import basic
+from thalweg.platform.arrays import Array
 from thalweg.public import public
 
-Array = NDArray[Any]
 Jacobians = tuple[Array, Array]
 
 

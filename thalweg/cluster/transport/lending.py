@@ -17,13 +17,11 @@ from itertools import count
 from typing import Any, NamedTuple, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg.cluster.transport.shared_memory import FIRST_LEASE, IDLE, SharedMemory
 from thalweg.ops.core.buffer import HostBuffer, is_lease
+from thalweg.platform.arrays import Array
 from thalweg.platform.forks import renewed_after_fork
-
-Array = NDArray[Any]
 
 MIN_LENDABLE = 1 << 20  # bytes; copying a smaller array is cheap enough
 _FIRST_NUMBER = 1 << 24  # of segments, above the numbers that pools use

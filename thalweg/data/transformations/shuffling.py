@@ -9,14 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg.data.columns import invalid, joined
 from thalweg.data.flow import Element, Pipeline, Rows, Stage, UnaryFlow
 from thalweg.data.state_code import packed_elements, unpacked_elements
 from thalweg.ops.random import philox
-
-Array = NDArray[Any]
+from thalweg.platform.arrays import Array
 
 _AT_ONCE = 1024  # random words that are drawn together
 _MAX_CHUNK = 1 << 16  # rows that are read together to fill a buffer

@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.codegen.cache import Loaded
@@ -25,8 +24,7 @@ from thalweg.lower.control.program import BufferView
 from thalweg.ops.core.buffer import Buffer as OwnedBuffer
 from thalweg.ops.core.buffer import HostBuffer
 from thalweg.ops.state.variable_uses import USES
-
-Array = NDArray[Any]
+from thalweg.platform.arrays import Array
 
 
 class CpuControlStep(ControlStep[Invocation]):

@@ -13,7 +13,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg.codegen.cache import Loaded, find_all
 from thalweg.codegen.machine import CpuTarget
@@ -24,6 +23,7 @@ from thalweg.device.device import Device
 from thalweg.device.program import Listing
 from thalweg.lower.specialise import Region
 from thalweg.ops.core.buffer import HostBuffer
+from thalweg.platform.arrays import Array
 from thalweg.platform.caches import memoized
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from thalweg.lower.dynamic_shapes import SpecializedKernel
     from thalweg.lower.lowered import Lowered
 
-Array = NDArray[Any]
 LOCAL_TASK = "/job:localhost/replica:0/task:0"  # of sessions without a cluster
 
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg.codegen.cache import Loaded
 from thalweg.device.cpu.early_outputs import Deliver
@@ -21,8 +20,7 @@ from thalweg.device.program_template import STREAM_BYTES
 from thalweg.lower.memory.arena import rounded
 from thalweg.ops.core.context import VariableCell
 from thalweg.ops.state.variable_uses import Use
-
-Array = NDArray[Any]
+from thalweg.platform.arrays import Array
 
 #: The offset from the fault word of the byte that says whether packed factors are up to date.
 PACKED = 8

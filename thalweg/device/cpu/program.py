@@ -14,7 +14,6 @@ from copy import copy
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg.codegen.cache import Loaded
 from thalweg.device.cpu.early_outputs import Deliver, run_delivering
@@ -25,12 +24,12 @@ from thalweg.device.program import DeviceProgram, Listing, Times
 from thalweg.lower.specialise import Region
 from thalweg.ops.core.context import VariableCell
 from thalweg.platform.amounts import plural
+from thalweg.platform.arrays import Array
 
 if TYPE_CHECKING:
     from thalweg.device.compiled_kernel import CompiledKernel
     from thalweg.device.cpu.listing import Call
 
-Array = NDArray[Any]
 
 _C_ALIGNED = 0x101  # NumPy's flags of arrays that are C-contiguous and aligned
 

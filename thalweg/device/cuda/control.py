@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg.control.lists import ListValue
 from thalweg.device.control import ControlStep, Results, input_rows, references_of
@@ -30,8 +29,7 @@ from thalweg.lower.memory.arena import rounded
 from thalweg.ops.core.buffer import Buffer
 from thalweg.ops.core.context import VariableCell
 from thalweg.ops.state.variable_uses import Use
-
-Array = NDArray[Any]
+from thalweg.platform.arrays import Array
 
 _ALIGNMENT = 256
 _MAX_SMALL = 1 << 10  # bytes of an input or a result that is transferred with the counters

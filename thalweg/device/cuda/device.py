@@ -10,7 +10,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.codegen.cuda.target import CudaTarget
@@ -30,10 +29,9 @@ from thalweg.lower.dynamic_shapes import SpecializedKernel
 from thalweg.lower.lowered import Lowered
 from thalweg.lower.specialise import Region
 from thalweg.ops.core.buffer import Buffer, host_buffer
+from thalweg.platform.arrays import Array
 from thalweg.platform.caches import Bounded
 from thalweg.platform.forks import freed_after_fork
-
-Array = NDArray[Any]
 
 _RESERVED = 256 << 20  # bytes of a GPU that are left to the driver and other processes
 

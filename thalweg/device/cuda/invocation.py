@@ -27,8 +27,7 @@ from thalweg.device.program_template import STREAM_BYTES, Output
 from thalweg.lower.memory.arena import rounded
 from thalweg.ops.core.context import VariableCell
 from thalweg.ops.state.variable_uses import Use
-
-Array = NDArray[Any]
+from thalweg.platform.arrays import Array
 
 #: The maximum bytes of a small input, which is uploaded together with all others.
 MAX_SMALL_INPUT = 1 << 16

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.device.cuda.driver import Context
@@ -22,9 +21,8 @@ from thalweg.device.cuda.pinned import PinnedArrays, is_pinned
 from thalweg.device.cuda.staging import Staging
 from thalweg.ops.core.buffer import Buffer, read_only
 from thalweg.platform import amounts
+from thalweg.platform.arrays import Array
 from thalweg.platform.forks import freed_after_fork
-
-Array = NDArray[Any]
 
 _ALIGNMENT = 256
 _SEGMENT = 32 << 20  # bytes: the minimum size of a segment

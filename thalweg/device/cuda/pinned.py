@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.device.cuda.driver import Context
+from thalweg.platform.arrays import Array
 from thalweg.platform.forks import freed_after_fork
-
-Array = NDArray[Any]
 
 MAX_PINNED = 1 << 30  # bytes of all arrays together: the system cannot page them
 _MIN_PINNED = 1 << 20  # bytes: larger arrays are pinned

@@ -7,16 +7,13 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg.device.cuda.driver import Context
 from thalweg.device.cuda.pinned import Pinned
+from thalweg.platform.arrays import Array
 from thalweg.platform.forks import freed_after_fork
-
-Array = NDArray[Any]
 
 STAGE = 4 << 20  # bytes of a part of a large array, and of its pinned memory
 MAX_LANES = 8  # copying threads: a few of them saturate a server's bus

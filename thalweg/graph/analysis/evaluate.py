@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import numpy as np
 
-from thalweg.graph.literal import Array
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.signature import flattened
+from thalweg.platform.arrays import Array
 
 
 def outputs_of(node: Node, values: Sequence[Array]) -> list[Array]:

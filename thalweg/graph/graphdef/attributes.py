@@ -17,9 +17,9 @@ import numpy as np
 from thalweg import protos
 from thalweg.graph.dtypes import DType, as_dtype
 from thalweg.graph.graphdef.tensor_proto import make_ndarray, make_tensor_proto
-from thalweg.graph.literal import Array
 from thalweg.graph.op import REGISTRY, Op
 from thalweg.graph.shapes import TensorShape
+from thalweg.platform.arrays import Array
 from thalweg.platform.caches import memoized
 from thalweg.platform.compat import as_bytes
 

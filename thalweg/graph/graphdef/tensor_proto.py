@@ -10,8 +10,9 @@ from numpy.typing import ArrayLike
 
 from thalweg import protos
 from thalweg.graph.dtypes import DType, as_dtype
-from thalweg.graph.literal import Array, make_array
+from thalweg.graph.literal import make_array
 from thalweg.graph.shapes import as_shape
+from thalweg.platform.arrays import Array
 from thalweg.public import public
 
 _MAX_BYTES = 1 << 31  # of a protocol buffer

@@ -11,22 +11,20 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg.ir.expr import Load, Reduce
 from thalweg.ir.index import Affine
 from thalweg.ir.rewrite import walk
 from thalweg.ir.target import Target
 from thalweg.lower.memory.buffers import Buffer, BufferKind, Pieces
+from thalweg.platform.arrays import Array
 
 if TYPE_CHECKING:
     from thalweg.lower.lowered import Launch
     from thalweg.lower.nests.loop_nest import LoopNest
-
-Array = NDArray[Any]
 
 
 def in_place(nests: Sequence[LoopNest], pieces: Pieces, target: Target) -> dict[Buffer, Buffer]:

@@ -6,7 +6,6 @@ import math
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg.graph.node import Tensor
 from thalweg.onnx.registry import NodeView, operator
@@ -14,8 +13,7 @@ from thalweg.onnx.values import constant, known_sizes, like, static, static_ints
 from thalweg.ops.arrays import transposing
 from thalweg.ops.core import basic, casting, choosing
 from thalweg.ops.linalg import tensordot as tensordots
-
-Array = NDArray[Any]
+from thalweg.platform.arrays import Array
 
 
 @operator("Upsample", since=7)

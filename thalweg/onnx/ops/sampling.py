@@ -6,14 +6,12 @@ import itertools
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg.graph.node import Tensor
 from thalweg.onnx.registry import NodeView, operator
 from thalweg.onnx.values import rank_of
 from thalweg.ops.core import python_call
-
-Array = NDArray[Any]
+from thalweg.platform.arrays import Array
 
 
 @operator("GridSample", since=16)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg.graph import dtypes
 from thalweg.graph.convert import convert_to_tensor
@@ -20,9 +19,8 @@ from thalweg.ir.expr import Expr, call
 from thalweg.ir.loop import IndexTuple, Operand, RuntimeCheck, Scatter
 from thalweg.ops.core import casting, shaping
 from thalweg.ops.math import arithmetic, reduce
+from thalweg.platform.arrays import Array
 from thalweg.public import public
-
-Array = NDArray[Any]
 
 
 def _first_places(x: Array) -> tuple[Array, Array]:

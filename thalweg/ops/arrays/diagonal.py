@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg.graph import dtypes
 from thalweg.graph.convert import convert_to_tensor
@@ -27,9 +26,8 @@ from thalweg.ir.loop import IndexTuple, Operand, RuntimeCheck, zero_of
 from thalweg.ops.arrays import joining
 from thalweg.ops.core import filling, shaping
 from thalweg.ops.math import arithmetic, reduce
+from thalweg.platform.arrays import Array
 from thalweg.public import public
-
-Array = NDArray[Any]
 
 
 class Diag(Op):

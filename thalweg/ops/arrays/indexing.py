@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.graph import dtypes
@@ -22,9 +21,8 @@ from thalweg.ir.expr import Expr, select
 from thalweg.ir.loop import IndexTuple, Operand, RuntimeCheck, Scatter
 from thalweg.ops.arrays import joining, subscripts
 from thalweg.ops.core import broadcast, filling, shaping
+from thalweg.platform.arrays import Array
 from thalweg.public import public
-
-Array = NDArray[Any]
 
 
 def check_within(indices: Array, limit: int, what: str = "indices") -> None:

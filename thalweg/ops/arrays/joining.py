@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.graph import dtypes
@@ -28,9 +27,8 @@ from thalweg.ir.loop import IndexTuple, Operand
 from thalweg.ops.arrays import indexing, splitting
 from thalweg.ops.core import basic, broadcast, casting, choosing, filling, shaping
 from thalweg.ops.math import reduce
+from thalweg.platform.arrays import Array
 from thalweg.public import public
-
-Array = NDArray[Any]
 
 
 class Pack(Op):

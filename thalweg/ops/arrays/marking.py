@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg.graph import dtypes
 from thalweg.graph.convert import convert_to_tensor
@@ -20,9 +19,8 @@ from thalweg.ir.loop import IndexTuple, Operand
 from thalweg.ops.arrays import indexing, joining
 from thalweg.ops.core import choosing, filling, shaping
 from thalweg.ops.math import compare, reduce
+from thalweg.platform.arrays import Array
 from thalweg.public import public
-
-Array = NDArray[Any]
 
 
 class OneHot(Op):

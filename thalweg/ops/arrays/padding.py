@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from thalweg.graph.known import constant_elements, constant_value
 from thalweg.graph.node import Node, Tensor
@@ -17,9 +17,9 @@ from thalweg.ir.expr import Expr, select
 from thalweg.ir.loop import IndexTuple, Operand, Scatter
 from thalweg.ops.arrays import slicing, subscripts
 from thalweg.ops.core import filling, shaping
+from thalweg.platform.arrays import Array
 from thalweg.public import public
 
-Array = NDArray[Any]
 Size = int | None
 
 

@@ -8,7 +8,6 @@ from itertools import accumulate
 from typing import Any, NoReturn
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.graph import dtypes
@@ -30,9 +29,8 @@ from thalweg.ir.loop import (
 )
 from thalweg.ops.arrays import indexing, joining
 from thalweg.ops.core import filling, shaping
+from thalweg.platform.arrays import Array
 from thalweg.public import public
-
-Array = NDArray[Any]
 
 
 class DynamicPartition(Op):

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg.graph import dtypes
 from thalweg.graph.convert import convert_to_tensor
@@ -25,9 +24,8 @@ from thalweg.ops.arrays import joining, padding
 from thalweg.ops.core import filling, shaping
 from thalweg.ops.nn import windows
 from thalweg.ops.nn.windows import Slide
+from thalweg.platform.arrays import Array
 from thalweg.public import public
-
-Array = NDArray[Any]
 
 # Space and batch
 

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
@@ -17,10 +16,9 @@ from thalweg.ir.loop import IndexTuple, Operand
 from thalweg.ops.core import choosing, filling
 from thalweg.ops.linalg import matmul
 from thalweg.ops.math import transcendental
+from thalweg.platform.arrays import Array
 from thalweg.platform.dtype_traits import compute_dtype
 from thalweg.public import public
-
-Array = NDArray[Any]
 
 
 class AlongAxis(Op, abstract=True):

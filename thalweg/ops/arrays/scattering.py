@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg.graph.likes import TensorLike
 from thalweg.graph.node import Node, Tensor
@@ -22,9 +21,8 @@ from thalweg.ops.arrays.indexing import (
     gather_nd,
 )
 from thalweg.ops.core import filling
+from thalweg.platform.arrays import Array
 from thalweg.public import public
-
-Array = NDArray[Any]
 
 
 class TensorScatter(Op, abstract=True):

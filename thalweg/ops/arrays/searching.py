@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg.graph import dtypes
 from thalweg.graph.convert import convert_to_tensor
@@ -22,11 +21,10 @@ from thalweg.ir.loop import IndexTuple, Operand, Scatter
 from thalweg.ops.arrays import transposing
 from thalweg.ops.core import choosing, filling, shaping
 from thalweg.ops.math import compare
+from thalweg.platform.arrays import Array
 from thalweg.platform.docstrings import NAME, composed
 from thalweg.platform.dtype_traits import bounds
 from thalweg.public import public
-
-Array = NDArray[Any]
 
 
 class ArgExtreme(Op, abstract=True):

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg.graph import dtypes
 from thalweg.graph.convert import convert_to_tensor
@@ -26,10 +25,9 @@ from thalweg.ir.loop import IndexTuple, Operand, RuntimeCheck, Scatter
 from thalweg.ops.core import casting, choosing, filling, shaping
 from thalweg.ops.linalg import matmul
 from thalweg.ops.math import compare, complexes, reduce, transcendental
+from thalweg.platform.arrays import Array
 from thalweg.platform.docstrings import NAME, composed
 from thalweg.public import public
-
-Array = NDArray[Any]
 
 
 def combine(ufunc: Any, rows: Array, ids: Array, count: int, empty: Any) -> Array:

@@ -13,7 +13,6 @@ from types import EllipsisType
 from typing import Any, NamedTuple, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.graph.convert import convert_to_tensor
@@ -26,9 +25,9 @@ from thalweg.ir.expr import Expr, call, select
 from thalweg.ir.loop import IndexTuple, Operand, RuntimeCheck
 from thalweg.ops.core import filling, shaping
 from thalweg.ops.core.context import Context, VariableCell
+from thalweg.platform.arrays import Array
 from thalweg.public import public, publish_value
 
-Array = NDArray[Any]
 Size = int | None
 Bounds = Sequence[Size]  # begins, ends or strides; None if known only at run time
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.graph.convert import convert_to_tensor
@@ -17,9 +16,8 @@ from thalweg.ir.expr import Expr
 from thalweg.ir.loop import IndexTuple, Operand
 from thalweg.ops.arrays import joining
 from thalweg.ops.core import shaping
+from thalweg.platform.arrays import Array
 from thalweg.public import public
-
-Array = NDArray[Any]
 
 
 class Unpack(Op):

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.graph.convert import convert_to_tensor
@@ -21,9 +20,8 @@ from thalweg.ir.loop import IndexTuple, NotLowered, Operand, RuntimeCheck, Scatt
 from thalweg.ops.arrays import joining
 from thalweg.ops.core import filling, shaping
 from thalweg.ops.math import arithmetic
+from thalweg.platform.arrays import Array
 from thalweg.public import public
-
-Array = NDArray[Any]
 
 
 class Transpose(Op):

@@ -7,7 +7,6 @@ from contextlib import nullcontext
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.graph import dtypes
@@ -24,10 +23,8 @@ from thalweg.graph.origin import user_line
 from thalweg.graph.shapes import Dimension, TensorShape, as_shape
 from thalweg.ir.expr import Expr
 from thalweg.ir.loop import IndexTuple, Operand
+from thalweg.platform.arrays import Array
 from thalweg.public import public
-
-Array = NDArray[Any]
-
 
 _MAX_BYTES = 1 << 31  # of a constant: the limit of a GraphDef
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg.graph.known import constant_value_as_shape
 from thalweg.graph.node import Node, Tensor
@@ -15,9 +14,9 @@ from thalweg.ir.expr import Expr
 from thalweg.ir.loop import IndexTuple, Operand
 from thalweg.ops.core import shaping
 from thalweg.ops.math import reduce
+from thalweg.platform.arrays import Array
 from thalweg.public import public
 
-Array = NDArray[Any]
 Sizes = tuple[int, ...]
 
 

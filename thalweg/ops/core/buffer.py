@@ -15,9 +15,8 @@ from itertools import count
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[Any]
+from thalweg.platform.arrays import Array
 
 #: The default device of buffers.
 HOST = "/job:localhost/replica:0/task:0/device:CPU:0"

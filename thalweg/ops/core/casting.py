@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any, overload
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.graph import dtypes
@@ -25,10 +24,9 @@ from thalweg.ir.functions import conversion
 from thalweg.ir.loop import IndexTuple, NotLowered, Operand
 from thalweg.ops.core.elementwise import Elementwise
 from thalweg.ops.math import arithmetic
+from thalweg.platform.arrays import Array
 from thalweg.platform.dtype_traits import bounds
 from thalweg.public import public
-
-Array = NDArray[Any]
 
 
 class Cast(Elementwise):

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.graph import dtypes
@@ -30,10 +29,9 @@ from thalweg.graph.shapes import TensorShape
 from thalweg.ops.core import basic, printing, shaping
 from thalweg.ops.core.context import Context
 from thalweg.ops.math import compare, reduce
+from thalweg.platform.arrays import Array
 from thalweg.platform.docstrings import composed
 from thalweg.public import public
-
-Array = NDArray[Any]
 
 
 class AssertOp(Op, name="Assert"):

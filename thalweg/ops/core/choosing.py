@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.graph.node import Node, Tensor
@@ -16,9 +15,8 @@ from thalweg.ir.expr import select as select_expression
 from thalweg.ir.loop import IndexTuple, Operand
 from thalweg.ops.core import broadcast, filling
 from thalweg.ops.core.elementwise import Elementwise
+from thalweg.platform.arrays import Array
 from thalweg.public import public
-
-Array = NDArray[Any]
 
 
 class Select(Op):

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.graph.dtypes import DType
@@ -20,8 +19,8 @@ from thalweg.graph.node import Node
 from thalweg.graph.shapes import TensorShape
 from thalweg.ops.core.buffer import Buffer, HostBuffer, host_buffer, read_only
 from thalweg.ops.state.variable_uses import USES, HostUse
+from thalweg.platform.arrays import Array
 
-Array = NDArray[Any]
 Resource = TypeVar("Resource")
 
 

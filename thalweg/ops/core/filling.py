@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.graph import dtypes
@@ -24,9 +23,8 @@ from thalweg.ir.loop import IndexTuple, Operand
 from thalweg.ops.arrays import joining
 from thalweg.ops.core import basic, broadcast, casting, shaping
 from thalweg.ops.math import reduce
+from thalweg.platform.arrays import Array
 from thalweg.public import public
-
-Array = NDArray[Any]
 
 _MAX_CONSTANT = 1024  # elements; larger fills are computed in the step, not stored in the graph
 

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.graph import dtypes
@@ -25,9 +24,8 @@ from thalweg.graph.shapes import TensorShape, scalar, unknown_shape
 from thalweg.ops.core import basic
 from thalweg.ops.core.context import Context
 from thalweg.ops.text import text
+from thalweg.platform.arrays import Array
 from thalweg.public import public
-
-Array = NDArray[Any]
 
 _CONTAINER = "session handles"
 _DEVICE = "/job:localhost/replica:0/task:0/cpu:0"

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.graph.analysis.effects import Resource, writes
@@ -25,11 +24,10 @@ from thalweg.graph.shapes import TensorShape, scalar
 from thalweg.ops.core.context import Context
 from thalweg.ops.text import text
 from thalweg.platform import tf_logging
+from thalweg.platform.arrays import Array
 from thalweg.platform.dtype_traits import is_float
 from thalweg.platform.files import gfile
 from thalweg.public import public
-
-Array = NDArray[Any]
 
 _DEFAULT_ENTRIES = 3
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.graph import nest
@@ -25,10 +24,9 @@ from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, unknown_shape
 from thalweg.ops.core.context import Context
 from thalweg.ops.text import text
+from thalweg.platform.arrays import Array
 from thalweg.platform.compat import as_bytes
 from thalweg.public import public
-
-Array = NDArray[Any]
 
 #: The error for each exception type of the user's function; UnknownError for all others.
 _TRANSLATED: tuple[tuple[type[Exception], type[errors.OpError]], ...] = (

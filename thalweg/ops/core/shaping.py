@@ -6,7 +6,6 @@ import math
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.graph import dtypes
@@ -21,9 +20,8 @@ from thalweg.ir.expr import Expr, call, select
 from thalweg.ir.loop import IndexTuple, Operand, RuntimeCheck, reshaped
 from thalweg.ops.core import casting
 from thalweg.ops.math import reduce
+from thalweg.platform.arrays import Array
 from thalweg.public import public
-
-Array = NDArray[Any]
 
 known_shape = constant_value_as_shape
 

@@ -8,10 +8,8 @@ the offset in it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg.graph import dtypes
 from thalweg.graph.dtypes import DType
@@ -25,9 +23,8 @@ from thalweg.ops.examples.example_values import (
     STRINGS,
 )
 from thalweg.ops.text import text
+from thalweg.platform.arrays import Array
 from thalweg.platform.caches import memoized
-
-Array = NDArray[Any]
 
 #: The field of a Feature that holds values of a dtype.
 KINDS = {dtypes.string: STRINGS, dtypes.float32: FLOATS, dtypes.int64: INTS}

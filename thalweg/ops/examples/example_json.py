@@ -8,17 +8,15 @@ from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.graph.node import Tensor
 from thalweg.graph.shapes import TensorShape
 from thalweg.ops.text import text
 from thalweg.ops.text.strings import StringMap
+from thalweg.platform.arrays import Array
 from thalweg.platform.files import wire
 from thalweg.public import public
-
-Array = NDArray[Any]
 
 
 class DecodeJSONExample(StringMap):

@@ -12,7 +12,6 @@ from math import prod
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.graph import dtypes
@@ -30,9 +29,8 @@ from thalweg.ops.examples.example_format import (
 )
 from thalweg.ops.examples.example_values import NO_VALUES
 from thalweg.ops.text import text
+from thalweg.platform.arrays import Array
 from thalweg.platform.compat import as_bytes
-
-Array = NDArray[Any]
 
 _DTYPE_TEXTS = {dtypes.float32: "float", dtypes.int64: "int64", dtypes.string: "string"}
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.graph import dtypes
@@ -30,9 +29,8 @@ from thalweg.ops.examples.parse_example import (
     transposed,
 )
 from thalweg.ops.text import text
+from thalweg.platform.arrays import Array
 from thalweg.platform.compat import as_bytes
-
-Array = NDArray[Any]
 
 
 class SequenceBatch:

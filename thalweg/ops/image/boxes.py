@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.graph.analysis.effects import Resource, writes
@@ -15,9 +14,8 @@ from thalweg.graph.op import Op
 from thalweg.graph.scopes import get_seed
 from thalweg.graph.shapes import TensorShape, vector
 from thalweg.ops.core.context import Context
+from thalweg.platform.arrays import Array
 from thalweg.public import public
-
-Array = NDArray[Any]
 
 
 class SampleDistortedBoundingBoxV2(Op):

@@ -8,7 +8,6 @@ import zlib
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.graph import dtypes
@@ -18,9 +17,8 @@ from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, scalar
 from thalweg.ops.image import png16
 from thalweg.platform import blas
+from thalweg.platform.arrays import Array
 from thalweg.public import public
-
-Array = NDArray[Any]
 
 _MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
 

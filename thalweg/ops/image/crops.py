@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.graph.convert import convert_to_tensor
@@ -28,9 +27,8 @@ from thalweg.ops.core import casting, choosing, filling, shaping
 from thalweg.ops.image.resizing import two_neighbours
 from thalweg.ops.math import arithmetic, reduce
 from thalweg.platform import blas
+from thalweg.platform.arrays import Array
 from thalweg.public import public
-
-Array = NDArray[Any]
 
 _AXES = (0, 1)
 

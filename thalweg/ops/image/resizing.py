@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.graph.known import constant_value
@@ -24,9 +23,9 @@ from thalweg.ir.expr import Expr, call, select
 from thalweg.ir.loop import IndexTuple, Operand
 from thalweg.ops.core import casting, shaping
 from thalweg.platform import blas
+from thalweg.platform.arrays import Array
 from thalweg.public import public
 
-Array = NDArray[Any]
 Weights = Callable[[int, int, bool, bool], Array]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg.graph.known import constant_value
 from thalweg.graph.node import Node, Tensor
@@ -13,8 +12,7 @@ from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape
 from thalweg.ir.expr import Expr
 from thalweg.ir.loop import IndexTuple, Operand
-
-Array = NDArray[Any]
+from thalweg.platform.arrays import Array
 
 
 class TurnQuarters(Op):

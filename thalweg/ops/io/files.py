@@ -7,17 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg.graph.analysis.effects import Resource, reads, writes
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, scalar, vector
 from thalweg.ops.core.context import Context
+from thalweg.platform.arrays import Array
 from thalweg.platform.files.gfile import os_errors
 from thalweg.public import public
-
-Array = NDArray[Any]
 
 
 def _path(name: Any) -> Path:

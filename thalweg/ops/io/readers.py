@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.graph.analysis.effects import Resource, reads, writes
@@ -24,14 +23,13 @@ from thalweg.ops.io import reader_state
 from thalweg.ops.io.reader_state import Reader
 from thalweg.ops.state.queue_state import Queue
 from thalweg.ops.text import text
+from thalweg.platform.arrays import Array
 from thalweg.platform.described import described
 from thalweg.platform.files.records import TFRecordOptions
 from thalweg.public import public
 
 if TYPE_CHECKING:
     from thalweg.ops.state.queues import QueueBase
-
-Array = NDArray[Any]
 
 
 # Handles

@@ -16,7 +16,6 @@ from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.graph.analysis.effects import Resource, reads, writes
@@ -28,12 +27,12 @@ from thalweg.graph.shapes import TensorShape, scalar, unknown_shape
 from thalweg.ops.core.context import Cancellation, Context, VariableCell
 from thalweg.ops.state.state import Assign
 from thalweg.ops.text.strings import RegexFullMatch, StringOp
+from thalweg.platform.arrays import Array
 from thalweg.platform.files import checkpoint_files
 from thalweg.platform.files.checkpoints import open_checkpoint
 from thalweg.platform.files.safetensors import Piece
 from thalweg.platform.files.tensor_slices import Checkpoint, ReadRequest, Slice, parse_slice
 
-Array = NDArray[Any]
 #: An assignment of a restored value, and its variable.
 Target = tuple[Node, VariableCell]
 

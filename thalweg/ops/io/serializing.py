@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg.graph import dtypes
 from thalweg.graph.analysis.effects import Resource, writes
@@ -26,9 +25,9 @@ from thalweg.ops.io.tensor_format import from_bytes, to_bytes
 from thalweg.ops.sparse import sparse
 from thalweg.ops.sparse.sparse import as_sparse, static_rank
 from thalweg.ops.text import text
+from thalweg.platform.arrays import Array
 from thalweg.public import public
 
-Array = NDArray[Any]
 SparseArrays = tuple[Array, Array, Array]
 
 # Dense tensors

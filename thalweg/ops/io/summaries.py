@@ -13,7 +13,6 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.graph import dtypes
@@ -23,6 +22,7 @@ from thalweg.graph.shapes import TensorShape, scalar
 from thalweg.ops.core.context import Context
 from thalweg.ops.image.codecs import EncodePng
 from thalweg.ops.text import text
+from thalweg.platform.arrays import Array
 from thalweg.platform.dtype_traits import widened
 from thalweg.platform.files.wire import (
     bytes_field,
@@ -31,8 +31,6 @@ from thalweg.platform.files.wire import (
     float_field,
     integer_field,
 )
-
-Array = NDArray[Any]
 
 # Field numbers of the message Summary.Value.
 _TAG, _SIMPLE_VALUE, _IMAGE, _HISTOGRAM, _AUDIO = 1, 2, 4, 5, 6

@@ -12,14 +12,12 @@ from math import prod
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg.graph import dtypes
 from thalweg.graph.dtypes import DType, as_dtype
 from thalweg.ops.text import text
+from thalweg.platform.arrays import Array
 from thalweg.platform.files import wire
-
-Array = NDArray[Any]
 
 _DTYPE, _SHAPE, _CONTENT, _STRINGS = 1, 2, 4, 8
 _MAX_BYTES = 1 << 31

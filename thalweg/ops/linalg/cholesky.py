@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg.graph import dtypes
 from thalweg.graph.convert import convert_to_tensor
@@ -19,9 +18,8 @@ from thalweg.ops.linalg import linalg, matmul
 from thalweg.ops.linalg.linalg import TYPES, adjoint_of
 from thalweg.ops.math import complexes, reduce, transcendental
 from thalweg.platform import blas
+from thalweg.platform.arrays import Array
 from thalweg.public import public
-
-Array = NDArray[Any]
 
 
 class Cholesky(Op):

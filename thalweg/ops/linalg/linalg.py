@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.node import Node, Tensor
@@ -17,9 +16,8 @@ from thalweg.ops.core import shaping
 from thalweg.ops.linalg import matmul
 from thalweg.ops.math import complexes
 from thalweg.platform import blas
+from thalweg.platform.arrays import Array
 from thalweg.public import public
-
-Array = NDArray[Any]
 
 #: The dtypes of factorisations
 TYPES = "float32|float64|complex"

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg.graph import dtypes
 from thalweg.graph.convert import convert_to_tensor
@@ -21,10 +20,9 @@ from thalweg.ops.core import broadcast, casting, shaping
 from thalweg.ops.core.overloads import overload
 from thalweg.ops.math import complexes, reduce
 from thalweg.platform import blas
+from thalweg.platform.arrays import Array
 from thalweg.platform.dtype_traits import widened
 from thalweg.public import public
-
-Array = NDArray[Any]
 
 #: (a, b, flip a, flip b) -> the product of two tensors, each flipped (transposed) or not
 Multiply = Callable[[Tensor, Tensor, bool, bool], Tensor]

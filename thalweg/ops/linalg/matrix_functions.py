@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
@@ -19,9 +18,8 @@ from thalweg.ops.arrays import joining
 from thalweg.ops.core import filling, shaping
 from thalweg.ops.linalg import linalg
 from thalweg.platform import blas
+from thalweg.platform.arrays import Array
 from thalweg.public import public
-
-Array = NDArray[Any]
 
 
 class MatrixFunction(Op, abstract=True):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.graph import dtypes
@@ -21,9 +20,8 @@ from thalweg.ops.core import broadcast, casting
 from thalweg.ops.core.elementwise import Binary, binary
 from thalweg.ops.core.overloads import aligned, overload
 from thalweg.ops.math import complexes
+from thalweg.platform.arrays import Array
 from thalweg.public import public
-
-Array = NDArray[Any]
 
 
 class Quotient(Binary, abstract=True):

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg.graph import dtypes
 from thalweg.graph.convert import convert_to_tensor
@@ -26,11 +25,10 @@ from thalweg.ops.core import basic, broadcast, casting, choosing, filling, shapi
 from thalweg.ops.linalg import matmul
 from thalweg.ops.math import arithmetic, compare, complexes, division, transcendental
 from thalweg.ops.math.summing import summed
+from thalweg.platform.arrays import Array
 from thalweg.platform.docstrings import NAME, composed
 from thalweg.platform.dtype_traits import bounds, widened
 from thalweg.public import public
-
-Array = NDArray[Any]
 
 
 class Reduction(Op, abstract=True):

@@ -10,7 +10,6 @@ import math
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.graph.convert import convert_to_tensor
@@ -22,9 +21,8 @@ from thalweg.ir.functions.error import FAR, FAR_END, FAR_SCALE, FAR_SHIFT, NEAR
 from thalweg.ops.core import basic, broadcast, choosing, filling
 from thalweg.ops.core.elementwise import Binary, Elementwise, Unary, unary
 from thalweg.ops.math import arithmetic, compare, reduce, special_math, transcendental
+from thalweg.platform.arrays import Array
 from thalweg.public import public
-
-Array = NDArray[Any]
 
 
 def _like(result: Array, x: Array) -> Array:

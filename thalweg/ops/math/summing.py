@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[Any]
+from thalweg.platform.arrays import Array
 
 
 def summed(x: Array, axis: tuple[int, ...] | None = None, keepdims: bool = False) -> Array:

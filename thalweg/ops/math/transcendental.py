@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.scopes import name_scope
@@ -13,9 +12,8 @@ from thalweg.ir.expr import Expr, call, select
 from thalweg.ops.core import broadcast, choosing, filling
 from thalweg.ops.core.elementwise import Binary, Unary, binary, unary
 from thalweg.ops.math import arithmetic, compare, complexes, division
+from thalweg.platform.arrays import Array
 from thalweg.public import public
-
-Array = NDArray[Any]
 
 
 class Smooth(Unary, abstract=True):

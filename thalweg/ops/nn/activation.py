@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg.graph import dtypes
 from thalweg.graph.convert import convert_to_tensor
@@ -21,9 +20,8 @@ from thalweg.ops.arrays import joining
 from thalweg.ops.core import casting, filling
 from thalweg.ops.core.elementwise import Elementwise, Unary, unary
 from thalweg.ops.math import arithmetic, special, special_math, transcendental
+from thalweg.platform.arrays import Array
 from thalweg.public import public
-
-Array = NDArray[Any]
 
 
 class ActivationGrad(Elementwise, abstract=True):

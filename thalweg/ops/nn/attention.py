@@ -12,10 +12,8 @@ An op has two loop forms. `loop` computes stored scores and probabilities by pla
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg.graph.node import Tensor
 from thalweg.graph.op import Op
@@ -23,8 +21,7 @@ from thalweg.graph.shapes import TensorShape, broadcast_shapes
 from thalweg.ir.expr import Expr, constant, select
 from thalweg.ir.loop import IndexTuple, Intermediate, Operand, intermediate, reduce, widened
 from thalweg.platform import blas, dtype_traits
-
-Array = NDArray[Any]
+from thalweg.platform.arrays import Array
 
 _MAX_HEAD = 128  # the maximum elements of a query, key or value in a fused kernel
 _HEAD_STEP = 16  # the elements must be a multiple of it

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.graph.convert import convert_to_tensor
@@ -21,9 +20,8 @@ from thalweg.ops.core import filling
 from thalweg.ops.linalg import matmul
 from thalweg.ops.math.summing import summed
 from thalweg.ops.nn import activation
+from thalweg.platform.arrays import Array
 from thalweg.public import public
-
-Array = NDArray[Any]
 
 
 def channel_axis(data_format: str) -> int:

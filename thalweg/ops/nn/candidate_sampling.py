@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.graph.node import Tensor
@@ -20,10 +19,9 @@ from thalweg.ops.core.context import Context
 from thalweg.ops.nn import samplers
 from thalweg.ops.random.philox import WORDS, Draws, Stream
 from thalweg.ops.random.random import Random, seeds
+from thalweg.platform.arrays import Array
 from thalweg.platform.files import gfile
 from thalweg.public import public
-
-Array = NDArray[Any]
 
 _WORDS_PER_SAMPLE = 2048  # reserved; rejections rarely need more
 

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.graph.known import constant_value_as_shape
@@ -25,9 +24,8 @@ from thalweg.ops.nn import correlate
 from thalweg.ops.nn.packed_channels import PackedChannels
 from thalweg.ops.nn.windows import Slide, containing, met, overlaps, per_axis
 from thalweg.platform import dtype_traits
+from thalweg.platform.arrays import Array
 from thalweg.public import public
-
-Array = NDArray[Any]
 
 
 class Convolution(Op, abstract=True):

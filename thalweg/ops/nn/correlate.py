@@ -10,16 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg.ops.nn import windows
 from thalweg.ops.nn.windows import Slides
 from thalweg.platform import blas
-
-Array = NDArray[Any]
+from thalweg.platform.arrays import Array
 
 _BLOCK_BYTES = 1 << 22
 

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg.graph.node import Tensor
 from thalweg.graph.shapes import Size
@@ -20,10 +19,8 @@ from thalweg.ops.core import shaping
 from thalweg.ops.nn import windows
 from thalweg.ops.nn.convolution import Convolution, Forward, ToFilter, ToInput, attributes
 from thalweg.ops.nn.windows import Slide
+from thalweg.platform.arrays import Array
 from thalweg.public import public
-
-Array = NDArray[Any]
-
 
 _FAMILY = (
     "DepthwiseConv2dNative",

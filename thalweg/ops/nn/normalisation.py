@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.graph import dtypes
@@ -23,9 +22,8 @@ from thalweg.ops.math import reduce, transcendental
 from thalweg.ops.math.summing import summed
 from thalweg.ops.nn import bias
 from thalweg.platform import dtype_traits
+from thalweg.platform.arrays import Array
 from thalweg.public import public
-
-Array = NDArray[Any]
 
 
 class BatchNorm(Op, abstract=True):

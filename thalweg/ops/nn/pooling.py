@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.graph.known import constant_value_as_shape
@@ -27,9 +26,8 @@ from thalweg.ops.nn.bias import channel_axis
 from thalweg.ops.nn.convolution import one_of
 from thalweg.ops.nn.windows import Slide, containing, met, overlaps
 from thalweg.platform import dtype_traits
+from thalweg.platform.arrays import Array
 from thalweg.public import public
-
-Array = NDArray[Any]
 
 
 class Pooling(Op, abstract=True):

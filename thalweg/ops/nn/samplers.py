@@ -11,16 +11,14 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.ops.core.sorting import stable_sort, starts_run
 from thalweg.ops.random.philox import WORDS, Draws, Words, float64s
-
-Array = NDArray[Any]
+from thalweg.platform.arrays import Array
 
 _TOLERANCE = 1e-12  # relative, of exponentials: far above their error
 _MAX_RANGE = 1 << 48  # of classes of several steps that are sorted together

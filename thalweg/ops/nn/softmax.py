@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.graph.convert import convert_to_tensor
@@ -27,9 +26,8 @@ from thalweg.ops.core import basic, broadcast, casting, checks, choosing, fillin
 from thalweg.ops.math import compare, reduce
 from thalweg.ops.math.summing import summed
 from thalweg.platform import dtype_traits
+from thalweg.platform.arrays import Array
 from thalweg.public import public
-
-Array = NDArray[Any]
 
 
 class Softmax(Op):

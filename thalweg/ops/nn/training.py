@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.graph.node import Tensor
@@ -23,8 +22,7 @@ from thalweg.ir.loop import IndexTuple, Operand
 from thalweg.ops.arrays.indexing import check_within
 from thalweg.ops.core.context import Context, VariableCell
 from thalweg.ops.state.variable_uses import HostUse
-
-Array = NDArray[Any]
+from thalweg.platform.arrays import Array
 
 
 def _signature(inputs: str) -> str:

@@ -14,12 +14,11 @@ from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
-from numpy.typing import NDArray
 
 from thalweg.graph.shapes import Size
 from thalweg.ir.expr import select
+from thalweg.platform.arrays import Array
 
-Array = NDArray[Any]
 Slices = tuple[slice, ...]
 
 

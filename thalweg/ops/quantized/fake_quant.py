@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg.graph import dtypes
 from thalweg.graph.node import Node, Tensor
@@ -22,9 +21,8 @@ from thalweg.ir.expr import Expr, call
 from thalweg.ir.loop import IndexTuple, Operand
 from thalweg.ops.core import casting
 from thalweg.ops.math import compare
+from thalweg.platform.arrays import Array
 from thalweg.public import public
-
-Array = NDArray[Any]
 
 
 class Grid(NamedTuple):

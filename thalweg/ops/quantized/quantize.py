@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg.graph.dtypes import DType, as_dtype
 from thalweg.graph.known import constant_value
@@ -37,9 +36,8 @@ from thalweg.ir.either import (
 )
 from thalweg.ir.expr import Expr
 from thalweg.ir.loop import IndexTuple, Operand, RuntimeCheck
+from thalweg.platform.arrays import Array
 from thalweg.public import public
-
-Array = NDArray[Any]
 
 _MIN_RANGE = 0.01  # relative to the larger end: narrower ranges are widened to it
 

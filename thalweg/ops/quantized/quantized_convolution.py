@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg.graph import dtypes
 from thalweg.graph.convert import convert_to_tensor
@@ -24,9 +23,8 @@ from thalweg.ir.loop import IndexTuple, Operand
 from thalweg.ops.nn import correlate
 from thalweg.ops.nn.windows import Slide
 from thalweg.ops.quantized.quantize import spanned, steps_per_unit, storage, wide, zero_point
+from thalweg.platform.arrays import Array
 from thalweg.public import public
-
-Array = NDArray[Any]
 
 
 class QuantizedConv2D(Op):

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.graph import dtypes
@@ -35,8 +34,7 @@ from thalweg.ops.quantized.quantize import (
     zero_point,
 )
 from thalweg.platform import blas
-
-Array = NDArray[Any]
+from thalweg.platform.arrays import Array
 
 _HEADROOM = 1 << 17  # the range of a sum, relative to that of its terms
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg.graph import dtypes
 from thalweg.graph.dtypes import DType, as_dtype
@@ -19,9 +18,8 @@ from thalweg.ir.loop import IndexTuple, Operand
 from thalweg.ops.nn import pooling, windows
 from thalweg.ops.nn.pooling import Pooling
 from thalweg.ops.quantized import quantize
+from thalweg.platform.arrays import Array
 from thalweg.public import public
-
-Array = NDArray[Any]
 
 
 class QuantizedPooling(Pooling, abstract=True):

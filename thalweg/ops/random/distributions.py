@@ -12,14 +12,12 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg.ir.expr import Expr, select
 from thalweg.ir.philox import Generator, joined, unsigned
 from thalweg.ops.random.philox import WORDS, Philox
+from thalweg.platform.arrays import Array
 from thalweg.platform.dtype_traits import float_format
-
-Array = NDArray[Any]
 
 #: Blocks of the stream reserved for each output, far more than any rejection loop uses.
 RESERVED = 256

@@ -10,14 +10,11 @@ from __future__ import annotations
 import os
 import threading
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg.ir import philox as elements
-
-Array = NDArray[Any]
+from thalweg.platform.arrays import Array
 
 _WORD = elements.WORD
 _LONG = (1 << 64) - 1

@@ -11,7 +11,6 @@ import math
 from typing import Any, ClassVar, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.graph import dtypes
@@ -35,9 +34,8 @@ from thalweg.ops.random import distributions
 from thalweg.ops.random.distributions import RESERVED
 from thalweg.ops.random.philox import WORDS, Philox, Stream
 from thalweg.ops.state.state import Update
+from thalweg.platform.arrays import Array
 from thalweg.public import public
-
-Array = NDArray[Any]
 
 
 class Random(Op, abstract=True):

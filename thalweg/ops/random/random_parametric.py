@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.graph import dtypes
@@ -26,9 +25,8 @@ from thalweg.ops.random import distributions, truncation
 from thalweg.ops.random.distributions import RESERVED
 from thalweg.ops.random.philox import Philox
 from thalweg.ops.random.random import Random, seeds, shape_argument, sizes, static_shape
+from thalweg.platform.arrays import Array
 from thalweg.public import public
-
-Array = NDArray[Any]
 
 
 class RandomGamma(Random):

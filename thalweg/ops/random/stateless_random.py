@@ -6,7 +6,6 @@ import math
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.graph import dtypes
@@ -26,9 +25,8 @@ from thalweg.ops.math import arithmetic
 from thalweg.ops.random import distributions
 from thalweg.ops.random.philox import Philox
 from thalweg.ops.random.random import shape_argument, sizes, static_shape
+from thalweg.platform.arrays import Array
 from thalweg.public import public
-
-Array = NDArray[Any]
 
 
 def _generator(seed: Array) -> Philox:

@@ -14,13 +14,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.ops.random import distributions
 from thalweg.ops.random.philox import Philox
-
-Array = NDArray[Any]
+from thalweg.platform.arrays import Array
 
 _BATCH = 100  # samples of one batch if all outputs have the same parameters
 _MAX_TRIES = 1000  # proposals per output, for which blocks are reserved

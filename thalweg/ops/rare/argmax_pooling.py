@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg.graph import dtypes
 from thalweg.graph.dtypes import DType, as_dtype
@@ -21,9 +20,8 @@ from thalweg.ir.loop import IndexTuple, Operand
 from thalweg.ops.nn import windows
 from thalweg.ops.nn.pooling import Pooling, attributes, lowest
 from thalweg.ops.nn.windows import met
+from thalweg.platform.arrays import Array
 from thalweg.public import public
-
-Array = NDArray[Any]
 
 
 class MaxPoolWithArgmax(Pooling):

@@ -10,7 +10,6 @@ import threading
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.graph import dtypes
@@ -27,9 +26,8 @@ from thalweg.ops.state.queue_elements import Components, Element, invalid
 from thalweg.ops.state.queue_ops import check_number
 from thalweg.ops.state.queue_state import PriorityQueue
 from thalweg.ops.state.queues import shape_list, type_list
+from thalweg.platform.arrays import Array
 from thalweg.platform.forks import renewed_after_fork
-
-Array = NDArray[Any]
 
 _FIRST_INDEX = -(2**63)
 

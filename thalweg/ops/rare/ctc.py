@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.graph import dtypes
@@ -24,9 +23,8 @@ from thalweg.graph.shapes import TensorShape
 from thalweg.ops.arrays import indexing, joining, transposing
 from thalweg.ops.core import basic, casting, choosing, filling, shaping
 from thalweg.ops.nn.convolution import one_of
+from thalweg.platform.arrays import Array
 from thalweg.public import public
-
-Array = NDArray[Any]
 
 
 class CTCLoss(Op):

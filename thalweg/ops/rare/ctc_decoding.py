@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.graph.composite import SparseTensor
@@ -14,9 +13,8 @@ from thalweg.graph.node import Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, matrix, vector
 from thalweg.ops.rare.ctc import check_lengths
+from thalweg.platform.arrays import Array
 from thalweg.public import public
-
-Array = NDArray[Any]
 
 
 def _sparse(sequences: Sequence[Sequence[int]]) -> tuple[Array, Array, Array]:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg.graph.node import Tensor
 from thalweg.graph.op import Op
@@ -14,9 +13,8 @@ from thalweg.graph.shapes import TensorShape
 from thalweg.ir import loop
 from thalweg.ir.expr import Expr, select
 from thalweg.ir.loop import IndexTuple, Operand
+from thalweg.platform.arrays import Array
 from thalweg.public import public
-
-Array = NDArray[Any]
 
 
 class CollapseRepeated(Op):

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.graph import dtypes
@@ -23,9 +22,8 @@ from thalweg.graph.shapes import TensorShape, vector
 from thalweg.ops.core import shaping
 from thalweg.ops.core.context import Context
 from thalweg.ops.random.philox import Stream, Words
+from thalweg.platform.arrays import Array
 from thalweg.public import public
-
-Array = NDArray[Any]
 
 _SPARE_BLOCKS = 64  # a shuffle may reject numbers
 

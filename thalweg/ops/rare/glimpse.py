@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.graph.analysis.effects import Resource, writes
@@ -20,9 +19,8 @@ from thalweg.ops.core.context import Context
 from thalweg.ops.random import distributions
 from thalweg.ops.random.distributions import RESERVED
 from thalweg.ops.random.philox import Stream
+from thalweg.platform.arrays import Array
 from thalweg.public import public
-
-Array = NDArray[Any]
 
 
 class ExtractGlimpse(Op):

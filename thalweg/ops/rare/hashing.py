@@ -11,16 +11,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.graph.node import Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape
 from thalweg.ops.text import text
+from thalweg.platform.arrays import Array
 from thalweg.public import public
-
-Array = NDArray[Any]
 
 _MASK = (1 << 64) - 1
 

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
@@ -25,9 +24,8 @@ from thalweg.ops.nn import pooling, windows
 from thalweg.ops.nn.convolution import one_of
 from thalweg.ops.nn.windows import Slide, containing, met, overlaps
 from thalweg.platform import dtype_traits
+from thalweg.platform.arrays import Array
 from thalweg.public import public
-
-Array = NDArray[Any]
 
 
 class Morphology(Op, abstract=True):

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg.graph import dtypes
 from thalweg.graph.composite import SparseTensor
@@ -22,9 +21,9 @@ from thalweg.graph.shapes import TensorShape, matrix, unknown_shape, vector
 from thalweg.ops.core import densify, shaping
 from thalweg.ops.sparse.sparse import as_sparse, check_indices
 from thalweg.ops.text import text
+from thalweg.platform.arrays import Array
 from thalweg.public import public
 
-Array = NDArray[Any]
 Groups = dict[tuple[int, ...], list[Any]]
 
 _ELEMENTS = "T: int8|int16|int32|int64|uint8|uint16|string"

@@ -6,7 +6,6 @@ import math
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.graph.convert import convert_to_tensor
@@ -16,9 +15,8 @@ from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape
 from thalweg.ops.core import casting, shaping
 from thalweg.ops.math import reduce
+from thalweg.platform.arrays import Array
 from thalweg.public import public
-
-Array = NDArray[Any]
 
 
 def _axes(rank: int) -> tuple[int, ...]:

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.graph import dtypes
@@ -26,10 +25,9 @@ from thalweg.ops.arrays import joining
 from thalweg.ops.core import casting, shaping
 from thalweg.ops.math import complexes, reduce
 from thalweg.ops.signal import fft
+from thalweg.platform.arrays import Array
 from thalweg.platform.docstrings import NAME, composed
 from thalweg.public import public
-
-Array = NDArray[Any]
 
 _COMPLEX = {dtypes.float32: dtypes.complex64, dtypes.float64: dtypes.complex128}
 _INVERSE = {1: fft.IFFT, 2: fft.IFFT2D, 3: fft.IFFT3D}

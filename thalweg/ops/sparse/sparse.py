@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any, SupportsIndex
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg.graph import dtypes
 from thalweg.graph.composite import SparseTensor, SparseTensorValue
@@ -28,9 +27,8 @@ from thalweg.ops.arrays import indexing, joining, padding
 from thalweg.ops.core import basic, broadcast, casting, checks, choosing, filling, shaping
 from thalweg.ops.math import compare, reduce
 from thalweg.platform import blas
+from thalweg.platform.arrays import Array
 from thalweg.public import public
-
-Array = NDArray[Any]
 
 
 def as_sparse(value: Any) -> SparseTensor:

@@ -10,7 +10,6 @@ from operator import add, ge, le, mul
 from typing import Any, ClassVar, overload
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg.graph import dtypes
 from thalweg.graph.composite import SparseTensor, SparseTensorValue
@@ -41,9 +40,8 @@ from thalweg.ops.sparse.sparse import (
     values_at,
 )
 from thalweg.ops.sparse.sparse_pieces import carried
+from thalweg.platform.arrays import Array
 from thalweg.public import public
-
-Array = NDArray[Any]
 
 # Sums
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg.graph import dtypes
 from thalweg.graph.composite import IndexedSlices, SparseTensor, SparseTensorValue
@@ -33,9 +32,8 @@ from thalweg.ops.sparse.sparse import (
     static_count,
     static_rank,
 )
+from thalweg.platform.arrays import Array
 from thalweg.public import public
-
-Array = NDArray[Any]
 
 # Concatenating and splitting
 

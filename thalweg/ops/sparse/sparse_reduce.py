@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg.graph import dtypes
 from thalweg.graph.composite import SparseTensor
@@ -31,10 +30,9 @@ from thalweg.ops.sparse.sparse import (
 )
 from thalweg.ops.sparse.sparse_maths import BroadcastPlaces, combined
 from thalweg.ops.sparse.sparse_pieces import carried
+from thalweg.platform.arrays import Array
 from thalweg.platform.docstrings import composed
 from thalweg.public import public
-
-Array = NDArray[Any]
 
 
 class SparseReduction(Op, abstract=True):

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg.graph.known import constant_value
 from thalweg.graph.node import Node, Tensor
@@ -22,10 +21,9 @@ from thalweg.ir.loop import IndexTuple, Operand, RuntimeCheck, Scatter
 from thalweg.ops.arrays import indexing, segment
 from thalweg.ops.core import shaping
 from thalweg.ops.math import transcendental
+from thalweg.platform.arrays import Array
 from thalweg.platform.docstrings import NAME, composed
 from thalweg.public import public
-
-Array = NDArray[Any]
 
 _SUM = "data: T, indices: I, segment_ids: S{} -> output: T; T: real, I: index, S: index"
 _MEAN = "data: T, indices: I, segment_ids: S{} -> output: T; T: floating, I: index, S: index"

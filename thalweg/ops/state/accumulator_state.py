@@ -12,7 +12,6 @@ from itertools import accumulate
 from typing import Any, Generic, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.graph.dtypes import DType
@@ -21,8 +20,8 @@ from thalweg.ops.core.context import Cancellation
 from thalweg.ops.core.sorting import stable_sort
 from thalweg.ops.core.waiting import Done, Stop, wait_for
 from thalweg.platform import tf_logging
+from thalweg.platform.arrays import Array
 
-Array = NDArray[Any]
 Accumulated = TypeVar("Accumulated")
 
 _MIN_VECTORIZED = 5  # sums that are faster to add to together than one by one

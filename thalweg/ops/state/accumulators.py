@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg.graph.analysis.effects import reads
 from thalweg.graph.composite import IndexedSlices
@@ -30,11 +29,9 @@ from thalweg.ops.state.accumulator_state import (
     SparseGradient,
     invalid,
 )
+from thalweg.platform.arrays import Array
 from thalweg.platform.described import described
 from thalweg.public import public
-
-Array = NDArray[Any]
-
 
 # Ops
 

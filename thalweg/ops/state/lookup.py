@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.graph.analysis.effects import Resource, reads, writes
@@ -21,9 +20,8 @@ from thalweg.graph.shapes import TensorShape, scalar, unknown_shape
 from thalweg.ops.core.context import Context
 from thalweg.ops.state.table_state import DenseTable, StaticTable, Table, invalid
 from thalweg.ops.text import text
+from thalweg.platform.arrays import Array
 from thalweg.platform.files.gfile import GFile
-
-Array = NDArray[Any]
 
 WHOLE_LINE = -2
 LINE_NUMBER = -1

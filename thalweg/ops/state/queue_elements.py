@@ -9,13 +9,12 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.graph.dtypes import DType, as_dtype
 from thalweg.graph.shapes import TensorShape
+from thalweg.platform.arrays import Array
 
-Array = NDArray[Any]
 Element = tuple[Array, ...]
 
 

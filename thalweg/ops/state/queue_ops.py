@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg.graph.analysis.effects import reads
 from thalweg.graph.dtypes import DType, int64
@@ -22,8 +21,7 @@ from thalweg.ops.core.waiting import Done
 from thalweg.ops.state import queue_state
 from thalweg.ops.state.queue_elements import Components, invalid
 from thalweg.ops.state.queue_state import Put, Queue, Take
-
-Array = NDArray[Any]
+from thalweg.platform.arrays import Array
 
 
 class QueueHandle(Op, abstract=True):

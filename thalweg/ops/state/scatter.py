@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.graph.convert import convert_to_tensor
@@ -26,9 +25,8 @@ from thalweg.ops.arrays.indexing import INVALID_COORDINATE, check_updates, check
 from thalweg.ops.core import filling, shaping
 from thalweg.ops.core.context import Context, VariableCell
 from thalweg.ops.state.state import Update
+from thalweg.platform.arrays import Array
 from thalweg.public import public
-
-Array = NDArray[Any]
 
 #: (buffer, where, updates): updates the elements of a buffer at an index
 Change = Callable[[Array, Any, Array], None]

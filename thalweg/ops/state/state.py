@@ -13,7 +13,6 @@ from typing import Any, ClassVar, cast
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.graph.analysis.effects import reads
@@ -26,9 +25,8 @@ from thalweg.ir.expr import Expr
 from thalweg.ir.loop import IndexTuple, NotLowered, Operand, Scatter, scatter
 from thalweg.ops.core.context import Cancellation, Context, VariableCell
 from thalweg.ops.state.variable_uses import HostUse
+from thalweg.platform.arrays import Array
 from thalweg.public import public
-
-Array = NDArray[Any]
 
 #: The annotation of a resource variable's node: its updates exclude each other and all reads.
 RESOURCE = "_resource"

@@ -12,14 +12,13 @@ from collections.abc import Hashable, Sequence
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.graph.dtypes import DType, string
 from thalweg.ops.text import text
+from thalweg.platform.arrays import Array
 from thalweg.platform.forks import renewed_after_fork
 
-Array = NDArray[Any]
 Sizes = tuple[int, ...]
 
 _FIRST_ROWS = 16

@@ -14,7 +14,6 @@ from math import isfinite
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.graph import dtypes
@@ -24,10 +23,9 @@ from thalweg.graph.node import Tensor
 from thalweg.graph.shapes import TensorShape, vector
 from thalweg.ops.text import text
 from thalweg.ops.text.strings import StringMap, StringOp
+from thalweg.platform.arrays import Array
 from thalweg.platform.compat import as_bytes
 from thalweg.public import public
-
-Array = NDArray[Any]
 
 _NUMBER = re.compile(
     rb"\s*[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|inf(inity)?|nan)\s*", re.I

@@ -11,7 +11,6 @@ from itertools import dropwhile
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.graph import dtypes
@@ -31,10 +30,9 @@ from thalweg.graph.shapes import (
 )
 from thalweg.ops.text import text
 from thalweg.ops.text.text import text_array, text_item, text_of
+from thalweg.platform.arrays import Array
 from thalweg.platform.compat import as_bytes
 from thalweg.public import public
-
-Array = NDArray[Any]
 
 
 class StringOp(Op, abstract=True):

@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[Any]
+from thalweg.platform.arrays import Array
 
 
 def text_array(value: Any) -> Array:

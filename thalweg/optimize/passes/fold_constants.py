@@ -9,10 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from math import prod, sqrt
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg.graph.analysis.effects import Resource
 from thalweg.graph.analysis.evaluate import known_outputs, tried_outputs_of
@@ -21,8 +20,7 @@ from thalweg.ops.core.basic import Const
 from thalweg.optimize.facts import open_value
 from thalweg.optimize.pure import is_free, is_pure
 from thalweg.optimize.step_graph import StepGraph
-
-Array = NDArray[Any]
+from thalweg.platform.arrays import Array
 
 MAX_BYTES = 1 << 16  # of a constant that is larger than its operands
 MAX_WORK = 20_000_000  # multiplications or elements of one kernel

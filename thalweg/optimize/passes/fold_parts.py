@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg.graph.node import Node, Tensor
 from thalweg.ops.arrays.joining import ConcatV2, Pack
@@ -24,8 +23,7 @@ from thalweg.optimize.facts import is_real, open_value
 from thalweg.optimize.passes.fold_constants import MAX_BYTES
 from thalweg.optimize.pure import is_free
 from thalweg.optimize.step_graph import StepGraph
-
-Array = NDArray[Any]
+from thalweg.platform.arrays import Array
 
 _ROOTS = frozenset({"AddN", "ConcatV2", "Pack", "StridedSlice"})
 

@@ -15,7 +15,6 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg.graph.analysis.effects import Resource
 from thalweg.graph.analysis.node_effects import accesses
@@ -29,8 +28,7 @@ from thalweg.ops.nn.convolution import Conv2D
 from thalweg.optimize.facts import value_of
 from thalweg.optimize.pure import is_free
 from thalweg.optimize.step_graph import StepGraph
-
-Array = NDArray[Any]
+from thalweg.platform.arrays import Array
 
 # Of a product to merge: wider ones fill vectors by themselves, and a product with a vector is
 # computed along its rows.

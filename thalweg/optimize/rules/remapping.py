@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg.optimize.facts import is_float, value_of
 from thalweg.optimize.pattern import const, every, op
@@ -24,8 +23,8 @@ from thalweg.optimize.rules.weights import (
     sampled,
     scaled,
 )
+from thalweg.platform.arrays import Array
 
-Array = NDArray[Any]
 # Batch norm
 
 

@@ -11,14 +11,13 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg.optimize.facts import is_float, value_of
 from thalweg.optimize.pattern import const, every, op
 from thalweg.optimize.rule import Match, Rule, rounding
 from thalweg.optimize.rules.products import matrices
+from thalweg.platform.arrays import Array
 
-Array = NDArray[Any]
 Attributes = Mapping[str, Any]
 
 #: The ops that are linear in their weights, and what rule names call them.

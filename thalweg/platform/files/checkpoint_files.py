@@ -22,9 +22,9 @@ from typing import Any, cast
 from weakref import WeakValueDictionary
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg import errors
+from thalweg.platform.arrays import Array
 from thalweg.platform.files import durable
 from thalweg.platform.files.checksum import crc32c
 from thalweg.platform.files.safetensors import (
@@ -49,8 +49,6 @@ from thalweg.platform.files.tensor_slices import (
     whole,
 )
 from thalweg.platform.forks import renewed_after_fork
-
-Array = NDArray[Any]
 
 _FORMAT = "thalweg checkpoint"
 _VERSION = 1

@@ -21,13 +21,11 @@ from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg import errors
+from thalweg.platform.arrays import Array
 from thalweg.platform.files.checksum import crc32c
 from thalweg.platform.files.gfile import ERROR_CLASSES, ErrorClasses, os_errors
-
-Array = NDArray[Any]
 
 #: A stream is written and checked in blocks of this many bytes.
 BLOCK = 4 << 20

@@ -14,9 +14,9 @@ from math import prod
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg import errors
+from thalweg.platform.arrays import Array
 from thalweg.platform.compat import as_bytes
 from thalweg.platform.dtype_traits import TABLE
 from thalweg.platform.files.tensor_slices import (
@@ -29,7 +29,6 @@ from thalweg.platform.files.tensor_slices import (
     whole,
 )
 
-Array = NDArray[Any]
 Sizes = tuple[int, ...]
 
 _MAX_HEADER = 100_000_000  # bytes, as in other readers of the format

@@ -20,15 +20,13 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from thalweg.platform.arrays import Array
 from thalweg.platform.c_library import c_function
 from thalweg.platform.files import durable
 from thalweg.platform.files.checksum import copy_crc32c
 from thalweg.platform.files.safetensors import damaged
 from thalweg.platform.files.tensor_slices import Receiver
-
-Array = NDArray[Any]
 
 _DONT_NEED = 4  # MADV_DONTNEED: unmap pages
 _UNMAPPED_BLOCKS = 4  # at once, since each unmapping interrupts the other thread's processor

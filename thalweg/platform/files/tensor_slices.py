@@ -12,12 +12,11 @@ from math import prod
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg import errors
+from thalweg.platform.arrays import Array
 from thalweg.platform.dtype_traits import TABLE
 
-Array = NDArray[Any]
 Sizes = tuple[int, ...]
 #: Takes ownership of an array; may return another one of the same dtype and shape for reuse.
 Receiver = Callable[[Array], Array | None]

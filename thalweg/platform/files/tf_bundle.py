@@ -11,12 +11,11 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg import errors
+from thalweg.platform.arrays import Array
 from thalweg.platform.dtype_traits import TABLE
 from thalweg.platform.files import wire
 from thalweg.platform.files.checkpoint_files import index_path, mapped
@@ -34,8 +33,6 @@ from thalweg.platform.files.tensor_slices import (
     checked_slice,
     whole,
 )
-
-Array = NDArray[Any]
 
 #: The names of dtypes by their enums.
 DTYPES = {row.enum: row.name for row in TABLE}

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from thalweg.platform.arrays import Array
 from thalweg.platform.files import durable, wire
 from thalweg.platform.files.checkpoint_files import index_path
 from thalweg.platform.files.checksum import crc32c, masked_crc32c
@@ -16,8 +15,6 @@ from thalweg.platform.files.safetensors import Piece
 from thalweg.platform.files.sorted_table import table
 from thalweg.platform.files.tensor_slices import Sizes
 from thalweg.platform.files.tf_bundle import DTYPES, lengths_content, slice_key
-
-Array = NDArray[Any]
 
 _ENUMS = {name: enum for enum, name in DTYPES.items()}
 _FIXED32 = 5

@@ -12,9 +12,9 @@ from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from thalweg import errors
+from thalweg.platform.arrays import Array
 from thalweg.platform.files import wire
 from thalweg.platform.files.checkpoint_files import mapped
 from thalweg.platform.files.safetensors import damaged
@@ -36,8 +36,6 @@ from thalweg.platform.files.tf_bundle import (
     shape_of,
     signed,
 )
-
-Array = NDArray[Any]
 
 #: The fields of a TensorProto that hold values, and how their elements are packed.
 _PACKED = {5: "<f4", 6: "<f8", 9: "<c8", 12: "<c16"}
