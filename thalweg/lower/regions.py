@@ -21,8 +21,8 @@ from thalweg.graph.analysis.node_effects import is_read, reference_roots
 from thalweg.graph.analysis.order import Order, blockers
 from thalweg.graph.node import Node, Tensor
 from thalweg.lower.specialise import ControlRegion, Region
-from thalweg.ops.core.basic import Const
 from thalweg.ops.core.compilable import compilable
+from thalweg.place.placer import is_replicated
 
 Unit = Node | Region | ControlRegion
 _Group = list[Node]  # nodes that become a region
@@ -42,7 +42,7 @@ def regions(
     one device; without `devices` all nodes are on the same one. A node with a fed output is a host
     node: what a region computes is not fed."""
     fed, roots = set(feeds), reference_roots(nodes)
-    constants = {node: rank for rank, node in enumerate(nodes) if _is_constant(node)}
+    constants = {node: rank for rank, node in enumerate(nodes) if is_replicated(node)}
     hosted = {*on_host, *(tensor.op for tensor in fed)}
     compiled = {node for node in nodes if node not in hosted and compilable(node)}
     labels = devices or _size_labels(nodes, compiled)
@@ -105,10 +105,6 @@ def _control_region(node: Node, traces: Sequence[Node], read: Collection[Tensor]
     pruned = prune_loop_vars(node, {*outputs, *traced})
     trace_outputs = [trace.outputs[0] for trace in traces]
     return ControlRegion(pruned, (node, *traces), pruned.inputs, (*outputs, *trace_outputs))
-
-
-def _is_constant(node: Node) -> bool:
-    return isinstance(node.op, Const) and not node.controls
 
 
 def _cut(
