@@ -63,9 +63,9 @@ class Prologue:
         return epilogue if epilogue.is_usable and epilogue.rest is None else None
 
     def _producers(self, vertex: WiredVertex) -> list[tuple[WiredVertex, int]]:
-        """The vertices that a vertex waits for, each with the slot of its value."""
+        """The vertices that a vertex waits for, each with the index of its input."""
         vertices = self._graph.frames[0].vertices
-        return [(vertices[place], slot) for place, slot in vertex.producers]
+        return [(vertices[place], index) for place, index in vertex.spec.producers]
 
     def _is_ready(self, vertex: WiredVertex) -> bool:
         """Whether all inputs of a vertex are available and no vertex depends on it."""
@@ -79,14 +79,14 @@ class Prologue:
     def _is_available(self, vertex: WiredVertex) -> bool:
         """Whether the result of a vertex is available before the run: a variable, or a received
         value with one consumer."""
-        if vertex.controls or any(vertex.producers):
+        if vertex.controls or any(vertex.spec.producers):
             return False
         return vertex.is_lasting or (vertex.key in self.keys and len(vertex.edges[0].plain) == 1)
 
     def _call(self, vertex: WiredVertex) -> _Call:
         received = [
-            (slot - vertex.first, self.keys.index(producer.key))
-            for producer, slot in self._producers(vertex)
+            (index, self.keys.index(producer.key))
+            for producer, index in self._producers(vertex)
             if producer.key is not None
         ]
         if isinstance(vertex.executable, SendingExecutable):

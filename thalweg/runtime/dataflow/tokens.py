@@ -7,7 +7,7 @@ vertex inside a frame fires once in each iteration.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple
@@ -68,6 +68,15 @@ class Vertex(NamedTuple):
     is_constant: bool = False  # ENTER only
     #: COLLECT and COUNT only: (values by iteration, number of iterations) -> result
     collects: Callable[[Mapping[int, Any], int], Any] | None = None
+
+    @property
+    def producers(self) -> Iterator[tuple[int, int]]:
+        """The vertices that it waits for, each with the index of the input that takes its value; -1
+        for a control input."""
+        for index, source in enumerate(self.inputs):
+            if isinstance(source, Source):
+                yield source.vertex, index
+        yield from ((control, -1) for control in self.controls)
 
 
 @dataclass(frozen=True, eq=False)

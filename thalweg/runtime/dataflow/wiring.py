@@ -7,7 +7,7 @@ Constants, and the variables that a session keeps, are in their slots before a r
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from copy import copy
 from functools import cached_property
 from typing import Any, NamedTuple, Self
@@ -91,14 +91,6 @@ class WiredVertex:
         # A step of control primitives is a call that is attributed to its last node.
         is_lookup = len(call.nodes) == 1 and isinstance(call.node.op, _LASTING)
         return is_lookup and not any(edges.merges for edges in self.edges)
-
-    @property
-    def producers(self) -> Iterator[tuple[int, int]]:
-        """The places of what it waits for, each with the slot of its value; -1 if it has none."""
-        for slot, source in enumerate(self.spec.inputs, self.first):
-            if isinstance(source, Source):
-                yield source.vertex, slot
-        yield from ((control, -1) for control in self.spec.controls)
 
 
 class FrameWiring:
@@ -193,11 +185,11 @@ class Wiring:
         targets: list[int] = []  # the frame that receives the tokens of each vertex
         frames: list[int] = []
         for vertex in vertices:
-            first = next((p for p in _predecessors(vertex) if p < len(targets)), None)
+            first = next((p for p, _ in vertex.producers if p < len(targets)), None)
             frames.append(0 if first is None else targets[first])
             targets.append(self._target_frame(vertex, frames[-1]))
         for vertex, frame in zip(vertices, frames, strict=True):
-            if any(targets[place] != frame for place in _predecessors(vertex)):
+            if any(targets[place] != frame for place, _ in vertex.producers):
                 raise _mixed_frames_error(vertex)
         return frames
 
@@ -274,13 +266,6 @@ def _looked_up(vertex: WiredVertex, context: Context) -> Any:
         return call.function(context.at(call.node)) if call.takes_context else call.function()
     except Exception as error:
         raise_at(error, call.node)
-
-
-def _predecessors(vertex: Vertex) -> Iterator[int]:
-    for source in vertex.inputs:
-        if isinstance(source, Source):
-            yield source.vertex
-    yield from vertex.controls
 
 
 def _initial_slots(vertex: Vertex) -> Sequence[Any]:
