@@ -32,7 +32,6 @@ from thalweg.graph.subgraph import needed
 from thalweg.lower.fingerprint import Unnamed, flow_text
 from thalweg.ops.core.basic import Placeholder, constant
 from thalweg.ops.core.buffer import Buffer
-from thalweg.ops.core.context import VariableCell
 from thalweg.ops.random.random import Random
 from thalweg.optimize.options import DEFAULT
 from thalweg.place.placer import Placer
@@ -170,8 +169,7 @@ class PlannedStep:
             if isinstance(self.path, FastPath) and restored is not None:
                 self.path.compile_like(restored.programs, [cells[n] for n in self.cells])
         context = self._context(cells, streams)
-        run_state = context.resources, context.cancellation
-        results = execute(planned, values, *run_state, _fetched)
+        results = execute(planned, values, context.resources, context.cancellation, on_device)
         if self._entry is not None and isinstance(self.path, FastPath):
             self._entry.store(self.path)
         return results
@@ -234,11 +232,6 @@ class PlannedStep:
         if error.op is not None or self.devices is None:
             raise error
         raise error.at(self.context.node) from error
-
-
-def _fetched(item: Any) -> Any:
-    """A fetched value: a variable as its cell, others in the memory where they were computed."""
-    return item if isinstance(item, VariableCell) else on_device(item)
 
 
 def add_input(graph: Graph, tensor: Tensor, device: str) -> Tensor:

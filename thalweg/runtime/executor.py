@@ -42,12 +42,10 @@ def fresh(item: Any) -> Any:
 
 
 def on_device(item: Any) -> Any:
-    """A fetched value in the memory where it was computed: a device buffer is frozen and returned
-    as it is. Any other value is `fresh`."""
-    if not isinstance(item, Buffer) or isinstance(item, HostBuffer):
-        return fresh(item)
-    item.freeze()
-    return item
+    """A fetched value where it was computed: a variable as its cell, a device buffer as it is. Any
+    other value is `fresh`."""
+    stays = isinstance(item, Buffer | VariableCell) and not isinstance(item, HostBuffer)
+    return item if stays else fresh(item)
 
 
 def execute(
