@@ -129,12 +129,9 @@ class PlannedStep:
         placement = placer.place([tensor.op for tensor in step.fetches])
         self.devices = ["" if t in step.feeds else placement[t.op] for t in step.fetches]
         self._dtypes = [np.dtype(t.dtype.base_dtype.as_numpy_dtype) for t in step.feeds]
-        for part in planned.partitions:
-            if not part.device.is_host:
-                feeds = [index for index, _ in part.partition.feeds]
-                self._feed_devices.update(dict.fromkeys(feeds, part.device))
-        if planned.device and not devices[planned.device].is_host:
-            self._feed_devices = dict.fromkeys(range(len(step.feeds)), devices[planned.device])
+        for part, indices in planned.parts(range(len(step.feeds))):
+            if not devices[part.device].is_host:
+                self._feed_devices.update(dict.fromkeys(indices, devices[part.device]))
 
     def run(
         self,

@@ -88,6 +88,6 @@ def explain(
     units = ShapeWalk(resources.on(plan.device), shapes).units(plan.instructions)
     for part in plan.partitions:
         shapes = {tensor: np.shape(feeds[number]) for number, tensor in part.partition.feeds}
-        walk = ShapeWalk(resources.on(part.device.name), shapes)
+        walk = ShapeWalk(resources.on(part.plan.device), shapes)
         units += walk.units(part.plan.instructions)
     return StepPlan(step, plan, feeds, resources, graph_size, units)

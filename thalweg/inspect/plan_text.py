@@ -58,7 +58,8 @@ def step_facts(plan: StepPlan) -> list[str]:
     outputs = [*(node.name for node in targets), *(tensor.name for tensor in fetches)]
     inputs = [described(t, np.shape(value)) for t, value in zip(feeds, plan.feeds, strict=True)]
     hosts, controls, total = plan.host_ops, plan.controls, plan.graph_size
-    instructions = plan.plan.every_instruction
+    parts = plan.plan.parts(plan.feeds)
+    instructions = [each for part, _ in parts for each in part.instructions]
     kept = len({node.original for step in instructions for node in step.nodes})
     variables = sum(is_variable(step.node) for step in instructions)
     counts = [(len(plan.regions), "region"), (len(hosts), "host op"), (variables, "variable")]

@@ -328,10 +328,8 @@ def profile(plan: Plan, feeds: Sequence[Any], resources: Resources, runs: int) -
     """Profile `runs` runs of a plan, after one to warm up. No state changes."""
     if runs < 1:
         raise ValueError(f"A profile takes one run or more, not {runs}.")
-    fed = dict(enumerate(feeds))
-    parts = [(p.plan, p.feeds(fed), p.device.name) for p in plan.partitions]
-    parts = parts or [(plan, feeds, plan.device)]
-    sandboxes = [(_Sandbox(resources.on(device)), part, own) for part, own, device in parts]
+    parts = plan.parts(feeds)
+    sandboxes = [(_Sandbox(resources.on(part.device)), part, own) for part, own in parts]
 
     def run_once() -> list[ProgramRun]:
         return [run for sandbox, part, own in sandboxes for run in sandbox.run(part, own)]

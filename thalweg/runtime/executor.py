@@ -78,7 +78,7 @@ def _run_partitions(
     fetch: Fetch,
 ) -> list[Any]:
     """Run the partitions of a step and return its fetched values."""
-    fed, rendezvous = dict(enumerate(feeds)), Rendezvous()
+    rendezvous = Rendezvous()
     undo = cancellation.on_cancel(
         lambda: rendezvous.abort(cast("errors.OpError", cancellation.error))
     )
@@ -86,8 +86,8 @@ def _run_partitions(
         graphs = [
             (
                 part.plan.dataflow,
-                part.feeds(fed),
-                Context(part.node, resources.on(part.device.name), cancellation, rendezvous),
+                part.feeds(feeds),
+                Context(part.node, resources.on(part.plan.device), cancellation, rendezvous),
             )
             for part in partitions
         ]
@@ -106,7 +106,7 @@ class StartablePartitions:
         self, partitions: Sequence[PartitionPlan], resources: Resources, is_local: bool = True
     ) -> None:
         self._partitions, self._is_local = partitions, is_local
-        self._parts = [(part, part.node, resources.on(part.device.name)) for part in partitions]
+        self._parts = [(part, part.node, resources.on(part.plan.device)) for part in partitions]
         calls = [vertex for part in partitions for vertex in part.plan.dataflow.calls()]
         self._never_blocks = is_local and not any(vertex.blocks for vertex in calls)
 

@@ -68,11 +68,9 @@ class Plan:
         """The slots at the start of a run."""
         return [*feeds, *[None] * (self.slot_count - len(feeds))]
 
-    @property
-    def every_instruction(self) -> list[Instruction]:
-        """The instructions of all partitions, or of the plan itself if there are none."""
-        plans = [part.plan for part in self.partitions] or [self]
-        return [instruction for plan in plans for instruction in plan.instructions]
+    def parts(self, feeds: Sequence[Any]) -> list[tuple[Plan, Sequence[Any]]]:
+        """The plan of each device that the step uses, with its part of the step's feeds."""
+        return [(part.plan, part.feeds(feeds)) for part in self.partitions] or [(self, feeds)]
 
     @cached_property
     def may_block(self) -> bool:
@@ -128,14 +126,13 @@ class PartitionPlan:
 
     partition: Partition
     plan: Plan
-    device: Device
 
     @property
     def node(self) -> Node:
         """A node of the partition, for contexts and errors."""
         return self.partition.graph.nodes[0]
 
-    def feeds(self, values: Mapping[int, Any]) -> list[Any]:
+    def feeds(self, values: Mapping[int, Any] | Sequence[Any]) -> list[Any]:
         """The feeds of this partition, selected from the step's feeds by index."""
         return [values[place] for place, _ in self.partition.feeds]
 
@@ -251,8 +248,7 @@ def plan_partition(
     )
     device = next(device for device in devices if device.name == part.device)
     backend = backend_of(device, part.placement, devices, compiled, remote_device)
-    partition_plan = _plan_one(step, part.nodes, part.placement, part.order, backend)
-    return PartitionPlan(part, partition_plan, device)
+    return PartitionPlan(part, _plan_one(step, part.nodes, part.placement, part.order, backend))
 
 
 def backend_of(
