@@ -204,6 +204,21 @@ def test_make_callable():
             double()
 
 
+def test_a_callable_takes_options_as_run_does():
+    x = tf.placeholder(tf.float32, name="x")
+    options = tf.RunOptions(output_partition_graphs=True, trace_level=tf.RunOptions.FULL_TRACE)
+    metadata = tf.RunMetadata()
+    with tf.Session() as session:
+        negative = session.make_callable(tf.negative(x, name="y"), [x], accept_options=True)
+        assert negative(2.0) == -2.0
+        assert negative(3.0, options=options, run_metadata=metadata) == -3.0
+        with pytest.raises(TypeError, match="takes 1 feeds"):
+            negative(options=options)
+    (part,) = metadata.partition_graphs
+    assert [node.name for node in part.node] == ["x", "y"]
+    assert metadata.step_stats.dev_stats
+
+
 def test_partial_run():
     a, b = tf.placeholder(tf.float32, name="a"), tf.placeholder(tf.float32, name="b")
     r1 = a + 1.0

@@ -290,19 +290,17 @@ class BaseSession:
         parsed = Fetches(self._graph, fetches)
         tensors = [feed_tensor(self._graph, feed) for feed in feed_list or ()]
         signature = Step(tuple(parsed.tensors), tuple(parsed.targets), tuple(tensors))
-        if not accept_options:
-            return self._callable(parsed, self._cached_step(signature))
-        step = self._plan(signature)
+        plain = self._callable(parsed, self._cached_step(signature))
 
-        def call(
-            *values: Any,
-            options: Any = None,
-            run_metadata: RunMetadata | None = None,
-        ) -> Any:
-            self._check_open()
+        if not accept_options:
+            return plain
+
+        def call(*values: Any, options: Any = None, run_metadata: RunMetadata | None = None) -> Any:
+            if options is None and run_metadata is None:
+                return plain(*values)
             _check_count(len(values), len(tensors))
-            feeds = [feed_value(t, v) for t, v in zip(tensors, values, strict=True)]
-            return parsed.result(self._execute(step, feeds, options, run_metadata))
+            feeds = dict(zip(tensors, values, strict=True))
+            return self.run(fetches, feeds, options, run_metadata)
 
         return call
 
