@@ -148,7 +148,7 @@ def fast_path(plan: Plan, feeds: Sequence[Tensor], downloads: bool = True) -> Fa
     if not is_alone or any(slot not in results for slot in plan.fetches):
         return None
     is_fed = set(feeds).issuperset(executable.region.inputs)
-    if not is_fed or any(node.inputs for node in variables):
+    if not is_fed or any(node.inputs or not node.op.has("kernel") for node in variables):
         return None
     kind = DeviceFastPath if downloads and not executable.device.is_host else FastPath
     return kind(instruction, executable, plan, feeds)
@@ -219,13 +219,6 @@ class CachedStep:
         if restored is not None and isinstance(path, FastPath):
             path.compile_like(restored.programs, self._cells)
         return planned.run(values)
-
-
-def step_path(plan: Plan, step: Step) -> FastPath | None:
-    """The fast path of a session's step; None if a variable's cell cannot be looked up."""
-    path = fast_path(plan, step.feeds)
-    has_cells = path is not None and all(tensor.op.op.has("kernel") for tensor in path.references)
-    return path if has_cells else None
 
 
 def _array_dtype(tensor: Tensor) -> Any:

@@ -31,7 +31,7 @@ from thalweg.public import public
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.config import RunMetadata, session_options
 from thalweg.runtime.engine import Engine, LocalEngine
-from thalweg.runtime.fast_path import CachedStep, step_path
+from thalweg.runtime.fast_path import CachedStep, fast_path
 from thalweg.runtime.fetches import Fetches, feed_items, feed_tensor, feed_value
 from thalweg.runtime.partial import PartialRun
 from thalweg.runtime.plan import Plan, Step
@@ -194,7 +194,7 @@ class BaseSession:
         """A step with its plan; stores its program in `entry` after a run."""
         planned = self._plan(step)
         has_clock = bool(self._options.timeout_in_ms)  # the fast path does not check it
-        path = None if has_clock else step_path(planned, step)
+        path = None if has_clock else fast_path(planned, step.feeds)
 
         def run(_: CachedStep, values: Sequence[Any]) -> list[Any]:
             feeds = map(feed_value, step.feeds, values) if values else ()
