@@ -192,10 +192,7 @@ def fingerprint(region: Region) -> bytes | None:
     except Unnamed:
         return None
     outputs = [(number(tensor), tensor in region.early) for tensor in region.outputs]
-    text = f"{inputs}{references}{roots}{outputs}\n" + "\n".join(texts)
-    digest = blake2b(text.encode("utf-8", "surrogateescape"), digest_size=20)
-    digest.update(b"\0" + flow.tobytes())  # no text has such a character
-    return digest.digest()
+    return flow_digest(f"{inputs}{references}{roots}{outputs}", texts, flow)
 
 
 # Conditionals and loops
@@ -276,3 +273,10 @@ def flow_text(nodes: Sequence[Node], numbers: dict[Tensor, int]) -> tuple[list[s
         words.append(len(outputs))
         words += [numbers.setdefault(tensor, len(numbers)) for tensor in outputs]
     return list(texts), array("q", words)
+
+
+def flow_digest(border: str, texts: Sequence[str], flow: array[int]) -> bytes:
+    """A digest of a `flow_text`, and of a text about the inputs and outputs of its nodes."""
+    text = "\n".join([border, *texts])
+    content = text.encode("utf-8", "surrogateescape") + b"\0" + flow.tobytes()
+    return blake2b(content, digest_size=20).digest()  # no text has the character between them

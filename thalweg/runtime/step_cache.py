@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from hashlib import blake2b
 from itertools import chain
 from typing import Any
 
@@ -24,7 +23,7 @@ from thalweg.device import tuning
 from thalweg.device.device import Device
 from thalweg.device.program_template import Stream
 from thalweg.graph.node import Node
-from thalweg.lower.fingerprint import Unnamed, flow_text, types_text
+from thalweg.lower.fingerprint import Unnamed, flow_digest, flow_text, types_text
 from thalweg.lower.specialise import Region
 from thalweg.ops.core.basic import Const
 from thalweg.optimize.custom import are_any_registered
@@ -148,7 +147,4 @@ def _digest(step: Step, nodes: Sequence[Node]) -> bytes | None:
     targets = [positions[node] for node in step.targets]
     names = [node.name for node in nodes if node.op.stateful]
     results = types_text(list(chain.from_iterable(node.outputs for node in nodes)))
-    text = f"{inputs}{feeds}{fetches}{targets}{names}{results}\n" + "\n".join(texts)
-    digest = blake2b(text.encode("utf-8", "surrogateescape"), digest_size=20)
-    digest.update(b"\0" + flow.tobytes())  # a separator: no text contains this byte
-    return digest.digest()
+    return flow_digest(f"{inputs}{feeds}{fetches}{targets}{names}{results}", texts, flow)
