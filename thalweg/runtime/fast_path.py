@@ -173,7 +173,6 @@ class CachedStep:
         """`cancellation` is shared by all runs on the fast path."""
         self._path, self._general = path, general
         self._feeds = [(n, tensor, _array_dtype(tensor)) for n, tensor in enumerate(step.feeds)]
-        self.feed_count = len(step.feeds)
         self._objects, self._version = resources.objects, -1
         self._cells: list[VariableCell] = []
         if path is not None:

@@ -290,31 +290,23 @@ class BaseSession:
         parsed = Fetches(self._graph, fetches)
         tensors = [feed_tensor(self._graph, feed) for feed in feed_list or ()]
         signature = Step(tuple(parsed.tensors), tuple(parsed.targets), tuple(tensors))
-        plain = self._callable(parsed, self._cached_step(signature))
+        count, result, run = len(tensors), parsed.result, self._cached_step(signature).run
 
-        if not accept_options:
-            return plain
-
-        def call(*values: Any, options: Any = None, run_metadata: RunMetadata | None = None) -> Any:
-            if options is None and run_metadata is None:
-                return plain(*values)
-            _check_count(len(values), len(tensors))
-            feeds = dict(zip(tensors, values, strict=True))
-            return self.run(fetches, feeds, options, run_metadata)
-
-        return call
-
-    def _callable(self, parsed: Fetches, cached: CachedStep) -> Callable[..., Any]:
-        count, result, run = cached.feed_count, parsed.result, cached.run
-
-        def call(*values: Any) -> Any:
+        def plain(*values: Any) -> Any:
             if self._closed:
                 self._check_open()
             if len(values) != count:
                 _check_count(len(values), count)
             return result(run(values))
 
-        return call
+        def call(*values: Any, options: Any = None, run_metadata: RunMetadata | None = None) -> Any:
+            if options is None and run_metadata is None:
+                return plain(*values)
+            _check_count(len(values), count)
+            feeds = dict(zip(tensors, values, strict=True))
+            return self.run(fetches, feeds, options, run_metadata)
+
+        return call if accept_options else plain
 
     def partial_run_setup(self, fetches: FetchLike, feeds: Sequence[Any] | None = None) -> str:
         """Declare a step that will be fed and fetched in parts; returns its handle."""
