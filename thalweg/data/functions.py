@@ -153,7 +153,7 @@ def planned(body: Body) -> PlannedBody:
         computed = tuple(t for t in dict.fromkeys(body.outputs) if t not in body.arguments)
         step = Step(computed, (), body.arguments)
         made = plan(step, local_devices({}, _THREADS), compiled=COMPILES)
-        path = fast_path(made, body.arguments)
+        path = fast_path(made)
         order = [*body.arguments, *computed]
         outputs = [order.index(tensor) for tensor in body.outputs]
         path = None if path is None or path.references else path
@@ -197,7 +197,7 @@ class Call:
     @property
     def supports_rows(self) -> bool:
         """Whether `run_rows` is supported: a call depends only on the element and constants."""
-        count = self._plan.feeds
+        count = len(self._plan.feeds)
         of_captured = range(count - len(self._captured), count)
         return (
             self._path is not None

@@ -118,7 +118,7 @@ class PlannedStep:
         devices, step = eager_devices(), self._step
         placer = Placer(devices.names, soft=True)
         self._plan = planned = plan(step, devices.all, placer, COMPILES)
-        self._use(fast_path(planned, step.feeds, downloads=False))
+        self._use(fast_path(planned, downloads=False))
         if devices.has_accelerators:
             self._set_devices(planned, placer)
         return planned

@@ -84,10 +84,8 @@ def explain(
     plan: Plan, step: Step, feeds: Sequence[Any], resources: Resources, graph_size: int
 ) -> StepPlan:
     """Lower and compile a plan for these feeds, without running it."""
-    shapes = dict(zip(step.feeds, map(np.shape, feeds), strict=True))
-    units = ShapeWalk(resources.on(plan.device), shapes).units(plan.instructions)
-    for part in plan.partitions:
-        shapes = {tensor: np.shape(feeds[number]) for number, tensor in part.partition.feeds}
-        walk = ShapeWalk(resources.on(part.plan.device), shapes)
-        units += walk.units(part.plan.instructions)
+    units: list[PlannedUnit] = []
+    for part, values in plan.parts(feeds):
+        shapes = dict(zip(part.feeds, map(np.shape, values), strict=True))
+        units += ShapeWalk(resources.on(part.device), shapes).units(part.instructions)
     return StepPlan(step, plan, feeds, resources, graph_size, units)

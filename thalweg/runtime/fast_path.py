@@ -77,16 +77,14 @@ class ProgramPath:
 class FastPath(ProgramPath):
     """A step whose only computation is one region."""
 
-    def __init__(
-        self, instruction: Instruction, executable: Executable, plan: Plan, feeds: Sequence[Tensor]
-    ) -> None:
+    def __init__(self, instruction: Instruction, executable: Executable, plan: Plan) -> None:
         region = executable.region
         fetches = [slot - instruction.output for slot in plan.fetches]
         super().__init__(
             instruction.node,
             region.references,
             executable.programs,
-            [feeds.index(tensor) for tensor in region.inputs],
+            [plan.feeds.index(tensor) for tensor in region.inputs],
             fetches,
             [n for n, f in enumerate(fetches) if region.outputs[f] in region.roots],
             fetches == list(range(instruction.output_count)),
@@ -135,8 +133,8 @@ def _downloaded(results: Sequence[Any]) -> list[Any]:
     ]
 
 
-def fast_path(plan: Plan, feeds: Sequence[Tensor], downloads: bool = True) -> FastPath | None:
-    """The fast path of a plan: None unless it is one region over variables and these feeds.
+def fast_path(plan: Plan, downloads: bool = True) -> FastPath | None:
+    """The fast path of a plan: None unless it is one region over variables and feeds.
     `downloads`: results in device memory are copied to the host."""
     calls = [(i, i.call) for i in plan.instructions if isinstance(i.call, Executable)]
     if len(calls) != 1 or plan.may_block:
@@ -147,11 +145,11 @@ def fast_path(plan: Plan, feeds: Sequence[Tensor], downloads: bool = True) -> Fa
     is_alone = all(i is instruction or i.node in variables for i in plan.instructions)
     if not is_alone or any(slot not in results for slot in plan.fetches):
         return None
-    is_fed = set(feeds).issuperset(executable.region.inputs)
+    is_fed = set(plan.feeds).issuperset(executable.region.inputs)
     if not is_fed or any(node.inputs or not node.op.has("kernel") for node in variables):
         return None
     kind = DeviceFastPath if downloads and not executable.device.is_host else FastPath
-    return kind(instruction, executable, plan, feeds)
+    return kind(instruction, executable, plan)
 
 
 #: Runs a step without its fast path: (the step, fed values) -> fetched values.

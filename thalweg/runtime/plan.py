@@ -56,7 +56,7 @@ class Plan:
     order: Order  # the predecessors of each node
     instructions: tuple[Instruction, ...] = ()
     slot_count: int = 0
-    feeds: int = 0  # this many leading slots are the feeds
+    feeds: tuple[Tensor, ...] = ()  # have the leading slots
     fetches: tuple[int, ...] = ()  # the slot of each fetched tensor
     device: str = ""  # the device whose state it uses
     #: the plan of each device of a step on several: `instructions` is then empty
@@ -87,22 +87,23 @@ class Plan:
     def dataflow(self) -> Dataflow:
         """The step as a token graph without frames: a blocking node does not hold up nodes it may
         wait for."""
-        sources = {slot: Source(slot) for slot in range(self.feeds)}
+        count = len(self.feeds)
+        sources = {slot: Source(slot) for slot in range(count)}
         holders: dict[Node, list[int]] = defaultdict(list)  # several for constants and reads
-        for place, step in enumerate(self.instructions, self.feeds):
+        for place, step in enumerate(self.instructions, count):
             for output in range(step.output_count):
                 sources.setdefault(step.output + output, Source(place, output))
             for node in step.nodes:
                 holders[node].append(place)
-        vertices = [Vertex(VertexKind.PASS)] * self.feeds
-        for place, step in enumerate(self.instructions, self.feeds):
-            inputs, count = tuple(sources[slot] for slot in step.inputs), step.output_count
+        vertices = [Vertex(VertexKind.PASS)] * count
+        for place, step in enumerate(self.instructions, count):
+            inputs, outputs = tuple(sources[slot] for slot in step.inputs), step.output_count
             before = {at for node in step.nodes for at in self._predecessors(node, place, holders)}
             after = tuple(sorted(before - {source.vertex for source in inputs}))
             call = Call(*step[:5])
-            vertices.append(Vertex(VertexKind.CALL, inputs, after, count, step.node, call))
+            vertices.append(Vertex(VertexKind.CALL, inputs, after, outputs, step.node, call))
         fetches = tuple(sources[slot] for slot in self.fetches)
-        return Dataflow(TokenGraph(tuple(vertices), self.feeds, fetches))
+        return Dataflow(TokenGraph(tuple(vertices), count, fetches))
 
     def _predecessors(
         self, node: Node, place: int, holders: Mapping[Node, Sequence[int]]
@@ -317,7 +318,7 @@ def schedule(
         operands = inputs, start, len(unit.outputs), tuple(dead)
         instructions.append(Instruction(*_call(unit, fed, backend)[:5], *operands))
     fetched = tuple(slots[tensor] for tensor in fetches)
-    values = tuple(instructions), count, len(feeds), fetched
+    values = tuple(instructions), count, tuple(feeds), fetched
     return Plan(placement, order or {}, *values, backend.device.name)
 
 

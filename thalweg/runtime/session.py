@@ -194,7 +194,7 @@ class BaseSession:
         """A step with its plan; stores its program in `entry` after a run."""
         planned = self._plan(step)
         has_clock = bool(self._options.timeout_in_ms)  # the fast path does not check it
-        path = None if has_clock else fast_path(planned, step.feeds)
+        path = None if has_clock else fast_path(planned)
 
         def run(_: CachedStep, values: Sequence[Any]) -> list[Any]:
             feeds = map(feed_value, step.feeds, values) if values else ()
