@@ -19,7 +19,7 @@ def copied_operation(node: Node, name: str, copied: Callable[[Any], Any]) -> Nod
         name: the name of the copy.
         copied: gives the copy of a tensor or an operation.
     """
-    inputs = node.op.parsed.group([copied(x) for x in node.inputs], node.input_counts())
+    inputs = node.grouped([copied(x) for x in node.inputs])
     controls = [copied(before) for before in node.controls]
     attributes = node.op.attributes
     if attributes.get("seed2"):

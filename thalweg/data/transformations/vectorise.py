@@ -127,7 +127,7 @@ def _lifted(value: Value, rank: int) -> Tensor:
 
 
 def _applied(node: Node, sources: Sequence[Tensor]) -> list[Any]:
-    grouped = node.op.parsed.group(list(sources), node.input_counts())
+    grouped = node.grouped(list(sources))
     return nest.flatten(node.op(*grouped, name=node.name.rpartition("/")[2]))
 
 

@@ -94,7 +94,7 @@ class Inlining:
         elif any(isinstance(bound, ListBuffer) for bound in inputs):
             self._inline_list_use(node, inputs)
         else:
-            grouped = node.op.parsed.group(inputs, node.input_counts())
+            grouped = node.grouped(inputs)
             inlined = self._scratch.node(node.op, grouped, node, (), self._controls(node))
             self._bind(node, inlined)
             self._fold(inlined, node)
@@ -305,7 +305,7 @@ class Inlining:
         if any(rows.is_new and rows.view is None for rows in lists):
             raise NotCompiled(node, "the shape of a list's elements is known only inside")
         flat = [scratch.stand_in(x) if isinstance(x, ListBuffer) else x for x in inputs]
-        grouped = pruned.op.parsed.group(flat, pruned.input_counts())
+        grouped = pruned.grouped(flat)
         inlined = scratch.target(pruned.op, grouped, node, lists, self._controls(node))
         self._nodes[node] = inlined
         results = zip(pruned.outputs, inlined.outputs, strict=True)

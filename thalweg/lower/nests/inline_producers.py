@@ -63,7 +63,7 @@ class Operands:
     def of(self, node: Node) -> list[Any]:
         """The arguments of a node's loop form: its operands, grouped, and its random stream."""
         operands = self.flat(node)
-        grouped = node.op.parsed.group(operands, node.input_counts())
+        grouped = node.grouped(operands)
         if node.op.has("stream"):
             stream = Operand(len(operands), (STREAM_WORDS,), np.dtype(np.uint32))
             self.streams[stream] = node
