@@ -127,10 +127,14 @@ def test_a_processor_gets_the_level_it_has(
     assert (target.cpu, target.vector_bytes) == (expected, vector_bytes)
 
 
-def test_an_arm_host_is_native_too(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(machine, "llvm", lambda: fake_llvm("aarch64-linux", "neoverse-n1", "+neon"))
+@pytest.mark.parametrize("triple", ["aarch64-linux", "arm64-apple-darwin24.1.0"])
+def test_an_arm_host_is_native_too(monkeypatch: pytest.MonkeyPatch, triple: str):
+    monkeypatch.setattr(machine, "llvm", lambda: fake_llvm(triple, "neoverse-n1", "+neon"))
     target = machine._native()
-    assert (target.cpu, target.registers, target.fma) == ("neoverse-n1", 32, True)
+    assert (target.triple, target.architecture) == (triple, "aarch64")
+    assert (target.cpu, target.registers) == ("neoverse-n1", 32)
+    assert target.fma
+    assert target.native_fp16
 
 
 def test_sizes_of_caches_come_from_the_system(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):

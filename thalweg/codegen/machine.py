@@ -55,13 +55,9 @@ class CpuTarget(Target):
     """A processor that machine code is generated for."""
 
     triple: str
+    architecture: str  # the instruction set: "x86_64" or "aarch64"
     cpu: str
     features: str  # as LLVM takes them: "+avx2,-avx512f"
-
-    @property
-    def architecture(self) -> str:
-        """The instruction set: "x86_64" or "aarch64"."""
-        return self.triple.partition("-")[0]
 
     @cached_property
     def extensions(self) -> frozenset[str]:
@@ -191,9 +187,7 @@ def _level(extensions: frozenset[str]) -> str:
 
 
 def _x86(name: str, triple: str, cpu: str, features: str) -> CpuTarget:
-    cpu_target = replace(
-        CpuTarget(name=name, triple=triple, cpu=cpu, features=features), **_sizes()
-    )
+    cpu_target = _target(name, triple, "x86_64", cpu, features)
     level = _level(cpu_target.extensions)
     if level == "x86-64-v4":
         # LLVM avoids 512-bit vectors on the first AVX-512 processors unless told otherwise.
@@ -205,8 +199,15 @@ def _x86(name: str, triple: str, cpu: str, features: str) -> CpuTarget:
 
 
 def _aarch64(name: str, triple: str, cpu: str, features: str) -> CpuTarget:
-    cpu_target = CpuTarget(name=name, triple=triple, cpu=cpu, features=features, registers=32)
-    return replace(cpu_target, **_sizes())
+    return replace(_target(name, triple, "aarch64", cpu, features), registers=32)
+
+
+def _target(name: str, triple: str, architecture: str, cpu: str, features: str) -> CpuTarget:
+    """A target with the sizes of the host, and the least that the architecture has."""
+    least = CpuTarget(
+        name=name, triple=triple, architecture=architecture, cpu=cpu, features=features
+    )
+    return replace(least, **_sizes())
 
 
 @cache
