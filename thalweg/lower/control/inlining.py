@@ -61,7 +61,6 @@ class Inlining:
         self._body = body
         self._where = where  # the storage of lists that the body creates
         self._bound: dict[Tensor, Bound] = dict(zip(body.arguments, arguments, strict=True))
-        self._nodes: dict[Node, Node] = {}
         #: the node that adds a list of gradients to another list, by the node that creates it
         self._added_by: dict[Node, Node] = {}
         self._entries: dict[Node, ListBuffer] = {}
@@ -69,17 +68,17 @@ class Inlining:
     def run(self, wanted: Sequence[Tensor]) -> list[Bound]:
         """Inline the nodes that tensors of the body depend on, and its targets. Returns what the
         tensors are bound to."""
-        needs = Needs(self._bound)
+        needs, inlined = Needs(self._bound), self._scratch.inlined
         nodes = needs.run(wanted, self._body.targets)
         self._added_by = {creator: node for node in nodes for creator in _accumulated_lists(node)}
         for node in nodes:
-            if node in self._nodes:
+            if node in inlined:
                 continue
             if is_control(node):
                 self._add_control(node, prune_loop_vars(node, needs.wanted[node]))
             else:
                 self._add(node)
-        self._scratch.targets += [self._nodes[n] for n in self._body.targets if n in self._nodes]
+        self._scratch.targets += [inlined[n] for n in self._body.targets if n in inlined]
         return [self._bound[tensor] for tensor in wanted]
 
     def _add(self, node: Node) -> None:
@@ -95,7 +94,7 @@ class Inlining:
             self._inline_list_use(node, inputs)
         else:
             grouped = node.grouped(inputs)
-            inlined = self._scratch.node(node.op, grouped, node, (), self._controls(node))
+            inlined = self._scratch.node(node.op, grouped, node)
             self._bind(node, inlined)
             self._fold(inlined, node)
 
@@ -108,11 +107,8 @@ class Inlining:
             op = Const(value=value, dtype=inlined.outputs[0].dtype)
             self._bound[node.outputs[0]] = self._scratch.tensor(op, (), node)
 
-    def _controls(self, node: Node) -> list[Node]:
-        return [self._nodes[n] for n in node.controls if n in self._nodes]
-
     def _bind(self, node: Node, inlined: Node) -> None:
-        self._nodes[node] = inlined
+        self._scratch.inlined[node] = inlined
         self._bound.update(zip(node.outputs, inlined.outputs, strict=True))
         if node.op.parsed.references:
             self._scratch.targets.append(inlined)
@@ -160,7 +156,7 @@ class Inlining:
         rows, rest = _list_and_rest(node, inputs)
         result = self._list_use(node, rows, rest)
         if isinstance(result, Node):
-            self._nodes[node] = result
+            self._scratch.inlined[node] = result
             result = rows if out.dtype.base_dtype is variant else result.outputs[0]
         self._bound[out] = result
 
@@ -170,10 +166,10 @@ class Inlining:
             case TensorArrayWrite():
                 return self._write(rows, rest[0], rest[1], node)
             case TensorArrayRead() if rows.entries is not None:
-                start = self._read(rows, rest[0], node, self._controls(node))
+                start = self._read(rows, rest[0], node)
                 return self._scratch.view_from(rows.entries, start.outputs[0], node)
             case TensorArrayRead():
-                return self._read(rows, rest[0], node, self._controls(node))
+                return self._read(rows, rest[0], node)
             case TensorArraySize() if rows.is_whole:
                 size = np.array(rows.count, np.int32)
                 return self._scratch.node(Const(value=size, dtype=int32), (), node)
@@ -196,7 +192,7 @@ class Inlining:
         change = ScatterAdd() if isinstance(op, TensorArrayAdd) else ScatterUpdate()
         memory = scratch.reference(written_view(rows, value, node))
         row = scratch.row(rows, index)
-        inlined = scratch.target(change, (memory, row, value), node, (rows,), self._controls(node))
+        inlined = scratch.target(change, (memory, row, value), node, (rows,))
         if not isinstance(op, TensorArrayAdd):
             self._count_access(rows.writes, index, node)
         return inlined
@@ -213,18 +209,18 @@ class Inlining:
             raise NotCompiled(node, "it writes a list as a whole")
         scratch, row_numbers = self._scratch, self._scratch.all_rows(rows)
         operands = scratch.reference(rows.view), row_numbers, value
-        inlined = scratch.target(ScatterAdd(), operands, node, (rows,), self._controls(node))
+        inlined = scratch.target(ScatterAdd(), operands, node, (rows,))
         self._count_access(rows.writes, row_numbers, node)
         return inlined
 
     def _stack(self, rows: ListBuffer, count: Any, node: Node) -> Node:
-        memory, after = self._memory(rows, node), self._controls(node)
+        memory = self._memory(rows, node)
         if constant_value(count) != rows.count:
             raise NotCompiled(node, "only a part of the list is taken")
         if rows.offset is None:
-            return self._scratch.node(Identity(), (memory,), node, (rows,), after)
+            return self._scratch.node(Identity(), (memory,), node, (rows,))
         operands = memory, self._scratch.all_rows(rows), np.int32(0)
-        return self._scratch.node(GatherV2(), operands, node, (rows,), after)
+        return self._scratch.node(GatherV2(), operands, node, (rows,))
 
     def _gradient(self, rows: ListBuffer, node: Node) -> ListBuffer:
         """The list of gradients of a list: new, or the list that it would be added to."""
@@ -243,7 +239,7 @@ class Inlining:
         if added not in self._entries:
             index = added.inputs[1]
             self._require(index.op)
-            start = self._read(rows, self._bound[index], added, ())
+            start = self._read(rows, self._bound[index], added)
             assert rows.entries is not None
             self._entries[added] = self._scratch.view_from(rows.entries, start.outputs[0], added)
         return self._entries[added]
@@ -277,7 +273,7 @@ class Inlining:
         is_input = rows.view.where is Storage.INPUT
         return scratch.value(rows.view) if is_input else scratch.reference(rows.view)
 
-    def _read(self, rows: ListBuffer, index: Any, node: Node, after: Sequence[Node]) -> Node:
+    def _read(self, rows: ListBuffer, index: Any, node: Node) -> Node:
         scratch = self._scratch
         if rows.value is not None:
             value = np.asarray(rows.value, rows.dtype.as_numpy_dtype)
@@ -286,7 +282,7 @@ class Inlining:
         lists = () if memory in scratch.inputs else (rows,)
         self._count_access(rows.reads, index, node)
         row = scratch.row(rows, index)
-        return scratch.node(GatherV2(), (memory, row, np.int32(0)), node, lists, after)
+        return scratch.node(GatherV2(), (memory, row, np.int32(0)), node, lists)
 
     def _count_access(self, counts: BufferView | None, index: Any, node: Node) -> None:
         """Count a read or write of a row."""
@@ -306,8 +302,8 @@ class Inlining:
             raise NotCompiled(node, "the shape of a list's elements is known only inside")
         flat = [scratch.stand_in(x) if isinstance(x, ListBuffer) else x for x in inputs]
         grouped = pruned.grouped(flat)
-        inlined = scratch.target(pruned.op, grouped, node, lists, self._controls(node))
-        self._nodes[node] = inlined
+        inlined = scratch.target(pruned.op, grouped, node, lists)
+        scratch.inlined[node] = inlined
         results = zip(pruned.outputs, inlined.outputs, strict=True)
         for position, (tensor, result) in enumerate(results):
             if tensor.dtype.base_dtype is variant:
@@ -319,8 +315,8 @@ class Inlining:
 
     def _add_trace(self, node: Node) -> None:
         """Inline a trace: any output of the inlined control node serves as its input."""
-        holder = self._nodes[node.inputs[0].op].outputs[0]
-        self._bind(node, self._scratch.node(node.op, (holder,), node, (), self._controls(node)))
+        holder = self._scratch.inlined[node.inputs[0].op].outputs[0]
+        self._bind(node, self._scratch.node(node.op, (holder,), node))
 
 
 def _accumulated_lists(node: Node) -> list[Node]:

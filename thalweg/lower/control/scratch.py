@@ -40,6 +40,7 @@ class Scratch:
         self.sources: set[Node] = set()
         self.targets: list[Node] = []
         self.origins: dict[Node, Node] = {}
+        self.inlined: dict[Node, Node] = {}  # what nodes of bodies have become
         self.kept_lists: dict[Tensor, LoopTraces] = {}  # lists that outlive the iteration
         self._references: dict[BufferView, Tensor] = {}
         self._last_user: dict[ListBuffer, Node] = {}  # the last node that used a list
@@ -82,10 +83,11 @@ class Scratch:
         inputs: Sequence[Any],
         like: Node | None = None,
         lists: Sequence[ListBuffer] = (),
-        after: Sequence[Node] = (),
     ) -> Node:
-        """Add a node, after `after` and after earlier nodes that use its lists."""
-        controls = [*after]
+        """Add a node, after what the controls of `like` have become, and after earlier nodes that
+        use its lists."""
+        before = () if like is None else like.controls
+        controls = [self.inlined[node] for node in before if node in self.inlined]
         for rows in lists:
             users = self._last_user.get(rows.root), self._start_assigned.get(rows)
             controls += [user for user in users if user is not None]
@@ -112,10 +114,9 @@ class Scratch:
         inputs: Sequence[Any],
         like: Node | None = None,
         lists: Sequence[ListBuffer] = (),
-        after: Sequence[Node] = (),
     ) -> Node:
         """Add a node that has to run, whether its output is read or not."""
-        self.targets.append(self.node(op, inputs, like, lists, after))
+        self.targets.append(self.node(op, inputs, like, lists))
         return self.targets[-1]
 
     def assign(
