@@ -14,7 +14,7 @@ from thalweg.codegen.cache import statistics
 from thalweg.codegen.kernels import request
 from thalweg.codegen.machine import host
 from thalweg.ir.dynamic import Dynamic, dynamic, times
-from thalweg.ir.fingerprint import fingerprint, integers, places_of_offsets, with_dynamic
+from thalweg.ir.fingerprint import summary, with_dynamic
 from thalweg.lower.dynamic_shapes import Varying, adapted
 
 
@@ -167,24 +167,28 @@ def kernels_for(size: int, build: Callable[[Any], Any] = classifier) -> Any:
 def test_integers_put_back_give_the_kernel_again(build: Callable[[Any], Any]) -> None:
     for launch in kernels_for(12, build):
         kernel = launch.kernel
-        numbers = integers(kernel)
+        numbers = summary(kernel).integers
         every = with_dynamic(kernel, range(len(numbers)), 5)
-        assert tuple(map(int, integers(every))) == numbers
-        assert all(isinstance(number, Dynamic) for number in integers(every))
-        assert [number.word for number in integers(every)] == list(range(5, 5 + len(numbers)))
+        assert tuple(map(int, summary(every).integers)) == numbers
+        assert all(isinstance(number, Dynamic) for number in summary(every).integers)
+        assert [number.word for number in summary(every).integers] == list(
+            range(5, 5 + len(numbers))
+        )
         none = with_dynamic(kernel, (), 5)
-        assert not any(isinstance(number, Dynamic) for number in integers(none))
-        assert fingerprint(none) == fingerprint(kernel)
+        assert not any(isinstance(number, Dynamic) for number in summary(none).integers)
+        assert summary(none).fingerprint == summary(kernel).fingerprint
 
 
 @pytest.mark.parametrize("build", MODELS, ids=lambda build: build.__name__)
 def test_other_sizes_are_the_same_shape_of_kernel(build: Callable[[Any], Any]) -> None:
-    one, other = ([fingerprint(n.kernel) for n in kernels_for(size, build)] for size in (32, 48))
+    one, other = (
+        [summary(n.kernel).fingerprint for n in kernels_for(size, build)] for size in (32, 48)
+    )
     assert one == other
 
 
 def test_a_batch_of_one_is_another_form() -> None:
-    one, other = ([fingerprint(n.kernel) for n in kernels_for(size)] for size in (1, 48))
+    one, other = ([summary(n.kernel).fingerprint for n in kernels_for(size)] for size in (1, 48))
     assert one != other
 
 
@@ -225,19 +229,19 @@ def rows_in_turn(x: Any) -> Any:
 
 def test_kernels_that_differ_only_in_where_they_read_are_one() -> None:
     launches = kernels_for(6, rows_in_turn)
-    shapes = [fingerprint(launch.kernel) for launch in launches]
+    shapes = [summary(launch.kernel).fingerprint for launch in launches]
     repeated = [shape for shape in shapes if shapes.count(shape) > 2]
     assert repeated
     every = adapted(launches, Varying().see(launches))
     keys = {request(made.kernel, host()).key for made in every}
     assert len(keys) == len(set(shapes))
     for launch, made in zip(launches, every, strict=True):
-        assert integers(made.kernel) == integers(launch.kernel)
-        assert set(_dynamic(made.kernel)) <= places_of_offsets(launch.kernel)
+        assert summary(made.kernel).integers == summary(launch.kernel).integers
+        assert set(_dynamic(made.kernel)) <= summary(launch.kernel).starts
 
 
 def _dynamic(kernel: Any) -> list[int]:
-    return [n for n, number in enumerate(integers(kernel)) if isinstance(number, Dynamic)]
+    return [n for n, number in enumerate(summary(kernel).integers) if isinstance(number, Dynamic)]
 
 
 def test_rows_in_turn_are_right() -> None:

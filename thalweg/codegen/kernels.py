@@ -17,7 +17,7 @@ from thalweg.codegen.machine import SLOTS, CpuTarget
 from thalweg.codegen.sources import own_digest
 from thalweg.codegen.winograd import ENABLED
 from thalweg.ir.dynamic import Dynamic
-from thalweg.ir.fingerprint import fingerprint, integers
+from thalweg.ir.fingerprint import summary
 from thalweg.ir.kernel import Contraction, Kernel, Loops
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def request(kernel: Kernel, target: CpuTarget, schedule: Schedule | None = None)
         schedule = tuned_schedule(kernel, target)
     if schedule is not None:
         key = f"{key} {schedule}"
-    cost = _SECONDS[type(kernel)] + _SECONDS_PER_INTEGER * len(integers(kernel))
+    cost = _SECONDS[type(kernel)] + _SECONDS_PER_INTEGER * len(summary(kernel).integers)
     passes = "tiles" if isinstance(kernel, Contraction) else "loops"
     return Request(key, partial(_emit, kernel, target, schedule), cost, passes)
 
@@ -80,8 +80,9 @@ def keep_schedule(kernel: Contraction, target: CpuTarget, schedule: Schedule) ->
 
 def key_of(kernel: Kernel) -> str:
     """The key of a kernel: the generators' digest, its structure and its integers."""
-    words = [f"w{n.word}" if isinstance(n, Dynamic) else n for n in integers(kernel)]
-    return f"{_generator_digest()} {fingerprint(kernel).hex()} {words}"
+    fingerprint, integers, _ = summary(kernel)
+    words = [f"w{n.word}" if isinstance(n, Dynamic) else n for n in integers]
+    return f"{_generator_digest()} {fingerprint.hex()} {words}"
 
 
 @cache

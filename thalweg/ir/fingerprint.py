@@ -23,51 +23,38 @@ from thalweg.ir.rewrite import postorder
 from thalweg.platform.caches import memoized
 
 
-class _Summary(NamedTuple):
-    """The digest of a kernel, its integers, and which of them are constants of offsets."""
+class Summary(NamedTuple):
+    """A digest of everything in a kernel but its integers, and the integers."""
 
-    digest: bytes
-    integers: tuple[int, ...]
-    starts: frozenset[int]
-
-
-_summaries = WeakKeyDictionary[Kernel, _Summary]()
+    fingerprint: bytes
+    integers: tuple[int, ...]  # in the order in which a rewriter visits them
+    starts: frozenset[int]  # which of them are the constants of offsets of loads and stores
 
 
-def fingerprint(kernel: Kernel) -> bytes:
-    """A digest of everything in a kernel but its integers."""
-    return _summary(kernel).digest
+_summaries = WeakKeyDictionary[Kernel, Summary]()
 
 
-def integers(kernel: Kernel) -> tuple[int, ...]:
-    """All integers of a kernel, in the order in which a rewriter visits them."""
-    return _summary(kernel).integers
-
-
-def places_of_offsets(kernel: Kernel) -> frozenset[int]:
-    """Which of a kernel's integers are the constants of offsets of loads and stores."""
-    return _summary(kernel).starts
-
-
-def _summary(kernel: Kernel) -> _Summary:
+def summary(kernel: Kernel) -> Summary:
+    """The fingerprint and the integers of a kernel (cached)."""
     found = _summaries.get(kernel)
     if found is None:
         digest = _Digest()
         digest.kernel(kernel)
         numbers, starts = tuple(digest.integers), frozenset(digest.starts)
-        found = _summaries[kernel] = _Summary(digest.result(), numbers, starts)
+        found = _summaries[kernel] = Summary(digest.result(), numbers, starts)
     return found
 
 
 def with_dynamic(kernel: Kernel, places: Collection[int], first_word: int) -> Kernel:
     """The kernel with some of its `integers` read from argument words, from `first_word` on."""
     words = {place: first_word + number for number, place in enumerate(sorted(places))}
+    known = summary(kernel)
     numbers = [
         dynamic(number, words[place]) if place in words else number
-        for place, number in enumerate(integers(kernel))
+        for place, number in enumerate(known.integers)
     ]
     result = _Integers(numbers).kernel(kernel)
-    _summaries[result] = _summary(kernel)._replace(integers=tuple(numbers))
+    _summaries[result] = known._replace(integers=tuple(numbers))
     return result
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from thalweg.ir.fingerprint import fingerprint, integers, places_of_offsets, with_dynamic
+from thalweg.ir.fingerprint import Summary, summary, with_dynamic
 from thalweg.ir.kernel import Kernel
 from thalweg.platform.caches import Bounded
 
@@ -55,8 +55,9 @@ class Varying:
 
     def see(self, launches: Sequence[Launch]) -> Form:
         """Observe a new lowering."""
-        family = tuple(fingerprint(launch.kernel) for launch in launches)
-        observed = _observe([launch.kernel for launch in launches], family)
+        summaries = [summary(launch.kernel) for launch in launches]
+        family = tuple(one.fingerprint for one in summaries)
+        observed = _observe(summaries)
         before = self._families.get(family, observed)
         observed = [_merged(*pair) for pair in zip(before, observed, strict=True)]
         self._families[family] = observed
@@ -72,22 +73,21 @@ def adapted(launches: Sequence[Launch], form: Form) -> list[SpecializedKernel]:
     return [_adapted(*pair) for pair in zip(launches, form.kernels, strict=True)]
 
 
-def _observe(kernels: Sequence[Kernel], fingerprints: Sequence[bytes]) -> list[ObservedInts]:
+def _observe(summaries: Sequence[Summary]) -> list[ObservedInts]:
     """The integers of a lowering's kernels. Kernels that differ only in the constants of offsets
     (items of a sequence, slices of one buffer) become one kernel with those constants as
     arguments."""
     groups: dict[tuple[Any, ...], list[int]] = defaultdict(list)
-    for number, (kernel, digest) in enumerate(zip(kernels, fingerprints, strict=True)):
-        offset_positions = places_of_offsets(kernel)
-        pairs = enumerate(integers(kernel))
-        others = [n for position, n in pairs if position not in offset_positions]
-        groups[digest, *others].append(number)
+    for number, (fingerprint, integers, starts) in enumerate(summaries):
+        others = [n for position, n in enumerate(integers) if position not in starts]
+        groups[fingerprint, *others].append(number)
     observed: dict[int, ObservedInts] = {}
     for group in groups.values():
-        columns = enumerate(zip(*[integers(kernels[number]) for number in group], strict=True))
+        rows = [summaries[number].integers for number in group]
+        columns = enumerate(zip(*rows, strict=True))
         varying = frozenset(position for position, column in columns if len(set(column)) > 1)
-        observed |= {number: ObservedInts(integers(kernels[number]), varying) for number in group}
-    return [observed[number] for number in range(len(kernels))]
+        observed |= {n: ObservedInts(row, varying) for n, row in zip(group, rows, strict=True)}
+    return [observed[number] for number in range(len(summaries))]
 
 
 def _merged(old: ObservedInts, new: ObservedInts) -> ObservedInts:

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from thalweg.ir.expr import Accumulated, Cast, Const, Expr, Index, Load, Reduce, Variable, Word
-from thalweg.ir.fingerprint import fingerprint, integers
+from thalweg.ir.fingerprint import Summary, summary
 from thalweg.ir.kernel import Argument, Contraction, Kernel
 from thalweg.ir.loop import iterations
 from thalweg.ir.rewrite import Fold, free_variables
@@ -34,12 +34,12 @@ class FlopsBytes(NamedTuple):
 
 
 #: The iterations of an unrolled loop are launches of the same few kernels.
-_known = Bounded[Any, FlopsBytes]("flops and bytes of kernels", 2_000)
+_known = Bounded[Summary, FlopsBytes]("flops and bytes of kernels", 2_000)
 
 
 def flops_bytes(kernel: Kernel) -> FlopsBytes:
     """The operations and bytes of one call of a kernel."""
-    key = fingerprint(kernel), integers(kernel)
+    key = summary(kernel)
     counts = _known.get(key)
     if counts is None:
         counts = _known[key] = FlopsBytes(_operations(kernel), *_traffic(kernel))

@@ -25,7 +25,7 @@ from thalweg.codegen.llvm.emitted import Request
 from thalweg.device import local
 from thalweg.device.cpu import loading
 from thalweg.ir.dynamic import Dynamic
-from thalweg.ir.fingerprint import integers
+from thalweg.ir.fingerprint import summary
 from thalweg.ir.kernel import Kernel
 from thalweg.runtime import compiled
 
@@ -83,7 +83,7 @@ class Machine:
 
 def hints(kernel: Kernel) -> list[int]:
     """Run-time sizes as those of the call that a kernel was made for."""
-    found = {n.word: int(n) for n in integers(kernel) if isinstance(n, Dynamic)}
+    found = {n.word: int(n) for n in summary(kernel).integers if isinstance(n, Dynamic)}
     first = len(kernel.arguments) + 2
     return [found.get(word, 1) for word in range(first, max(found, default=first - 1) + 1)]
 

@@ -10,7 +10,7 @@ from tests.codegen import steps
 from tests.codegen.loops.test_random_loops import Maker
 from tests.ir.text.benchmark_kernels import FULL, SMALL, kernels_of_model
 from tests.soak import SOAKING
-from thalweg.ir.fingerprint import fingerprint, integers, with_dynamic
+from thalweg.ir.fingerprint import summary, with_dynamic
 from thalweg.ir.kernel import Kernel
 from thalweg.ir.text.parser import parse_kernel
 from thalweg.ir.text.printer import kernel_text
@@ -25,18 +25,18 @@ def assert_reads_back(kernel: Kernel) -> None:
     assert kernel_text(back) == text
     assert type(back) is type(kernel)
     # A copy: the fingerprint of a kernel with dynamic integers is noted as that without.
-    assert fingerprint(back) == fingerprint(replace(kernel)), text
-    assert integers(back) == integers(kernel), text
+    assert summary(back).fingerprint == summary(replace(kernel)).fingerprint, text
+    assert summary(back).integers == summary(kernel).integers, text
     assert [(a.position, a.written) for a in back.arguments] == [
         (a.position, a.written) for a in kernel.arguments
     ]
 
 
 def assert_all_read_back(kernels: list[Kernel]) -> None:
-    distinct = {(fingerprint(kernel), integers(kernel)): kernel for kernel in kernels}
+    distinct = {summary(kernel): kernel for kernel in kernels}
     for kernel in distinct.values():
         assert_reads_back(kernel)
-        assert_reads_back(with_dynamic(kernel, range(0, len(integers(kernel)), 2), 3))
+        assert_reads_back(with_dynamic(kernel, range(0, len(summary(kernel).integers), 2), 3))
 
 
 @pytest.mark.parametrize("name", SMALL)
