@@ -27,6 +27,11 @@ class SpecializedKernel:
     kernel: Kernel
     words: tuple[int, ...] = ()
 
+    @property
+    def word_count(self) -> int:
+        """The number of its argument words: the fault word, arguments, scratch and integers."""
+        return len(self.kernel.arguments) + 2 + len(self.words)
+
 
 @dataclass(frozen=True)
 class ObservedInts:
@@ -97,8 +102,8 @@ def _merged(old: ObservedInts, new: ObservedInts) -> ObservedInts:
 
 
 def _adapted(launch: Launch, observed: ObservedInts) -> SpecializedKernel:
+    plain = SpecializedKernel(launch.kernel)
     if not observed.varying:
-        return SpecializedKernel(launch.kernel)
-    first = len(launch.kernel.arguments) + 2  # after the fault word, the arguments and the scratch
-    kernel = with_dynamic(launch.kernel, observed.varying, first)
+        return plain
+    kernel = with_dynamic(launch.kernel, observed.varying, plain.word_count)
     return SpecializedKernel(kernel, tuple(observed.integers[n] for n in sorted(observed.varying)))

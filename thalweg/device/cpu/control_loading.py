@@ -18,7 +18,7 @@ from thalweg.codegen.llvm.emitted import Request
 from thalweg.codegen.machine import CpuTarget
 from thalweg.device.control import references_of
 from thalweg.device.cpu.control_program import CpuControlStep
-from thalweg.device.cpu.listing import Call, build_listing, count_words
+from thalweg.device.cpu.listing import Call, build_listing
 from thalweg.device.cpu.loading import function_numbers, kernel_request
 from thalweg.device.cpu.table_template import ControlTemplate, Entry, Jump
 from thalweg.device.program import Listing
@@ -114,7 +114,7 @@ def _compiled_parts(
         # An iteration function is the code of the first call; the others have none.
         code += [_NO_CODE] * (len(kernels[part]) - len(code))
         listings[part] = build_listing(part.lowered, kernels[part], code, target, {}, words)
-        words += sum(map(count_words, part.lowered.launches, kernels[part]))
+        words += sum(kernel.word_count for kernel in kernels[part])
     return listings, dict(zip(names, loaded, strict=True))
 
 
@@ -152,7 +152,7 @@ def _iteration(
     )
     most = max(int(_ITERATION_WORK / (_work(part, target) + 1)), 1)
     loops = tuple(cast("Loops", kernel.kernel) for kernel in kernels)
-    *starts, _ = accumulate(map(count_words, part.lowered.launches, kernels), initial=0)
+    *starts, _ = accumulate([kernel.word_count for kernel in kernels], initial=0)
     return Iteration(loops, tuple(starts), tuple(numbers), overlapping, memory[condition, 0], most)
 
 

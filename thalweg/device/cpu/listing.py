@@ -45,11 +45,6 @@ class Call:
         ]
 
 
-def count_words(launch: Launch, specialized: SpecializedKernel) -> int:
-    """The number of argument words of a launch: the fault word, buffers, scratch and sizes."""
-    return len(launch.buffers) + 2 + len(specialized.words)
-
-
 def build_listing(
     lowered: Lowered,
     kernels: Sequence[SpecializedKernel],
@@ -73,5 +68,5 @@ def build_listing(
         entry = Entry(0, words, *slot, no_pause[number], int(work_of(launch.kernel, target)))
         packed_from = prepacked.get(number)
         calls.append(Call(launch, kernels[number], code, scratch, entry, packed_from))
-        words += count_words(launch, kernels[number])
+        words += kernels[number].word_count
     return Listing(lowered, calls, arena)

@@ -69,7 +69,7 @@ class ControlGraph:
                 self._words_of.setdefault(view, []).append((word, shift, launch))
         after = first + 1 + len(call.launch.buffers)
         self._words[after] = self._arena + call.scratch
-        self._words[after + 1 : first + call.word_count] = call.specialized.words
+        self._words[after + 1 : first + call.specialized.word_count] = call.specialized.words
 
     def _address(self, placed: PlacedPart, buffer: Buffer) -> int:
         if buffer.kind is BufferKind.TEMPORARY:
@@ -183,7 +183,7 @@ class ControlGraph:
             call.kernel.functions[entry],
             call.shapes[entry],
             self._words.ctypes.data + 8 * first,
-            call.word_count,
+            call.specialized.word_count,
             self._encoded(launch, call, first),
             len(call.kernel.tensor_maps),
         )
@@ -205,7 +205,7 @@ class ControlGraph:
         if not call.kernel.tensor_maps:
             return 0
         start = -(-self._maps.ctypes.data // 64) * 64 + BYTES * self._map_offsets[launch]
-        words = self._words[first : first + call.word_count].tolist()
+        words = self._words[first : first + call.specialized.word_count].tolist()
         for at, spec in enumerate(call.kernel.tensor_maps):
             self._memory.context.encode(spec.resolved(words), start + BYTES * at)
         return start

@@ -36,7 +36,7 @@ class PlacedPart:
     @property
     def word_count(self) -> int:
         """The number of argument words of all its launches."""
-        return sum(call.word_count for call in self.listing.calls)
+        return sum(call.specialized.word_count for call in self.listing.calls)
 
     def after(self) -> list[tuple[int, ...]]:
         """The dependencies of each launch. If two buffers are bound to one view, their hazards are

@@ -38,11 +38,6 @@ class CudaCall:
     after: tuple[int, ...]
     seconds: float  # estimated
 
-    @property
-    def word_count(self) -> int:
-        """The number of argument words: the fault word, buffers, scratch and sizes."""
-        return len(self.launch.buffers) + 2 + len(self.specialized.words)
-
     def emitted(self, target: CudaTarget) -> CudaKernel:
         """Its emitted code."""
         return emit(self.specialized.kernel, target, self.guarded, self.aligned)
@@ -101,7 +96,7 @@ def listed(
             seconds_of(launch, target),
         )
         calls.append(cuda_call)
-        words += cuda_call.word_count
+        words += specialized.word_count
     return CudaListing(lowered, calls, arena)
 
 

@@ -84,7 +84,7 @@ def _is_written_once(buffer: Buffer, launches: Sequence[Launch]) -> bool:
 
 
 def _placed(call: CudaCall, kernel: int) -> PlacedLaunch:
-    words = call.words, call.word_count
+    words = call.words, call.specialized.word_count
     return PlacedLaunch(kernel, *words, call.shapes, call.after, call.seconds)
 
 
