@@ -26,8 +26,8 @@ from thalweg.ir.expr import (
     select,
 )
 from thalweg.ir.functions.reductions import REDUCTIONS
-from thalweg.ir.index import Affine, Term, affine, simplified_call, term_expression, total
-from thalweg.ir.kernel import Check, KernelRewriter, Loops, RenameVariables, Store
+from thalweg.ir.index import Affine, affine, simplified_call
+from thalweg.ir.kernel import Check, Loops, RenameVariables, Store
 from thalweg.ir.rewrite import free_variables, postorder, walk
 
 
@@ -63,15 +63,14 @@ def _is_empty(statement: Store | Check) -> bool:
     return any(static_extent(variable) == 0 for variable in statement.variables)
 
 
-class _Canonicalize(KernelRewriter):
+class _Canonicalize(RenameVariables):
     """Makes offsets affine, folds decided comparisons, drops unit loops, shares reductions."""
 
     def __init__(self, form: Loops) -> None:
-        super().__init__()
-        self._renamed = _shared_variables(form)
+        super().__init__(_shared_variables(form))
 
     def renamed(self, variable: Variable) -> Variable | None:
-        return None if static_extent(variable) == 1 else self._renamed.get(variable, variable)
+        return None if static_extent(variable) == 1 else super().renamed(variable)
 
     def rebuilt(self, node: Expr) -> Expr:
         if not isinstance(node, Reduce) or REDUCTIONS[node.combine].gives_position:
@@ -80,12 +79,8 @@ class _Canonicalize(KernelRewriter):
             return super().rebuilt(node)
         return converted(self.new(node.body), node.dtype)
 
-    def offset(self, offset: Affine) -> Affine:
-        parts = [affine(self._term_value(term)).scaled(f) for term, f in offset.terms.items()]
-        return total([Affine(offset.constant), *parts]).with_opaque_divisions()
-
-    def _term_value(self, term: Term) -> Expr:
-        return self.index(term) if isinstance(term, Variable) else self.new(term_expression(term))
+    def term(self, term: Variable | Expr) -> Affine:
+        return affine(self.index(term) if isinstance(term, Variable) else self.new(term))
 
     def call(self, function: str, arguments: tuple[Expr, ...]) -> Expr:
         return simplified_call(function, arguments)
