@@ -38,6 +38,11 @@ def loads_in(roots: Iterable[Expr | None]) -> list[Load]:
     return [part for part in walk(roots) if isinstance(part, Load)]
 
 
+def outside_reductions(roots: Iterable[Expr]) -> set[Expr]:
+    """All expressions under some roots that are outside the bodies of reductions."""
+    return set(walk(roots, lambda part: () if isinstance(part, Reduce) else part.parts))
+
+
 def postorder(roots: Iterable[Expr | None], known: Container[Expr] = ()) -> list[Expr]:
     """All expressions under some roots in postorder, each once.
 

@@ -29,14 +29,14 @@ from thalweg.codegen.loops.lanes import (
 )
 from thalweg.codegen.loops.plan import BLOCK, Plan, is_long, vector_width
 from thalweg.codegen.loops.scope import KernelContext, LaneScope, Scope, Spill
-from thalweg.codegen.loops.simplify import outside_reductions, static_extent
+from thalweg.codegen.loops.simplify import static_extent
 from thalweg.codegen.math.conversion import register_type
 from thalweg.codegen.math.elements import Accumulator, State, accumulator_of
 from thalweg.ir.dynamic import is_static
 from thalweg.ir.expr import Const, Expr, Reduce, Select
 from thalweg.ir.kernel import Argument
 from thalweg.ir.loop import Variable
-from thalweg.ir.rewrite import free_variables, postorder
+from thalweg.ir.rewrite import free_variables, outside_reductions, postorder
 
 _MAX_SPILLED, _PADDED = 1 << 13, 64  # elements: in L1; whole vectors
 _REDUCED_COPIES = 4  # interleaved accumulators: an addition has a latency of four cycles

@@ -14,19 +14,14 @@ from itertools import pairwise
 
 import numpy as np
 
-from thalweg.codegen.loops.simplify import (
-    outside_reductions,
-    static_extent,
-    stride,
-    without_scans,
-)
+from thalweg.codegen.loops.simplify import static_extent, stride, without_scans
 from thalweg.codegen.machine import CpuTarget
 from thalweg.ir.dynamic import Dynamic
 from thalweg.ir.expr import Call, Const, Expr, Index, Load, Reduce, Scan, Variable, Word
 from thalweg.ir.functions.table import FUNCTIONS
 from thalweg.ir.index import Affine
 from thalweg.ir.kernel import Check, Loops, Store
-from thalweg.ir.rewrite import free_variables, postorder
+from thalweg.ir.rewrite import free_variables, outside_reductions, postorder
 from thalweg.ir.target import Target
 
 _LONG_COST, _PLAIN_COST = 12.0, 1.0

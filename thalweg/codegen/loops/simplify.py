@@ -28,12 +28,7 @@ from thalweg.ir.expr import (
 from thalweg.ir.functions.reductions import REDUCTIONS
 from thalweg.ir.index import Affine, affine, simplified_call
 from thalweg.ir.kernel import Check, Loops, RenameVariables, Store
-from thalweg.ir.rewrite import free_variables, postorder, walk
-
-
-def outside_reductions(roots: Iterable[Expr]) -> set[Expr]:
-    """All expressions under some roots that are outside the bodies of reductions."""
-    return set(walk(roots, lambda part: () if isinstance(part, Reduce) else part.parts))
+from thalweg.ir.rewrite import free_variables, postorder
 
 
 def static_extent(variable: Variable) -> int | None:

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from thalweg.ir.expr import Load, Reduce
+from thalweg.ir.expr import Load
 from thalweg.ir.index import Affine
-from thalweg.ir.rewrite import walk
+from thalweg.ir.rewrite import outside_reductions
 from thalweg.ir.target import Target
 from thalweg.lower.memory.buffers import Buffer, BufferKind, Pieces
 from thalweg.platform.arrays import Array
@@ -83,9 +83,8 @@ def _keeps_row(nest: LoopNest, buffer: Buffer, written_at: Affine, target: Targe
     if not all((offset + row_start).is_within(along.extent) for offset in nest.loads[buffer]):
         return False
     values = [write.value for write in nest.writes if along in write.variables]
-    outside = walk(values, lambda part: () if isinstance(part, Reduce) else part.parts)
-    loads = [part for part in outside if isinstance(part, Load) and part.buffer is buffer]
-    return all(load.offset == written_at for load in loads)
+    outside = [part for part in outside_reductions(values) if isinstance(part, Load)]
+    return all(load.offset == written_at for load in outside if load.buffer is buffer)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from thalweg.ir.expr import Accumulated, Const, Expr, Load, Reduce, Scan, Variab
 from thalweg.ir.index import Affine, unraveled
 from thalweg.ir.kernel import Store
 from thalweg.ir.loop import iterations
-from thalweg.ir.rewrite import Replace, free_variables, loads_in, walk
+from thalweg.ir.rewrite import Replace, free_variables, loads_in, outside_reductions, walk
 from thalweg.ir.target import Target
 from thalweg.lower.cost import element_cost, worth_rematerializing
 from thalweg.lower.memory.buffers import Buffer, BufferKind, Pieces, nested_buffers, temporary_bytes
@@ -306,7 +306,7 @@ def _load_count(nest: LoopNest, buffer: Buffer) -> int:
     """The most loads of a nest from a buffer, in its loops or in one reduction."""
     reductions = [part for part in outermost(nest.values) if _reads([part], buffer)]
     counts = [iterations(free_variables(part).union(part.variables)) for part in reductions]
-    outside = walk(nest.values, lambda part: () if isinstance(part, Reduce) else part.parts)
+    outside = outside_reductions(nest.values)
     if any(isinstance(part, Load) and part.buffer is buffer for part in outside):
         counts.append(iterations(nest.variables))
     return max(counts, default=0)

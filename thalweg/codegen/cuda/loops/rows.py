@@ -18,10 +18,10 @@ from thalweg.codegen.cuda.loops.combine import shared_bytes
 from thalweg.codegen.cuda.loops.mapping import Mapping
 from thalweg.codegen.llvm.builder import I64, Value, constant
 from thalweg.codegen.loops.scope import LaneScope, Scope
-from thalweg.codegen.loops.simplify import outside_reductions, static_extent, stride
+from thalweg.codegen.loops.simplify import static_extent, stride
 from thalweg.codegen.math.conversion import from_memory, storage_type
 from thalweg.ir.expr import Load, Reduce
-from thalweg.ir.rewrite import postorder
+from thalweg.ir.rewrite import outside_reductions, postorder
 
 _ALIGNMENT = 16  # bytes
 _RESERVED = 1 << 10  # bytes of shared memory that the driver reserves per block

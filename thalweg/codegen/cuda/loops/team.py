@@ -32,10 +32,11 @@ from thalweg.codegen.loops.lanes import (
     unflatten,
 )
 from thalweg.codegen.loops.scope import Scope
-from thalweg.codegen.loops.simplify import outside_reductions, static_extent
+from thalweg.codegen.loops.simplify import static_extent
 from thalweg.codegen.math.elements import State, accumulator_of
 from thalweg.ir.expr import Load, Reduce, Variable
 from thalweg.ir.kernel import Check, Store
+from thalweg.ir.rewrite import outside_reductions
 
 _MIN_CHAINS = 8  # independent chains of additions
 _MIN_COMPENSATED = 256  # terms of a thread's sum from which it is compensated
