@@ -11,7 +11,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import islice
 from types import MappingProxyType
 from typing import Any, cast
 
@@ -40,7 +39,7 @@ from thalweg.ir.expr import (
 from thalweg.ir.functions.dtypes import BOOL, INT64, Dtype
 from thalweg.ir.index import Affine, term_expression
 from thalweg.ir.kernel import Argument
-from thalweg.ir.rewrite import Fold, free_variables, postorder
+from thalweg.ir.rewrite import Fold, free_variables, loads_in
 from thalweg.platform.dtype_traits import is_narrow_float
 
 _NARROW = 1 << 31  # offsets below it fit i32
@@ -197,7 +196,7 @@ class LaneScope(PointEvaluator):
             return False
         if isinstance(expr.condition, Const) or self.vector in free_variables(expr.condition):
             return False
-        loads = [_count_loads(side, _MIN_BRANCH_LOADS) for side in (expr.chosen, expr.otherwise)]
+        loads = [len(loads_in([side])) for side in (expr.chosen, expr.otherwise)]
         return min(loads) > 0 and sum(loads) >= _MIN_BRANCH_LOADS
 
     # Guarded loads
@@ -392,11 +391,6 @@ def _guarded_loads(root: Expr) -> dict[tuple[Expr | None, Affine], int] | None:
         key = guard, load.offset
         result[key] = min(result.get(key, load.buffer.size), load.buffer.size)
     return result
-
-
-def _count_loads(root: Expr, most: int) -> int:
-    """How many loads an expression has, counting at most `most`."""
-    return len(list(islice((part for part in postorder([root]) if isinstance(part, Load)), most)))
 
 
 def _is_narrow(expr: Expr) -> bool:
