@@ -231,7 +231,11 @@ class GemmEmitter:
     def _tiles(self, variable: Variable, start: Value, stop: Value) -> None:
         """Emit whole tiles, then smaller ones for the remaining rows."""
         for size in self._heights(variable):
-            start = self._tile_loop(variable, start, stop, size)
+            end = self.frame.whole_end(start, stop, size)
+            with self.b.loop(start, end, size) as loop:
+                self.at[variable] = loop.index
+                self._tile(self._tile_rows(variable, size))
+            start = end
 
     def _heights(self, variable: Variable) -> list[int]:
         tile = self.schedule.tile
@@ -240,14 +244,6 @@ class GemmEmitter:
             return [size for size, there in ((tile, whole), (rest, rest)) if there]
         smaller = [size for size in (16, 8, 4, 2, 1) if size < tile]
         return [tile, *smaller]
-
-    def _tile_loop(self, variable: Variable, start: Value, stop: Value, size: int) -> Value:
-        """Emit the tiles of one height; returns the first remaining row."""
-        end = self.frame.whole_end(start, stop, size)
-        with self.b.loop(start, end, size) as loop:
-            self.at[variable] = loop.index
-            self._tile(self._tile_rows(variable, size))
-        return end
 
     def _tile_rows(self, variable: Variable, size: int) -> list[Row]:
         inner = self.form.rows[self.schedule.tile_at + 1 :]
