@@ -21,8 +21,8 @@ from thalweg.codegen.contraction.packing import PackEmitter, Span, dense, tiled,
 from thalweg.codegen.contraction.schedule import (
     Problem,
     Schedule,
+    block_position,
     even_part,
-    last_dynamic,
     spans_of_rows,
     variables_of,
 )
@@ -143,9 +143,7 @@ def _with_pieces(problem: Problem, schedule: Schedule) -> Schedule:
     if not extents:
         return replace(schedule, panels=even_part(panels, cores))
     room = max(schedule.tile, problem.target.l2 // 4 // (2 * problem.depth))
-    at = last_dynamic(form.rows)
-    while at < len(extents) - 1 and prod(extents[at + 1 :]) > room:
-        at += 1
+    at = block_position(form.rows, room)
     inner = prod(extents[at + 1 :])
     before = problem.outer * prod(extents[:at])
     wanted = ceil(2 * cores / before)  # blocks

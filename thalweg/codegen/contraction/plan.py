@@ -18,11 +18,11 @@ from thalweg.codegen.contraction.schedule import (
     CostModel,
     Problem,
     Schedule,
+    block_position,
     conflicts_in_a,
     conflicts_in_b,
     even_part,
     is_plain_load,
-    last_dynamic,
     reads_a_in_place,
     reads_b_in_place,
     tile_cost,
@@ -359,9 +359,7 @@ def _splits(problem: Problem, schedule: Schedule) -> Iterator[Schedule]:
 def _split(problem: Problem, schedule: Schedule, most: int) -> Schedule:
     """Split sums into blocks of about `most` terms."""
     form, extents = problem.form, problem.reduced_extents
-    at = last_dynamic(form.reduced)
-    while at < len(extents) - 1 and prod(extents[at + 1 :]) > most:
-        at += 1
+    at = block_position(form.reduced, most)
     size = max(1, most // prod(extents[at + 1 :]))
     if is_static(form.reduced[at].extent):
         size = ceil(extents[at] / ceil(extents[at] / size))
@@ -388,12 +386,9 @@ def _row_blocks(problem: Problem, schedule: Schedule) -> Iterator[Schedule]:
     if not extents:
         yield schedule
         return
-    first = last_dynamic(form.rows)
     seen: set[tuple[int, int]] = set()
     for wanted in (1 << 30, 4096, 1024, 512, 256, 128, 64, 1):
-        at = first
-        while at < schedule.tile_at and prod(extents[at + 1 :]) > wanted:
-            at += 1
+        at = block_position(form.rows, wanted, schedule.tile_at)
         inner = prod(extents[at + 1 :])
         step = schedule.tile if at == schedule.tile_at else 1
         size = max(step, min(wanted // inner, extents[at] + step - 1) // step * step)

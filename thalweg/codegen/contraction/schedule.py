@@ -140,9 +140,13 @@ def spans_of_b(problem: Problem, schedule: Schedule) -> dict[Variable, int]:
     return {**reduced, problem.form.lane: panels * problem.width(schedule)}
 
 
-def last_dynamic(variables: Sequence[Variable]) -> int:
-    """The position of the last variable of dynamic extent, or 0."""
-    return max((i for i, v in enumerate(variables) if not is_static(v.extent)), default=0)
+def block_position(variables: Sequence[Variable], most: int, last: int | None = None) -> int:
+    """The first variable to take in blocks: those after it are static and have at most `most`
+    values together, unless it is the `last` one that may be."""
+    first = max((n for n, v in enumerate(variables) if not is_static(v.extent)), default=0)
+    extents, end = _extents(variables), len(variables) - 1 if last is None else last
+    fitting = (n for n in range(first, end) if prod(extents[n + 1 :]) <= most)
+    return next(fitting, max(first, end))
 
 
 def even_part(count: int, parts: int) -> int:
