@@ -27,14 +27,6 @@ class LlvmRegister(Register):
         return self.value.type.scalar
 
     @property
-    def width(self) -> int:
-        return self.value.type.bits
-
-    @property
-    def is_float(self) -> bool:
-        return self.value.type.is_float
-
-    @property
     def constant(self) -> int | float | None:
         return self.value.number
 
