@@ -15,7 +15,6 @@ import hashlib
 import os
 import sys
 import threading
-import time
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future
@@ -168,7 +167,6 @@ class Statistics:
     memory_hits: int = 0
     disk_hits: int = 0
     misses: int = 0  # compiled kernels
-    compile_seconds: float = 0.0
     code_bytes: int = 0  # of all objects in memory
 
 
@@ -211,7 +209,7 @@ def statistics() -> Statistics:
     return _shared().statistics
 
 
-def note(**more: float) -> None:
+def note(**more: int) -> None:
     """Add to the counters on behalf of another device's cache."""
     _shared().count(**more)
 
@@ -307,17 +305,15 @@ class Kernels:
     def _compile(
         self, missing: dict[str, Request], target: CpuTarget
     ) -> Iterator[tuple[str, Loaded]]:
-        keys, start = list(missing), time.perf_counter()
+        keys = list(missing)
         for number, compiled in progress(compile_all(list(missing.values()), target), len(keys)):
             if self.disk:
                 self.disk.write(keys[number], _encode(compiled))
             kernel = _loaded(compiled, target)
-            now = time.perf_counter()
-            self.count(misses=1, compile_seconds=now - start, code_bytes=len(compiled.code))
-            start = now
+            self.count(misses=1, code_bytes=len(compiled.code))
             yield keys[number], kernel
 
-    def count(self, **more: float) -> None:
+    def count(self, **more: int) -> None:
         """Add to the counters."""
         with self._lock:
             sums: Any = {name: getattr(self.statistics, name) + n for name, n in more.items()}

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import threading
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -103,15 +102,12 @@ class Kernels:
         wanted = dict(zip(names, requests, strict=True))
         with self._lock:
             missing = {n: r for n, r in wanted.items() if self._found(n) is None}
-            start = time.perf_counter()
             for name, image in zip(missing, self._made(list(missing.values())), strict=True):
                 disk = shared_disk()
                 if disk is not None:
                     disk.write(name, image.to_bytes())
                 self._known[name] = self._loaded(image)
-                now = time.perf_counter()
-                note(misses=1, compile_seconds=now - start, code_bytes=len(image.code))
-                start = now
+                note(misses=1, code_bytes=len(image.code))
             return [self._known[name] for name in names]
 
     def find(self, names: Sequence[str]) -> list[LoadedKernel] | None:
