@@ -182,11 +182,9 @@ class Graph:
             node.device = peer.device
 
     def _apply_device_functions(self, op: Any) -> None:
-        """Apply the device scopes to an object with `device` and `_set_device`."""
-        for choose in reversed(self._devices):
-            if choose is None:
-                break
-            op._set_device(choose(op))
+        """Place an object with `device` and `_set_device` like a new node."""
+        self._place(op)
+        op._set_device(op.device)
 
     def _control_inputs(self, inputs: tuple[Tensor, ...]) -> tuple[Node, ...]:
         """The open control dependencies, less those that an input already has."""
