@@ -98,25 +98,22 @@ class ListValue:
 
     def gradient(self, source: str = "") -> ListValue:
         """A list of gradients for this one: the one of a named `source`, or a new one."""
-        if not source:
-            return self._gradient("gradient")
         with self._lock:
-            if source not in self._gradients:
-                self._gradients[source] = self._gradient(source)
-            return self._gradients[source]
-
-    def _gradient(self, source: str) -> ListValue:
-        gradient = ListValue(
-            self.dtype,
-            self.size(),
-            self.element_shape,
-            dynamic_size=self.dynamic_size,
-            accumulates=True,
-            name=f"{self.name}@{source}",
-        )
-        gradient.shapes = self.shapes
-        gradient._forward_list = None if self.dtype.is_numpy_compatible else self
-        return gradient
+            if source in self._gradients:
+                return self._gradients[source]
+            gradient = ListValue(
+                self.dtype,
+                self.size(),
+                self.element_shape,
+                dynamic_size=self.dynamic_size,
+                accumulates=True,
+                name=f"{self.name}@{source or 'gradient'}",
+            )
+            gradient.shapes = self.shapes
+            gradient._forward_list = None if self.dtype.is_numpy_compatible else self
+            if source:
+                self._gradients[source] = gradient
+            return gradient
 
     def __repr__(self) -> str:
         return f"<list {self.name} of {len(self._states)} {self.dtype.name}>"
