@@ -141,8 +141,8 @@ def map_fn(
             nest.assert_same_structure(like, values)
             return index + 1, _write(results, index, nest.flatten(values))
 
-        options = (parallel_iterations or 10, back_prop, swap_memory)
         initial = convert_to_tensor(0, int32), rows.new_results(dtypes, infer_shape)
+        options = parallel_iterations or 10, back_prop
         _, results = while_loop(rows.has_row, iterate, initial, None, *options)
         return nest.pack_sequence_as(like, [result.stack() for result in results])
 
@@ -159,7 +159,7 @@ def foldl(
 ) -> Structure:
     """`fn(fn(fn(initializer, row 0), row 1), …)`; row 0 is the initializer if it is None."""
     with name_scope(name, "foldl", nest.flatten(elems)):
-        return _fold(fn, elems, initializer, False, parallel_iterations, back_prop, swap_memory)
+        return _fold(fn, elems, initializer, False, parallel_iterations, back_prop)
 
 
 @public("foldr")
@@ -174,7 +174,7 @@ def foldr(
 ) -> Structure:
     """As `foldl`, from the last row to the first."""
     with name_scope(name, "foldr", nest.flatten(elems)):
-        return _fold(fn, elems, initializer, True, parallel_iterations, back_prop, swap_memory)
+        return _fold(fn, elems, initializer, True, parallel_iterations, back_prop)
 
 
 def _fold(fn: Function, elems: Any, initializer: Any, reverse: bool, *options: Any) -> Any:
@@ -243,8 +243,8 @@ def scan(
             new = _next_value(value, fn(value, rows.read(index)))
             return index + rows.step, new, _write(results, index, nest.flatten(new))
 
-        options = (parallel_iterations, back_prop, swap_memory)
         initial = convert_to_tensor(first, int32), value, results
+        options = parallel_iterations, back_prop
         _, _, results = while_loop(rows.has_row, iterate, initial, None, *options)
         return nest.pack_sequence_as(value, [result.stack() for result in results])
 

@@ -53,7 +53,6 @@ class While(ControlOp):
     shapes: tuple[TensorShape, ...]
     parallel_iterations: int = 10
     back_prop: bool = True
-    swap_memory: bool = False
 
     @property
     def bodies(self) -> tuple[Body, ...]:
@@ -227,7 +226,6 @@ def loop_node(
     shapes: Sequence[TensorShape],
     parallel_iterations: int = 10,
     back_prop: bool = True,
-    swap_memory: bool = False,
 ) -> list[Tensor]:
     """Add a loop with a traced condition and body; returns the final variables."""
     (condition_body, loop_body), captured = close_bodies([condition, body])
@@ -238,7 +236,6 @@ def loop_node(
         shapes=tuple(shapes),
         parallel_iterations=parallel_iterations,
         back_prop=back_prop,
-        swap_memory=swap_memory,
     )
     with after_outer_nodes([condition, body]):
         return op(list(variables), captured)
@@ -293,7 +290,7 @@ def while_loop(
         if get_default_graph().is_eager:
             result = _run_eagerly(cond, body, loop_vars)
         else:
-            options = parallel_iterations, back_prop, swap_memory
+            options = parallel_iterations, back_prop
             result = _build_loop(cond, body, loop_vars, shape_invariants, *options)
         if maximum_iterations is not None:
             result = result[1]
