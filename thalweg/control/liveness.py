@@ -33,26 +33,22 @@ def needed(
     outputs: Iterable[Tensor], targets: Iterable[Node], known: Mapping[Tensor, Any]
 ) -> list[Node]:
     """The nodes that outputs and targets need, in the order of the program."""
-    return Needs(known).run(outputs, targets)
+    return Needs(outputs, targets, known).nodes
 
 
 class Needs:
-    """One backward traversal from outputs and targets. Nodes of `known` tensors are not visited."""
+    """What outputs and targets need: one backward traversal, which does not visit the nodes of
+    `known` tensors."""
 
-    def __init__(self, known: Mapping[Tensor, Any]) -> None:
+    def __init__(
+        self, outputs: Iterable[Tensor], targets: Iterable[Node], known: Mapping[Tensor, Any]
+    ) -> None:
         self._known = known
-        self._found: set[Node] = set()
         self._pending: list[Node] = []
         self._controls: set[Node] = set()  # worklist: more is wanted of these
+        self._found: set[Node] = set()
         #: Control node → the outputs and inner tensors that are wanted of it.
         self.wanted: dict[Node, set[Tensor]] = defaultdict(set)
-
-    def run(self, outputs: Iterable[Tensor], targets: Iterable[Node]) -> list[Node]:
-        """The nodes that outputs and targets need, in the order of the program."""
-        return program_order(self.reached(outputs, targets))
-
-    def reached(self, outputs: Iterable[Tensor], targets: Iterable[Node]) -> set[Node]:
-        """The nodes that outputs and targets need."""
         for tensor in outputs:
             self._want(tensor)
         for node in targets:
@@ -65,7 +61,8 @@ class Needs:
                 self._controls.remove(node)
                 for index in _live_indices(node, self.wanted[node])[1]:
                     self._want(node.inputs[index])
-        return self._found
+        #: The nodes, in the order of the program.
+        self.nodes = program_order(self._found)
 
     def _want(self, tensor: Tensor) -> None:
         if tensor not in self._known:

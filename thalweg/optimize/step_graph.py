@@ -14,7 +14,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
-from thalweg.control.liveness import Needs
+from thalweg.control.liveness import needed
 from thalweg.control.traces import Trace
 from thalweg.graph import nest
 from thalweg.graph.analysis.node_effects import accesses
@@ -309,7 +309,7 @@ class StepGraph:
         """Remove nodes that nothing needs. There are such nodes only after conditionals and loops,
         which may have inputs they do not need; others are removed with their last use."""
         nodes = self.nodes
-        alive = Needs(dict.fromkeys(self.feeds)).reached(self.fetches, self.targets)
+        alive = set(needed(self.fetches, self.targets, dict.fromkeys(self.feeds)))
         for node in nodes:
             if node not in alive:
                 self._remove(node)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from thalweg.control.liveness import Needs
+from thalweg.control.liveness import needed
 from thalweg.graph.analysis.node_effects import accesses
 from thalweg.graph.analysis.order import step_order
 from thalweg.graph.node import Node, Tensor
@@ -72,7 +72,7 @@ def _flow_faults(after: StepGraph) -> Iterator[str]:
     fed = dict.fromkeys(after.feeds)
     seen: set[Node] = set()
     nodes = after.nodes
-    alive = Needs(fed).reached(after.fetches, after.targets)
+    alive = set(needed(after.fetches, after.targets, fed))
     for node in nodes:
         if node in seen:
             yield f"{node.name} is there twice"

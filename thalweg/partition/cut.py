@@ -71,8 +71,7 @@ def partition(
     order: Order,
 ) -> list[Partition]:
     """The partitions of a step, by device."""
-    needs = Needs(dict.fromkeys(feeds))
-    needs.run(fetches, targets)
+    needs = Needs(fetches, targets, dict.fromkeys(feeds))
     partitioner = _Partitioner(feeds, placement, order, needs.wanted)
     for node in nodes:
         if not is_replicated(node):

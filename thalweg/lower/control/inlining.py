@@ -68,8 +68,8 @@ class Inlining:
     def run(self, wanted: Sequence[Tensor]) -> list[Bound]:
         """Inline the nodes that tensors of the body depend on, and its targets. Returns what the
         tensors are bound to."""
-        needs, inlined = Needs(self._bound), self._scratch.inlined
-        nodes = needs.run(wanted, self._body.targets)
+        needs = Needs(wanted, self._body.targets, self._bound)
+        nodes, inlined = needs.nodes, self._scratch.inlined
         self._added_by = {creator: node for node in nodes for creator in _accumulated_lists(node)}
         for node in nodes:
             if node in inlined:
