@@ -82,6 +82,8 @@ class RefMerge(Merge):
 class FrameOp(Primitive, abstract=True):
     """The base of ops that forward a token to another frame or iteration."""
 
+    signature = "data: T -> output: T"
+
     def shape(self, data: Tensor) -> TensorShape:
         return data.shape
 
@@ -89,7 +91,6 @@ class FrameOp(Primitive, abstract=True):
 class Enter(FrameOp):
     """Forwards the data into a frame: to its first iteration, or to all if it is constant."""
 
-    signature = "data: T -> output: T"
     frame_name: str
     is_constant: bool = False
     parallel_iterations: int = 10
@@ -104,8 +105,6 @@ class RefEnter(Enter):
 class Exit(FrameOp):
     """Forwards the data out of its frame."""
 
-    signature = "data: T -> output: T"
-
 
 class RefExit(Exit):
     """As Exit, for a reference."""
@@ -115,8 +114,6 @@ class RefExit(Exit):
 
 class NextIteration(FrameOp):
     """Forwards the data to the next iteration of its frame."""
-
-    signature = "data: T -> output: T"
 
 
 class RefNextIteration(NextIteration):
