@@ -15,15 +15,14 @@ from typing import Any, Self, cast
 import numpy as np
 
 from thalweg import errors
-from thalweg.control.list_storage import Nested, Shapes, Single, Stacked
+from thalweg.control.list_storage import Nested, Shape, Shapes, Single, Stacked
 from thalweg.graph.dtypes import DType, variant
 from thalweg.graph.shapes import TensorShape, unknown_shape
 from thalweg.ops.core.buffer import Buffer, read_only
 from thalweg.platform.arrays import Array
 
-Shape = tuple[int, ...]
-
 _EMPTY, _WRITTEN, _CLEARED = range(3)  # the states of an entry
+_READ, _WRITE = "read from", "write to"
 _ids = itertools.count()
 
 
@@ -181,7 +180,7 @@ class ListValue:
         """Set an entry; in a list of gradients, add to it."""
         with self._lock:
             self._unpack_nested()
-            entry = self._index_to_write(int(index))
+            entry = self._in_range(int(index), _WRITE)
             self._check_writable(entry)
             if self._states[entry] == _WRITTEN:
                 self._accumulate(entry, value)
@@ -213,7 +212,7 @@ class ListValue:
         with self._lock:
             if count == 0:
                 return self
-            self._index_to_write(count - 1)
+            self._in_range(count - 1, _WRITE)
             if count == self._states.count(_EMPTY) == len(self._states):
                 return self.take_over(value, is_shared=True)
             rows = value.lease() if isinstance(value, Buffer) else value
@@ -245,17 +244,6 @@ class ListValue:
     def close(self) -> None:
         """Free the entries; the list cannot be used any more."""
         self._storage, self._is_closed = None, True
-
-    def _index_to_write(self, index: int) -> int:
-        """Check an index to write to; a list of dynamic size grows."""
-        size = self.size()
-        if index >= size and self.dynamic_size:
-            self.grow(index + 1)
-        elif not 0 <= index < size:
-            raise self._error(
-                f"Tried to write to index {index} but array is not resizeable and size is: {size}"
-            )
-        return index
 
     def _store(self, index: int, value: Any) -> None:
         if self.dtype.is_numpy_compatible:
@@ -301,7 +289,7 @@ class ListValue:
         with self._lock:
             if self.accumulates:
                 self._unpack_nested()
-            return self._read_entry(self._index_to_read(int(index)), shape)
+            return self._read_entry(self._in_range(int(index), _READ), shape)
 
     def gather(self, indices: Array, shape: TensorShape | None = None) -> Array:
         """Some entries as the rows of one array."""
@@ -310,7 +298,7 @@ class ListValue:
         with self._lock:
             if len(indices) == 0:
                 return self._empty_rows(shape)
-            entries = [self._index_to_read(index) for index in indices.tolist()]
+            entries = [self._in_range(index, _READ) for index in indices.tolist()]
             rows = None if self.clear_after_read else self._all_rows()
             if rows is not None:
                 return rows[entries]
@@ -364,15 +352,6 @@ class ListValue:
         )
         lengths = np.array([len(entry) for entry in entries], np.int64)
         return np.concatenate(entries), lengths
-
-    def _index_to_read(self, index: int) -> int:
-        """Check an index to read from; a list of gradients of dynamic size grows."""
-        size = self.size()
-        if index >= size and self.accumulates and self.dynamic_size:
-            self.grow(index + 1)
-        elif not 0 <= index < size:
-            raise self._error(f"Tried to read from index {index} but array size is: {size}")
-        return index
 
     def _all_rows(self) -> Array | None:
         """All entries as one array, if they are stored so and can all be read."""
@@ -447,6 +426,17 @@ class ListValue:
         return np.zeros((0, *sizes), self.dtype.as_numpy_dtype)
 
     # Checks
+
+    def _in_range(self, index: int, use: str) -> int:
+        """An index for a `use`, `_READ` or `_WRITE`. A list of dynamic size grows when it is
+        written to, or read from if it is of gradients."""
+        size = self.size()
+        if index >= size and self.dynamic_size and (use is _WRITE or self.accumulates):
+            self.grow(index + 1)
+        elif not 0 <= index < size:
+            fixed = "is not resizeable and " if use is _WRITE else ""
+            raise self._error(f"Tried to {use} index {index} but array {fixed}size is: {size}")
+        return index
 
     def _check_writable(self, index: int) -> None:
         state = self._states[index]
