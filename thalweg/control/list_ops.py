@@ -65,13 +65,11 @@ class ListReader(TypedListOp, abstract=True):
 
     def of_known_shape(self, value: Any, rows: int) -> Any:
         """A value; raises unless its shape after `rows` axes has the static shape."""
-        shape = np.shape(value)[rows:]
-        if shape == self.element_shape.sizes:
-            return value
-        if not self.element_shape.is_compatible_with(TensorShape.of(shape)):
+        shape, known = np.shape(value)[rows:], self.element_shape
+        if shape != known.sizes and not known.is_compatible_with(TensorShape.of(shape)):
             raise invalid(
-                f"TensorArray has an element of shape {shape} where the shape "
-                f"{self.element_shape} was inferred (perhaps try setting infer_shape = false?)."
+                f"TensorArray has an element of shape {shape} where the shape {known} was inferred "
+                "(perhaps try setting infer_shape = false?)."
             )
         return value
 
