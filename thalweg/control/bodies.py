@@ -15,12 +15,10 @@ from thalweg.control.reload_variables import reload_variables, stale_reads
 from thalweg.graph import nest
 from thalweg.graph.analysis.node_effects import is_visible, written_variables
 from thalweg.graph.convert import convert_to_tensor
-from thalweg.graph.dtypes import DType
 from thalweg.graph.graph import get_default_graph
-from thalweg.graph.node import Node, Tensor
+from thalweg.graph.node import Node, Tensor, TensorType
 from thalweg.graph.op import Op
 from thalweg.graph.origin import user_line
-from thalweg.graph.shapes import TensorShape
 from thalweg.graph.subgraph import Body, SubGraph
 from thalweg.ops.core import basic
 
@@ -52,13 +50,10 @@ class TracedBody(Body):
     result: Any = None  # what the function returned
 
 
-ArgumentSpec = tuple[DType, TensorShape]
-
-
 def trace_body(
     function: Callable[..., Any],
     holder: str,
-    specs: Sequence[ArgumentSpec] = (),
+    specs: Sequence[TensorType] = (),
     pack: Callable[[Sequence[Tensor]], Sequence[Any]] = tuple,
     is_control_flow: bool = True,
 ) -> TracedBody:
