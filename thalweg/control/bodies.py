@@ -6,8 +6,8 @@ one of them captures is an argument of all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -125,6 +125,15 @@ def components(leaf: Any) -> list[Tensor]:
             return [basic.constant(True, name="done")]
     tensor = convert_to_tensor(leaf)
     return [basic.identity(tensor)] if tensor.dtype.is_ref_dtype else [tensor]
+
+
+@contextmanager
+def explained(fault: str) -> Generator[None]:
+    """Errors in a structure begin with what is wrong and end with the user's line."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{fault}: {error} (at {user_line()})") from error
 
 
 def pack_tensors(structure: Any, tensors: Sequence[Tensor]) -> Any:

@@ -13,6 +13,7 @@ from thalweg.control.bodies import (
     TracedBody,
     after_outer_nodes,
     close_bodies,
+    explained,
     pack_tensors,
     trace_body,
 )
@@ -283,12 +284,8 @@ def _check_same_structure(unclosed: Sequence[TracedBody], names: Sequence[str]) 
     first = unclosed[0]
     for other, name in zip(unclosed[1:], names[1:], strict=True):
         both = f"{name} and {names[0]}" if len(names) == 2 else f"{names[0]} and {name}"
-        try:
+        with explained(f"Incompatible return values of {both}"):
             nest.assert_same_structure(other.result, first.result)
-        except (ValueError, TypeError) as error:
-            raise type(error)(
-                f"Incompatible return values of {both}: {error} (at {user_line()})"
-            ) from error
         for a, b in zip(other.outputs, first.outputs, strict=True):
             if a.dtype.base_dtype is not b.dtype.base_dtype:
                 raise ValueError(

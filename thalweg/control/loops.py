@@ -15,6 +15,7 @@ from thalweg.control.bodies import (
     TracedBody,
     after_outer_nodes,
     close_bodies,
+    explained,
     pack_tensors,
     tensors_of,
     trace_body,
@@ -392,13 +393,8 @@ def _invariant_shapes(
     if invariants is None:
         return [tensor.shape for tensor in initial]
     leaves = nest.flatten(loop_vars)
-    try:
+    with explained("shape_invariants must have the structure of the loop variables"):
         leaf_invariants = nest.flatten_up_to(loop_vars, invariants, check_types=False)
-    except (TypeError, ValueError) as error:
-        raise type(error)(
-            f"shape_invariants must have the structure of the loop variables: {error} "
-            f"(at {user_line()})"
-        ) from error
     shapes = [shape for parts in map(_component_shapes, leaves, leaf_invariants) for shape in parts]
     for tensor, shape in zip(initial, shapes, strict=True):
         if not _is_subshape(tensor.shape, shape):
@@ -445,13 +441,9 @@ def _check_body(
     loop_vars: Any, initial: Sequence[Tensor], shapes: Sequence[TensorShape], body: TracedBody
 ) -> None:
     """Raise unless the body returns the structure, dtypes and shapes that it takes."""
-    try:
+    fault = "The number and structure of what body returns must be those of the loop variables"
+    with explained(fault):
         nest.assert_same_structure(loop_vars, body.result, check_types=False)
-    except ValueError as error:
-        raise ValueError(
-            "The number and structure of what body returns must be those of the loop variables: "
-            f"{error} (at {user_line()})"
-        ) from error
     for start, shape, end in zip(initial, shapes, body.outputs, strict=True):
         if end.dtype.base_dtype is not start.dtype.base_dtype:
             raise TypeError(
