@@ -115,7 +115,7 @@ class SubGraph(Graph):
 
     def _capture(self, tensor: Tensor) -> Tensor:
         graph: Graph = tensor.op.graph
-        if _is_copied(tensor) or (graph in self.sources and _is_constant(tensor.op)):
+        if _is_copied(tensor) or (graph in self.sources and is_constant(tensor.op)):
             with self.without_scopes():
                 node = tensor.op
                 return self.copied(node, (), (), node.name.rpartition("/")[2]).outputs[0]
@@ -182,14 +182,15 @@ def root(graph: Graph) -> Graph:
     return outermost
 
 
-def _is_constant(node: Node) -> bool:
-    return node.type == "Const" and not node.control_inputs
+def is_constant(node: Node) -> bool:
+    """Whether a node is a constant, which waits for nothing."""
+    return node.type == "Const" and not node.controls
 
 
 def _is_copied(tensor: Tensor) -> bool:
     """Whether a tensor is copied instead of captured: a constant that may determine a shape, of a
     dtype without gradients."""
-    return _is_constant(tensor.op) and not (tensor.dtype.is_floating or tensor.dtype.is_complex)
+    return is_constant(tensor.op) and not (tensor.dtype.is_floating or tensor.dtype.is_complex)
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,9 +20,9 @@ from thalweg.control.traces import Trace, traced_tensors
 from thalweg.graph.analysis.node_effects import is_read, reference_roots
 from thalweg.graph.analysis.order import Order, blockers
 from thalweg.graph.node import Node, Tensor
+from thalweg.graph.subgraph import is_constant
 from thalweg.lower.specialise import ControlRegion, Region
 from thalweg.ops.core.compilable import compilable
-from thalweg.place.placer import is_replicated
 
 Unit = Node | Region | ControlRegion
 _Group = list[Node]  # nodes that become a region
@@ -42,7 +42,7 @@ def regions(
     one device; without `devices` all nodes are on the same one. A node with a fed output is a host
     node: what a region computes is not fed."""
     fed, roots = set(feeds), reference_roots(nodes)
-    constants = {node: rank for rank, node in enumerate(nodes) if is_replicated(node)}
+    constants = {node: rank for rank, node in enumerate(nodes) if is_constant(node)}
     hosted = {*on_host, *(tensor.op for tensor in fed)}
     compiled = {node for node in nodes if node not in hosted and compilable(node)}
     labels = devices or _size_labels(nodes, compiled)

@@ -21,8 +21,7 @@ from thalweg.graph.device import DeviceSpec, is_cpu
 from thalweg.graph.dtypes import resource, variant
 from thalweg.graph.graph import Graph
 from thalweg.graph.node import Node, Tensor
-from thalweg.graph.subgraph import Argument
-from thalweg.ops.core.basic import Const
+from thalweg.graph.subgraph import Argument, is_constant
 from thalweg.place.devices import accelerated_first, without_device
 from thalweg.place.groups import Group, Groups, colocated_inputs
 from thalweg.platform import tf_logging
@@ -209,7 +208,7 @@ def with_inner(node: Node) -> Iterator[Node]:
 
 def is_replicated(node: Node) -> bool:
     """Whether a node is a constant, which is copied to every device that reads it."""
-    return isinstance(node.op, Const) and not node.controls
+    return is_constant(node)
 
 
 def _is_source(node: Node) -> bool:

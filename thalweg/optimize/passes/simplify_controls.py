@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from thalweg.graph.node import Node
+from thalweg.graph.subgraph import is_constant
 from thalweg.optimize.pure import is_pure
 from thalweg.optimize.step_graph import StepGraph
 
@@ -37,9 +38,9 @@ def _forwarded(
     for control in node.controls:
         if _does_nothing(control, graph):
             for earlier in _sources(control, graph, new_controls):
-                if earlier in graph and not _is_value(earlier):
+                if earlier in graph and not is_constant(earlier):
                     controls[earlier] = None
-        elif control in graph and not _is_value(control):
+        elif control in graph and not is_constant(control):
             controls[control] = None
     return list(controls) if len(controls) <= _MAX_CONTROLS else list(node.controls)
 
@@ -56,11 +57,6 @@ def _sources(
 ) -> Iterator[Node]:
     yield from new_controls.get(node, node.controls)
     yield from (tensor.op for tensor in node.inputs if tensor not in graph.feeds)
-
-
-def _is_value(node: Node) -> bool:
-    """Whether a node is a constant, which needs no waiting."""
-    return node.type == "Const" and not node.controls
 
 
 def _without_implied(
