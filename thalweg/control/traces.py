@@ -103,5 +103,4 @@ def capture_inner(
 
 def capture(tensor: Tensor) -> Tensor:
     """A tensor of an enclosing graph as a tensor of the current one."""
-    graph = get_default_graph()
-    return graph.capture(tensor) if isinstance(graph, SubGraph) else tensor
+    return get_default_graph().capture(tensor)
