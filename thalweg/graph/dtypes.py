@@ -6,6 +6,7 @@ at the end (`FLOATING`, `INTEGER`, ...) are the vocabulary of op signatures.
 """
 
 import builtins
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast
 
 import ml_dtypes
@@ -68,13 +69,8 @@ class DType:
 
     # TensorFlow programs know these two only by their private names.
 
-    @property
-    def _as_ref(self) -> "DType":
-        return self.as_ref
-
-    @property
-    def _is_ref_dtype(self) -> builtins.bool:
-        return self.is_ref_dtype
+    _as_ref = property(attrgetter("as_ref"))
+    _is_ref_dtype = property(attrgetter("is_ref_dtype"))
 
     @property
     def real_dtype(self) -> "DType":
