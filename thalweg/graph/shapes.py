@@ -55,7 +55,7 @@ def _comparison(
     return compare
 
 
-_equals, _differs = _comparison(int.__eq__), _comparison(int.__ne__)
+_equals = _comparison(int.__eq__)
 
 
 @public("Dimension")
@@ -115,10 +115,8 @@ class Dimension:
             return NotImplemented
 
     def __ne__(self, other: object) -> Any:
-        try:
-            return _differs(self, cast("Any", other))
-        except (TypeError, ValueError):
-            return NotImplemented
+        is_equal = self.__eq__(other)
+        return is_equal if is_equal is None or is_equal is NotImplemented else not is_equal
 
     def __hash__(self) -> int:
         return hash(self._value)
