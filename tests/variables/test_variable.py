@@ -42,6 +42,17 @@ def test_callable_initial_value_is_made_inside_the_scope_and_without_dependencie
     assert w.eval() == 3.0
 
 
+def test_initial_value_of_a_branch_is_recomputed_without_dependencies():
+    def branch():
+        with tf.control_dependencies([tf.no_op()]):
+            value = tf.fill([2], 3.0)
+        return tf.Variable(value) + 1.0
+
+    y = tf.cond(tf.placeholder_with_default(True, []), branch, lambda: tf.zeros([2]))
+    initialize()
+    assert y.eval().tolist() == [4.0, 4.0]
+
+
 def test_collections_and_trainable():
     a = tf.Variable(1.0)
     b = tf.Variable(1.0, trainable=False)

@@ -248,11 +248,12 @@ def is_known(node: Node, known: Mapping[Tensor, Any]) -> bool:
 
 
 def lifted(tensor: Tensor) -> Tensor:
-    """A tensor of a sub-graph, recomputed in the outermost graph."""
+    """A tensor of a sub-graph, recomputed in the outermost graph without control dependencies."""
     graph = tensor.graph
     if not isinstance(graph, SubGraph):
         return tensor
-    nodes = needed([tensor], (), dict.fromkeys(graph.captures.values()))
+    captured = dict.fromkeys(graph.captures.values())
+    nodes = [node for node in needed([tensor], (), captured) if node.outputs]
     used = {tensor, *(source for node in nodes for source in node.inputs)}
     copies = {inner: lifted(source) for source, inner in graph.captures.items() if inner in used}
     with root(graph).as_default():
