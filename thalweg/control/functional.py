@@ -39,7 +39,6 @@ class Rows:
         static_count = _static_count(tensors)
         self._count: Any = shaping.shape(tensors[0])[0] if static_count is None else static_count
         self._lists = [self._list(tensor) for tensor in tensors]
-        self._is_reversed = reverse
         self.first, self.step = (self._count - 1, -1) if reverse else (0, 1)
 
     def _list(self, tensor: Tensor) -> TensorArray:
@@ -50,7 +49,7 @@ class Rows:
 
     def has_row(self, index: Tensor, *_: Any) -> Tensor:
         """Whether an index is in range: the condition of a loop over the rows."""
-        return index >= 0 if self._is_reversed else index < self._count
+        return index >= 0 if self.step < 0 else index < self._count
 
     def read(self, index: Any) -> Any:
         """Row `index` of all tensors, in the structure."""
