@@ -8,7 +8,6 @@ save their operands in lists, and one product, or one IndexedSlices, is computed
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from thalweg.control.list_ops import (
@@ -29,8 +28,7 @@ from thalweg.ops.linalg import matmul
 from thalweg.ops.linalg.matmul import MatMul
 
 
-@dataclass(frozen=True)
-class SavedTensor:
+class SavedTensor(NamedTuple):
     """A tensor of a backward body whose values of all iterations are saved in a list."""
 
     tensor: Tensor

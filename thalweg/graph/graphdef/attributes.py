@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -28,8 +27,7 @@ class FunctionName(str):
     """The name of a function in the library of a GraphDef."""
 
 
-@dataclass(frozen=True)
-class AttributeKind:
+class AttributeKind(NamedTuple):
     """The kind of an attribute: its field of AttrValue, whether it is a list, and the name of the
     annotated type of its values."""
 

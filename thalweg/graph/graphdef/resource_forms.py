@@ -9,8 +9,7 @@ handles.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from thalweg import protos
 from thalweg.graph.dtypes import int32, resource
@@ -22,12 +21,11 @@ _SCATTERS = ("Add", "Sub", "Mul", "Div", "Min", "Max", "Update")
 _FORWARDING = frozenset({"Identity", "Enter", "Exit", "Switch", "Merge", "NextIteration"})
 
 
-@dataclass(frozen=True)
-class _Form:
+class _Form(NamedTuple):
     """An op on references."""
 
     op: str
-    attributes: Mapping[str, str] = field(default_factory=dict[str, str])  # renamed; "" drops one
+    attributes: Mapping[str, str] = {}  # renamed; "" drops one
     has_axis: bool = False  # whether it has an axis input, which is 0
 
 
