@@ -167,7 +167,7 @@ class Program(DeviceProgram[Invocation, "Call"]):
             invocation = self._idle.pop()
         except IndexError:
             invocation = self._invocation()
-        words, table = invocation.words, invocation.table
+        words, table, scalars = invocation.words, invocation.table, invocation.scalars
         run = table.run
         arrays = [np.require(value, requirements=["C", "A"]) for value in values]
         results = [np.empty((count, *shape), dtype) for _, shape, dtype, *_ in self.outputs]
@@ -179,20 +179,18 @@ class Program(DeviceProgram[Invocation, "Call"]):
             for targets, array, moves in bound
             for word, shift in targets
         ]
-        fault = 0
-        for row in range(count):
-            for word, address, stride in row_words:
-                words[word] = address + row * stride
-            if self._prepacked and row < 2:  # the first row packs, all others reuse it
+        for rows in range(1), range(1, count):  # the first row packs, all others reuse it
+            if self._prepacked:
                 invocation.select_packing()
-            fault = run()
-            if fault:
-                fault = table.resume(fault)
-                invocation.fault[0] = 0
-            if fault:
-                break
+            for row in rows:
+                for word, address, stride in row_words:
+                    words[word] = address + row * stride
+                if (fault := run()) and table.resume(fault):
+                    invocation.fault[0] = 0
+                    self._idle.append(invocation)
+                    return None
+                for number, scalar in scalars:
+                    results[number][row] = scalar
             invocation.packed_versions = invocation.versions
-            for number, scalar in invocation.scalars:
-                results[number][row] = scalar
         self._idle.append(invocation)
-        return None if fault else results
+        return results
