@@ -201,6 +201,8 @@ class _Case:
             return np.asarray(drawn > 0)
         if self._dtype.is_integer:
             return np.asarray(drawn * 4).astype(np.int32)
+        if self._dtype.is_complex:  # many of them beyond the branch cuts of inverse functions
+            drawn = drawn + 4j * self._rng.normal(size=drawn.shape)
         return self._with_specials(drawn.astype(self._dtype.as_numpy_dtype))
 
     def _with_specials(self, value: Array) -> Array:

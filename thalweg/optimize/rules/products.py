@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from thalweg.optimize.facts import integers
+from thalweg.optimize.facts import integers, is_real
 from thalweg.optimize.pattern import const, op
 from thalweg.optimize.rule import Match, Rule
 
@@ -86,6 +86,7 @@ RULES: tuple[Rule, ...] = (
         lambda x, y, p, a, b: op.Transpose(op.MatMul(x, y, transpose_a=a, transpose_b=b), const(p)),
         lambda x, y, a, b: op.MatMul(y, x, transpose_a=not b, transpose_b=not a),
         _is_plain_matrix,
+        dtypes=is_real,
         single_use=True,
         sample=matrices,
     ),

@@ -21,7 +21,9 @@ RULES = (
     finite("divide by itself", lambda x: x / x, op.OnesLike, dtypes=is_float),
     finite("multiply by the reciprocal", lambda x, y: x * op.Reciprocal(y), lambda x, y: x / y),
     finite("exponential of a logarithm", lambda x: op.Exp(op.Log(x)), lambda x: x),
-    finite("logarithm of an exponential", lambda x: op.Log(op.Exp(x)), lambda x: x),
+    finite(
+        "logarithm of an exponential", lambda x: op.Log(op.Exp(x)), lambda x: x, dtypes=is_float
+    ),
     finite("square of a root", lambda x: op.Square(op.Sqrt(x)), lambda x: x, dtypes=is_float),
     finite("root of a square", lambda x: op.Sqrt(op.Square(x)), op.Abs, dtypes=is_float),
     finite(
