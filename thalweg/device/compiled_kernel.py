@@ -134,11 +134,13 @@ class CompiledKernel(ABC):
 
 def kernels_of(program: AnyProgram) -> list[CompiledKernel]:
     """The kernels of a program, in order, with the nodes that were inlined into them: those have no
-    buffer, value or launch."""
+    value or launch, and no launch uses their buffers."""
     lowered, kernels = program.listing.lowered, program.compiled_kernels()
     launched = {node for kernel in kernels for node in kernel.launch.nodes}
     inlinable = set(lowered.spec.region.nodes) - launched
-    stored = lowered.buffers.keys() | lowered.spec.values.keys()
+    used = {buffer for launch in lowered.launches for buffer in launch.buffers}
+    stored = {tensor for tensor, buffer in lowered.buffers.items() if buffer in used}
+    stored |= lowered.spec.values.keys()
 
     def inlined(node: Node) -> list[Node]:
         return [t.op for t in node.inputs if t.op in inlinable and t not in stored]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import thalweg as tf
-from tests.lower.programs import lowered, use_target
+from tests.lower.programs import kernels, lowered, use_target
 from thalweg.codegen.machine import host
 from thalweg.lower.lowered import Lowered
 from thalweg.lower.memory.arena import arrange
@@ -200,6 +200,16 @@ def test_results_are_those_of_the_reference(
     monkeypatch.setattr(engine, "COMPILES", False)
     for one, other in zip(native, losses(), strict=True):
         np.testing.assert_allclose(one, other, rtol=2e-4, atol=2e-5)
+
+
+def test_kernels_list_the_ops_of_a_value_that_all_readers_compute_again() -> None:
+    x = tf.placeholder(tf.float32, [ROWS, ROWS])
+    affine = x * 2.0 + 1.0
+    early = tf.reduce_sum(tf.exp(affine), 1)
+    product = tf.matmul(tf.matmul(x, x), x)
+    late = tf.reduce_sum(affine * product, 1)
+    expected = ["contraction matmul", "contraction matmul", "loops mul×2+add+exp+sum×2"]
+    assert kernels(early, late) == expected
 
 
 def test_a_weights_update_runs_as_soon_as_it_can() -> None:
