@@ -24,9 +24,9 @@ def local_devices(
     task of this process in a cluster.
     """
     count = max(1, device_count.get("CPU", 1))
-    cpus = [cpu_device(index, count, threads, task) for index in range(count)]
+    devices: list[Device] = [cpu_device(index, count, threads, task) for index in range(count)]
     gpu_count = device_count.get("GPU")
-    if gpus is None or gpu_count == 0 or not driver_kind():
-        return [*cpus]
-    cuda = importlib.import_module("thalweg.device.cuda.device")  # most machines have no GPU
-    return [*cpus, *cuda.cuda_devices(gpu_count, task, gpus)]
+    if gpus is not None and gpu_count != 0 and driver_kind():
+        cuda = importlib.import_module("thalweg.device.cuda.device")  # most machines have no GPU
+        devices += cuda.cuda_devices(gpu_count, task, gpus)
+    return devices
