@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,12 @@ def test_excerpts_stand_in_their_sources(page: str) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
+def test_diffs_are_of_lines_that_stand_in_their_files(page: str) -> None:
+    shown = [block for block in pages.blocks(page) if block.language == "diff"]
+    assert [fault for block in shown for fault in diff_faults(block)] == []
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_the_commands_of_a_page_exist(page: str) -> None:
     shown = [block for block in pages.blocks(page) if block.language == "sh"]
     lines = [(block, line) for block in shown for line in block.code.splitlines()]
@@ -47,6 +54,16 @@ def test_the_files_that_a_page_names_exist(page: str) -> None:
     named = re.findall(r"`([\w/]+/\w+\.py)`", (pages.ROOT / page).read_text())
     places = (pages.ROOT, pages.ROOT / "thalweg")
     assert [file for file in named if not any((place / file).exists() for place in places)] == []
+
+
+def diff_faults(block: pages.Block) -> Iterator[str]:
+    """The lines that a diff keeps or removes, and the file of ours that it names does not have."""
+    known: list[str] | None = None
+    for line in block.code.splitlines():
+        if file := re.match(r" # ([\w/]+\.py)", line):
+            known = (pages.ROOT / file[1]).read_text().splitlines()
+        elif known is not None and line[1:] and line[0] in " -" and line[1:] not in known:
+            yield f"{block.place}: no line {line[1:]!r}"
 
 
 def exists(line: str, page: str) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import thalweg as tf
+from thalweg import protos
 from thalweg.graph import dtypes
 from thalweg.graph.dtypes import DType, as_dtype
 
@@ -33,6 +34,12 @@ def test_enum_name_and_reference(name: str) -> None:
     assert reference.base_dtype is base and base.base_dtype is base
     assert reference._is_ref_dtype and not base.is_ref_dtype
     assert repr(base) == f"tf.{name}" and str(base) == f"<dtype: '{name}'>"
+
+
+@pytest.mark.parametrize("dtype", ALL, ids=repr)
+def test_the_number_is_that_of_the_protocol_buffers(dtype: DType) -> None:
+    name = dtype.traits.short_name + "_ref" * dtype.is_ref_dtype
+    assert protos.DataType.Name(int(dtype)) == f"DT_{name.upper()}"
 
 
 @pytest.mark.parametrize("dtype", ALL, ids=repr)
