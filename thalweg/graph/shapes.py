@@ -126,6 +126,8 @@ class Dimension:
             raise TypeError("An unknown Dimension has no integer value.")
         return self._value
 
+    __int__ = __index__
+
     def __str__(self) -> str:
         return _size_text(self._value)
 
