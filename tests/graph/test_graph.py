@@ -101,6 +101,35 @@ def test_devices_merge_inside_out():
         assert tf.constant(1).device == "/device:CPU:0"
 
 
+class Captured:
+    """What stands in for a node in libraries: its device is set by `_set_device` alone."""
+
+    def __init__(self):
+        self._devices = [None]
+
+    @property
+    def device(self):
+        return self._devices[-1]
+
+    def _set_device(self, device):
+        self._devices.append(device)
+
+
+def test_a_library_asks_for_the_device_of_the_open_scopes(graph):
+    def devices():
+        captured = Captured()
+        graph._apply_device_functions(captured)
+        return captured._devices[1:]
+
+    assert devices() == []
+    with tf.device("/job:ps"), tf.device("/cpu:1"):
+        assert devices() == ["/device:CPU:1", "/job:ps/device:CPU:1"]
+        with tf.device(None):
+            assert devices() == []
+        with tf.colocate_with(tf.no_op()):
+            assert devices() == []
+
+
 def test_colocation():
     with tf.device("/cpu:3"):
         a = tf.constant(1.0, name="a")

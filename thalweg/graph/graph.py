@@ -173,18 +173,24 @@ class Graph:
         return {name: value for name, value in annotations.items() if value is not None}
 
     def _place(self, node: Node) -> None:
-        """Apply the device scopes, innermost first; a colocated node takes its peer's device."""
-        for choose in reversed(self._devices):
-            if choose is None:
-                break
+        """Apply the device scopes; a colocated node takes its peer's device."""
+        for choose in self._device_functions():
             node.device = choose(node)
         for peer in self._colocation:
             node.device = peer.device
 
     def _apply_device_functions(self, op: Any) -> None:
-        """Place an object with `device` and `_set_device` like a new node."""
-        self._place(op)
-        op._set_device(op.device)
+        """Apply the device scopes to what libraries have in place of a node: it has `device`, which
+        only `_set_device` sets."""
+        for choose in self._device_functions():
+            op._set_device(choose(op))
+
+    def _device_functions(self) -> Generator[DeviceFunction]:
+        """The open device scopes, innermost first, inside one that ignores the outer ones."""
+        for choose in reversed(self._devices):
+            if choose is None:
+                return
+            yield choose
 
     def _control_inputs(self, inputs: tuple[Tensor, ...]) -> tuple[Node, ...]:
         """The open control dependencies, less those that an input already has."""
