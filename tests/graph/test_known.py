@@ -91,6 +91,14 @@ def test_unknown_rank() -> None:
     assert constant_value_as_shape(tf.constant(-1)).rank is None
 
 
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_set_shape_that_the_inputs_do_not_have(size: int) -> None:
+    unknown = tf.placeholder(tf.int32)
+    for value in (unknown - [1, 2, 3], tf.maximum([1, 2, 3], unknown)):
+        value.set_shape([size])
+        assert constant_elements(value) == (None,) * size
+
+
 def test_elements_keep_their_sign() -> None:
     assert constant_elements(tf.stack([tf.placeholder(tf.int32, []), -3])) == (None, -3)
 

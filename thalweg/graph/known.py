@@ -157,6 +157,8 @@ def _elementwise(node: Node) -> Elements | None:
         return None
     vectors = [constant_elements(tensor) or (None,) for tensor in node.inputs]
     rows = [vector * count if len(vector) == 1 else vector for vector in vectors]
+    if any(len(row) != count for row in rows):  # a shape was set that the inputs do not have
+        return (None,) * count
     columns = zip(*rows, strict=True)
     indices = [index for index, column in enumerate(columns) if None not in column]
     dtypes = [tensor.dtype.base_dtype.as_numpy_dtype for tensor in node.inputs]
