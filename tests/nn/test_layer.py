@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import thalweg as tf
+from thalweg.graph.node import reached
 
 
 @pytest.fixture(autouse=True)
@@ -109,6 +110,27 @@ def test_losses_and_updates_by_input() -> None:
     assert layer.get_losses_for(None) == [free]
     assert layer.get_updates_for(y) == [update]
     assert tf.get_collection(tf.GraphKeys.UPDATE_OPS) == [update]
+
+
+def test_what_depends_on_inputs_is_found_without_a_walk_behind_them() -> None:
+    x = tf.ones([2, 3])
+    for _ in range(50):
+        x = x + 1.0
+    layer = Scale()
+    update = layer(x) * 2.0
+    layer.add_update(update)
+    found: list[int] = []
+
+    def walk(starts: Any, sources: Any) -> Any:
+        nodes = reached(starts, sources)
+        found.append(len(nodes))
+        return nodes
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("thalweg.nn.layer.reached", walk)
+        assert layer.get_updates_for(x) == [update]
+        assert layer.get_updates_for(None) == []
+    assert max(found) < 10
 
 
 def test_input_and_output() -> None:

@@ -504,9 +504,11 @@ def _parts(variable: Any) -> list[Any]:
 
 def _depends(value: Any, sources: Sequence[Any]) -> bool:
     """Whether one of `sources` is among what `value` is computed from."""
+    wanted = set(map(as_node, sources))
 
     def before(node: Node) -> Iterator[Node]:
-        yield from (tensor.op for tensor in node.inputs)
-        yield from node.controls
+        if node not in wanted:  # what lies behind a source may be a whole network
+            yield from (tensor.op for tensor in node.inputs)
+            yield from node.controls
 
-    return not reached([as_node(value)], before).isdisjoint(map(as_node, sources))
+    return not wanted.isdisjoint(reached([as_node(value)], before))
