@@ -184,6 +184,16 @@ def test_arguments_are_checked(tmp_path):
         meta_graph.stripped_op_list_for_graph(graph_def)
 
 
+def test_an_attribute_may_name_no_function():
+    graph_def = tf.GraphDef()
+    node = graph_def.node.add(name="x", op="NoOp")
+    node.attr["none"].func.name = ""
+    node.attr["nones"].list.func.add(name="")
+    tf.import_graph_def(graph_def, name="")
+    assert meta_graph.ops_used_by_graph_def(graph_def) == ["NoOp"]
+    assert tf.train.export_meta_graph().graph_def.node[0].attr["none"].func.name == ""
+
+
 def test_a_graph_without_variables_has_no_saver():
     tf.constant(1)
     exported = tf.train.export_meta_graph()

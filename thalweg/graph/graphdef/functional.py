@@ -179,6 +179,5 @@ def check_expansion(nodes: Iterable[Any], functions: Mapping[str, Any]) -> None:
 
 def functions_of(node: Any) -> list[str]:
     """The functions that a node may call: its op, and the functions that are its attributes."""
-    values = node.attr.values()
-    names = [function.name for value in values for function in value.list.func]
-    return [node.op, *names, *(v.func.name for v in values if v.WhichOneof("value") == "func")]
+    functions = [f for value in node.attr.values() for f in (value.func, *value.list.func)]
+    return [node.op, *(function.name for function in functions if function.name)]
