@@ -42,15 +42,29 @@ def test_callable_initial_value_is_made_inside_the_scope_and_without_dependencie
     assert w.eval() == 3.0
 
 
-def test_initial_value_of_a_branch_is_recomputed_without_dependencies():
-    def branch():
-        with tf.control_dependencies([tf.no_op()]):
-            value = tf.fill([2], 3.0)
-        return tf.Variable(value) + 1.0
+@pytest.mark.parametrize(
+    "dependency",
+    [
+        lambda x, v: tf.no_op(),
+        lambda x, v: tf.Assert(x > 0, [x]),
+        lambda x, v: tf.Print(x, [x]),
+        lambda x, v: tf.assign_add(v, x),
+    ],
+)
+def test_initial_value_of_a_body_is_recomputed_without_dependencies(dependency):
+    v = tf.Variable(0.0)
 
-    y = tf.cond(tf.placeholder_with_default(True, []), branch, lambda: tf.zeros([2]))
+    def body(x):
+        with tf.control_dependencies([dependency(x, v)]):
+            value = tf.fill([2], 3.0)
+        return x + tf.reduce_sum(tf.Variable(value))
+
+    y = tf.cond(tf.placeholder_with_default(True, []), lambda: body(tf.ones([])), lambda: 0.0)
+    z = tf.while_loop(lambda x: x < 10.0, body, [1.0])
+    assert {op.type for op in tf.get_default_graph().get_operations()} >= {"Assign", "Fill"}
+    assert "AssignAdd" not in {op.type for op in tf.get_default_graph().get_operations()}
     initialize()
-    assert y.eval().tolist() == [4.0, 4.0]
+    assert (y.eval(), z.eval()) == (7.0, 13.0)
 
 
 def test_collections_and_trainable():

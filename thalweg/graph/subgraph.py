@@ -252,9 +252,9 @@ def lifted(tensor: Tensor) -> Tensor:
     graph = tensor.graph
     if not isinstance(graph, SubGraph):
         return tensor
-    captured = dict.fromkeys(graph.captures.values())
-    nodes = [node for node in needed([tensor], (), captured) if node.outputs]
-    used = {tensor, *(source for node in nodes for source in node.inputs)}
+    captured = set(graph.captures.values())
+    used = reached([tensor], lambda each: () if each in captured else each.op.inputs)
+    nodes = program_order({each.op for each in used - captured})
     copies = {inner: lifted(source) for source, inner in graph.captures.items() if inner in used}
     with root(graph).as_default():
         for node in nodes:
