@@ -220,6 +220,16 @@ def test_what_may_be_anything_has_a_reason(project: Path) -> None:
     assert returned.count("Tensor") > 0.48 * len(returned)
 
 
+@pytest.mark.parametrize("name", ["SparseTensor", "IndexedSlices"])
+def test_parts_of_composites_are_tensors(stubs: Stubs, name: str) -> None:
+    definition = stubs.definition("thalweg", name)
+    assert isinstance(definition, ast.ClassDef)
+    nodes = [node for node in definition.body if isinstance(node, ast.AnnAssign)]
+    found = {ast.unparse(node.target): ast.unparse(node.annotation) for node in nodes}
+    types = [found[part].removesuffix(" | None") for part in ("values", "indices", "dense_shape")]
+    assert types == ["Tensor"] * 3
+
+
 def test_docstrings_are_there_to_be_hovered_over(stubs: Stubs) -> None:
     bare = [
         f"{path}.{leaf}"

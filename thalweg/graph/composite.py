@@ -146,6 +146,10 @@ class SparseTensor(_Composite):
                [6, 0]], dtype=int32)
     """
 
+    indices: Tensor
+    values: Tensor
+    dense_shape: Tensor
+
     def __init__(self, indices: TensorLike, values: TensorLike, dense_shape: TensorLike) -> None:
         self.indices = convert_to_tensor(indices, int64, name="SparseTensor/indices")
         self.values = convert_to_tensor(values, name="SparseTensor/values")
