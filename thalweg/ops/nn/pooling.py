@@ -73,13 +73,16 @@ class Pooling(Op, abstract=True):
         """The element of a tap for a position of the window; `border` outside."""
         return x.or_else(met(self.slides, x.shape, places, taps), border)
 
-    def first_largest(self, x: Operand, places: Sequence[Any]) -> Expr:
-        """The index of the first tap with the maximum of a window."""
+    def first_equal(self, x: Operand, y: Operand, places: Sequence[Any]) -> Expr:
+        """The index of the first tap that equals the known maximum `y` of a window; of the first
+        one if that is NaN, and out of range if no tap does."""
+        count = math.prod(self.ksize)
 
-        def element(tap: Expr) -> Expr:
-            return self.seen(x, places, loop.unravel(tap, self.ksize), lowest(x.dtype))
+        def candidate(tap: Expr) -> Expr:
+            element = self.seen(x, places, loop.unravel(tap, self.ksize), lowest(x.dtype))
+            return select(element < y[places], constant(count, np.int32), tap.cast(np.int32))
 
-        return loop.reduce("argmax", [math.prod(self.ksize)], element)
+        return loop.reduce("min", [count], candidate)
 
     def check_gradient(self, x: tuple[int, ...], y: tuple[int, ...]) -> None:
         """Raise unless y is the shape of pooling x."""
@@ -196,7 +199,7 @@ class MaxPoolingGrad(Pooling, abstract=True):
         firsts = loop.intermediate(
             grad.shape,
             np.min_scalar_type(math.prod(self.ksize)),
-            lambda *places: self._first_equal(orig_input, orig_output, places),
+            lambda *places: self.first_equal(orig_input, orig_output, places),
         )
 
         def part(*numbers: Expr) -> Expr:
@@ -207,16 +210,6 @@ class MaxPoolingGrad(Pooling, abstract=True):
             return select(is_mine, grad.or_else(places, 0), 0)
 
         return loop.reduce("sum", overlaps(self.slides, at.shape), part).cast(grad.dtype)
-
-    def _first_equal(self, x: Operand, y: Operand, places: Sequence[Any]) -> Expr:
-        """The index of the first tap that equals the known maximum."""
-        count = math.prod(self.ksize)
-
-        def candidate(tap: Expr) -> Expr:
-            element = self.seen(x, places, loop.unravel(tap, self.ksize), lowest(x.dtype))
-            return select(element < y[places], constant(count, np.int32), tap.cast(np.int32))
-
-        return loop.reduce("min", [count], candidate)
 
     def gradient(self, node: Node, ddx: Tensor) -> list[Tensor]:
         x, y, _ = node.inputs
@@ -259,8 +252,9 @@ class MaxPoolingGradGrad(Pooling, abstract=True):
         self, at: IndexTuple, orig_input: Operand, orig_output: Operand, grad: Operand
     ) -> Expr:
         self.check_gradient(grad.shape, orig_output.shape)
-        first = self.first_largest(orig_input, at)
-        return self.seen(grad, at, loop.unravel(first, self.ksize), 0)
+        first = self.first_equal(orig_input, orig_output, at)
+        picked = self.seen(grad, at, loop.unravel(first, self.ksize), 0)
+        return select(first < math.prod(self.ksize), picked, 0)
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor]:
         x, y, _ = node.inputs

@@ -5,6 +5,7 @@ An argmax is a flat index into the image, or into the batch. The gradient is add
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -49,7 +50,11 @@ class MaxPoolWithArgmax(Pooling):
         return largest, argmax
 
     def loop(self, at: IndexTuple, input: Operand) -> Expr:
-        first = loop.unravel(self.first_largest(input, at), self.ksize)
+        def element(tap: Expr) -> Expr:
+            return self.seen(input, at, loop.unravel(tap, self.ksize), lowest(input.dtype))
+
+        largest = loop.reduce("argmax", [math.prod(self.ksize)], element)
+        first = loop.unravel(largest, self.ksize)
         # If all elements are the lowest value, padding may come first: use the element next to it.
         place = [index.max(0) for index in met(self.slides, input.shape, at, first)]
         if at.output == 0:
