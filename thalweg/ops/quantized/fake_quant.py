@@ -13,7 +13,7 @@ import numpy as np
 
 from thalweg.graph import dtypes
 from thalweg.graph.node import Node, Tensor
-from thalweg.graph.op import Op
+from thalweg.graph.op import REGISTRY, Op
 from thalweg.graph.shapes import TensorShape, scalar
 from thalweg.ir import loop
 from thalweg.ir.either import both, cast, clip, equal, floor, greater, less, select
@@ -178,16 +178,10 @@ class RangeSide(FakeQuant):
         return self.side(inputs[at], min.broadcast(at), max.broadcast(at))
 
 
-class FakeQuantWithMinMaxVars(FakeQuant):
-    """x rounded to a grid over the range of two scalars"""
+class LearnedRange(FakeQuant, abstract=True):
+    """x rounded to a grid over ranges that are inputs."""
 
     signature = "inputs: float32, min: float32, max: float32 -> outputs: float32"
-
-    def shape(self, inputs: Tensor, min: Tensor, max: Tensor) -> TensorShape:
-        self.check()
-        min.shape.assert_has_rank(0)
-        max.shape.assert_has_rank(0)
-        return inputs.shape
 
     def numpy(self, inputs: Array, min: Array, max: Array) -> Array:
         return self.rounded(inputs, min, max)
@@ -196,16 +190,53 @@ class FakeQuantWithMinMaxVars(FakeQuant):
         return self.rounded(inputs[at], min.broadcast(at), max.broadcast(at))
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor]:
-        return list(FakeQuantWithMinMaxVarsGradient(**self.attributes)(dy, *node.inputs))
+        return list(REGISTRY[f"{self.type_name}Gradient"](**self.attributes)(dy, *node.inputs))
 
 
-class FakeQuantWithMinMaxVarsGradient(FakeQuant):
-    """The gradient of FakeQuantWithMinMaxVars for x, min and max."""
+class LearnedRangeGradient(FakeQuant, abstract=True):
+    """The gradient for x, min and max."""
 
     signature = (
         "gradients: float32, inputs: float32, min: float32, max: float32 -> "
         "backprops_wrt_input: float32, backprop_wrt_min: float32, backprop_wrt_max: float32"
     )
+
+    def loop(
+        self, at: IndexTuple, gradients: Operand, inputs: Operand, min: Operand, max: Operand
+    ) -> Expr:
+        """The gradient of x inside the range, or of an end, the sum of those of clipped values."""
+
+        def passed(place: Sequence[Expr]) -> Expr:
+            side = self.side(inputs[place], min.broadcast(place), max.broadcast(place))
+            goes_here = (side.eq(0), side < 0, side > 0)[at.output]
+            return select(goes_here, gradients[place], 0)
+
+        if at.output == 0:
+            return passed(at)
+        summed = inputs.shape[: inputs.rank - at.rank]
+        return loop.reduce("sum", summed, lambda *k: passed((*k, *at)))
+
+    def gradient(self, node: Node, *dds: Tensor) -> list[Tensor | None]:
+        """By dy alone: from x inside the range, from its ends outside."""
+        of_side = RangeSide(num_bits=self.num_bits, narrow_range=self.narrow_range)
+        side = of_side(*node.inputs[1:])
+        masks = compare.equal(side, 0.0), compare.less(side, 0.0), compare.greater(side, 0.0)
+        parts = [casting.cast(m, dtypes.float32) * dd for m, dd in zip(masks, dds, strict=True)]
+        return [parts[0] + parts[1] + parts[2], None, None, None]
+
+
+class FakeQuantWithMinMaxVars(LearnedRange):
+    """x rounded to a grid over the range of two scalars"""
+
+    def shape(self, inputs: Tensor, min: Tensor, max: Tensor) -> TensorShape:
+        self.check()
+        min.shape.assert_has_rank(0)
+        max.shape.assert_has_rank(0)
+        return inputs.shape
+
+
+class FakeQuantWithMinMaxVarsGradient(LearnedRangeGradient):
+    """The gradient of FakeQuantWithMinMaxVars for x, min and max."""
 
     def shape(
         self, gradients: Tensor, inputs: Tensor, min: Tensor, max: Tensor
@@ -218,19 +249,9 @@ class FakeQuantWithMinMaxVarsGradient(FakeQuant):
         side, dy = self.side(inputs, min, max), np.asarray(gradients)
         return np.where(side == 0, dy, 0), np.sum(dy[side < 0]), np.sum(dy[side > 0])
 
-    def loop(
-        self, at: IndexTuple, gradients: Operand, inputs: Operand, min: Operand, max: Operand
-    ) -> Expr:
-        return _shared_element(self, at, gradients, inputs, min, max)
 
-    def gradient(self, node: Node, *dds: Tensor) -> list[Tensor | None]:
-        return [_shared_out(self, node, dds), None, None, None]
-
-
-class FakeQuantWithMinMaxVarsPerChannel(FakeQuant):
+class FakeQuantWithMinMaxVarsPerChannel(LearnedRange):
     """x rounded to a separate grid for each channel, the last axis"""
-
-    signature = "inputs: float32, min: float32, max: float32 -> outputs: float32"
 
     def shape(self, inputs: Tensor, min: Tensor, max: Tensor) -> TensorShape:
         self.check()
@@ -238,23 +259,9 @@ class FakeQuantWithMinMaxVarsPerChannel(FakeQuant):
         depth.merge_with(min.shape.with_rank(1)[0]).merge_with(max.shape.with_rank(1)[0])
         return inputs.shape
 
-    def numpy(self, inputs: Array, min: Array, max: Array) -> Array:
-        return self.rounded(inputs, min, max)
 
-    def loop(self, at: IndexTuple, inputs: Operand, min: Operand, max: Operand) -> Expr:
-        return self.rounded(inputs[at], min.broadcast(at), max.broadcast(at))
-
-    def gradient(self, node: Node, dy: Tensor) -> list[Tensor]:
-        return list(FakeQuantWithMinMaxVarsPerChannelGradient(**self.attributes)(dy, *node.inputs))
-
-
-class FakeQuantWithMinMaxVarsPerChannelGradient(FakeQuant):
+class FakeQuantWithMinMaxVarsPerChannelGradient(LearnedRangeGradient):
     """The gradient of FakeQuantWithMinMaxVarsPerChannel for x, min and max."""
-
-    signature = (
-        "gradients: float32, inputs: float32, min: float32, max: float32 -> "
-        "backprops_wrt_input: float32, backprop_wrt_min: float32, backprop_wrt_max: float32"
-    )
 
     def shape(
         self, gradients: Tensor, inputs: Tensor, min: Tensor, max: Tensor
@@ -268,38 +275,6 @@ class FakeQuantWithMinMaxVarsPerChannelGradient(FakeQuant):
         axes = tuple(range(dy.ndim - 1))
         ends = [np.sum(np.where(mask, dy, 0), axis=axes) for mask in (side < 0, side > 0)]
         return np.where(side == 0, dy, 0), ends[0], ends[1]
-
-    def loop(
-        self, at: IndexTuple, gradients: Operand, inputs: Operand, min: Operand, max: Operand
-    ) -> Expr:
-        return _shared_element(self, at, gradients, inputs, min, max)
-
-    def gradient(self, node: Node, *dds: Tensor) -> list[Tensor | None]:
-        return [_shared_out(self, node, dds), None, None, None]
-
-
-def _shared_element(
-    op: FakeQuant, at: IndexTuple, gradients: Operand, inputs: Operand, min: Operand, max: Operand
-) -> Expr:
-    """The gradient of x inside the range, or of an end, the sum of those of clipped values."""
-
-    def passed(place: Sequence[Expr]) -> Expr:
-        side = op.side(inputs[place], min.broadcast(place), max.broadcast(place))
-        goes_here = (side.eq(0), side < 0, side > 0)[at.output]
-        return select(goes_here, gradients[place], 0)
-
-    if at.output == 0:
-        return passed(at)
-    return loop.reduce("sum", inputs.shape[: inputs.rank - at.rank], lambda *k: passed((*k, *at)))
-
-
-def _shared_out(op: FakeQuant, node: Node, dds: tuple[Tensor, ...]) -> Tensor:
-    """The gradient by dy: from x inside the range, from its ends outside."""
-    of_side = RangeSide(num_bits=op.num_bits, narrow_range=op.narrow_range)
-    side = of_side(*node.inputs[1:])
-    masks = compare.equal(side, 0.0), compare.less(side, 0.0), compare.greater(side, 0.0)
-    parts = [casting.cast(mask, dtypes.float32) * dd for mask, dd in zip(masks, dds, strict=True)]
-    return parts[0] + parts[1] + parts[2]
 
 
 @public("fake_quant_with_min_max_vars", "quantization.fake_quant_with_min_max_vars")
