@@ -37,6 +37,7 @@ class Pooling(Op, abstract=True):
     strides: tuple[int, ...]
     padding: str
     data_format: str = "NHWC"
+    partner: ClassVar[str]  # the op type of the gradient
 
     @property
     def slides(self) -> list[Slide]:
@@ -73,16 +74,9 @@ class Pooling(Op, abstract=True):
         """The element of a tap for a position of the window; `border` outside."""
         return x.or_else(met(self.slides, x.shape, places, taps), border)
 
-    def first_equal(self, x: Operand, y: Operand, places: Sequence[Any]) -> Expr:
-        """The index of the first tap that equals the known maximum `y` of a window; of the first
-        one if that is NaN, and out of range if no tap does."""
-        count = math.prod(self.ksize)
-
-        def candidate(tap: Expr) -> Expr:
-            element = self.seen(x, places, loop.unravel(tap, self.ksize), lowest(x.dtype))
-            return select(element < y[places], constant(count, np.int32), tap.cast(np.int32))
-
-        return loop.reduce("min", [count], candidate)
+    def to_partner(self, *inputs: Tensor) -> Tensor:
+        """Apply the op of the gradient, with the same window."""
+        return REGISTRY[self.partner](**self.attributes)(*inputs)
 
     def check_gradient(self, x: tuple[int, ...], y: tuple[int, ...]) -> None:
         """Raise unless y is the shape of pooling x."""
@@ -133,7 +127,6 @@ class MaxPooling(Pooling, abstract=True):
 
     signature = "input: T -> output: T; T: real"
     laid_out = frozenset({"input", "output"})
-    partner: ClassVar[str]  # the op type of the gradient
 
     def shape(self, input: Tensor) -> TensorShape:
         shape = self.pooled_shape(input.shape)
@@ -154,7 +147,7 @@ class MaxPooling(Pooling, abstract=True):
         return loop.reduce("max", self.ksize, lambda *taps: self.seen(input, at, taps, border))
 
     def gradient(self, node: Node, dy: Tensor) -> Tensor:
-        return REGISTRY[self.partner](**self.attributes)(node.inputs[0], node.output, dy)
+        return self.to_partner(node.inputs[0], node.output, dy)
 
 
 def _check_depth_fits(depth: int | None, op: Pooling) -> None:
@@ -168,12 +161,31 @@ def _check_depth_fits(depth: int | None, op: Pooling) -> None:
         )
 
 
-class MaxPoolingGrad(Pooling, abstract=True):
-    """dx = dy, added at the (first) maximum of x in the window"""
+class AtMaximum(Pooling, abstract=True):
+    """The base of ops at the (first) maximum of x in each window."""
 
     signature = "orig_input: T, orig_output: T, grad: T -> output: T; T: real"
     laid_out = frozenset({"orig_input", "orig_output", "grad", "output"})
-    partner: ClassVar[str]  # the op type of the gradient
+
+    def first_equal(self, x: Operand, y: Operand, places: Sequence[Any]) -> Expr:
+        """The index of the first tap that equals the known maximum `y` of a window; of the first
+        one if that is NaN, and out of range if no tap does."""
+        count = math.prod(self.ksize)
+
+        def candidate(tap: Expr) -> Expr:
+            element = self.seen(x, places, loop.unravel(tap, self.ksize), lowest(x.dtype))
+            return select(element < y[places], constant(count, np.int32), tap.cast(np.int32))
+
+        return loop.reduce("min", [count], candidate)
+
+    def gradient(self, node: Node, dy: Tensor) -> list[Tensor]:
+        x, y, _ = node.inputs
+        to_grad = self.to_partner(x, y, dy)
+        return [filling.zeros_like(x), filling.zeros_like(y), to_grad]
+
+
+class MaxPoolingGrad(AtMaximum, abstract=True):
+    """dx = dy, added at the (first) maximum of x in the window"""
 
     def shape(self, orig_input: Tensor, orig_output: Tensor, grad: Tensor) -> TensorShape:
         orig_output.shape.assert_is_compatible_with(grad.shape)
@@ -211,11 +223,6 @@ class MaxPoolingGrad(Pooling, abstract=True):
 
         return loop.reduce("sum", overlaps(self.slides, at.shape), part).cast(grad.dtype)
 
-    def gradient(self, node: Node, ddx: Tensor) -> list[Tensor]:
-        x, y, _ = node.inputs
-        to_grad = REGISTRY[self.partner](**self.attributes)(x, y, ddx)
-        return [filling.zeros_like(x), filling.zeros_like(y), to_grad]
-
 
 def firsts(taps: Iterator[Array], largest: Array) -> Iterator[Array]:
     """For each tap, a mask of the windows in which it is the first with the maximum.
@@ -229,12 +236,8 @@ def firsts(taps: Iterator[Array], largest: Array) -> Iterator[Array]:
         open_ ^= first
 
 
-class MaxPoolingGradGrad(Pooling, abstract=True):
+class MaxPoolingGradGrad(AtMaximum, abstract=True):
     """y' = dx at the (first) maximum of x in the window: the adjoint of MaxPoolGrad"""
-
-    signature = "orig_input: T, orig_output: T, grad: T -> output: T; T: real"
-    laid_out = frozenset({"orig_input", "orig_output", "grad", "output"})
-    partner: ClassVar[str]  # the op type of the gradient
 
     def shape(self, orig_input: Tensor, orig_output: Tensor, grad: Tensor) -> TensorShape:
         return self.pooled_shape(orig_input.shape).merge_with(orig_output.shape)
@@ -255,11 +258,6 @@ class MaxPoolingGradGrad(Pooling, abstract=True):
         first = self.first_equal(orig_input, orig_output, at)
         picked = self.seen(grad, at, loop.unravel(first, self.ksize), 0)
         return select(first < math.prod(self.ksize), picked, 0)
-
-    def gradient(self, node: Node, dy: Tensor) -> list[Tensor]:
-        x, y, _ = node.inputs
-        to_grad = REGISTRY[self.partner](**self.attributes)(x, y, dy)
-        return [filling.zeros_like(x), filling.zeros_like(y), to_grad]
 
 
 class MaxPool(MaxPooling):
@@ -396,7 +394,6 @@ class AvgPooling(Pooling, abstract=True):
 
     signature = "value: T -> output: T; T: floating"
     laid_out = frozenset({"value", "output"})
-    partner: ClassVar[str]  # the op type of the gradient
 
     def shape(self, value: Tensor) -> TensorShape:
         return self.pooled_shape(value.shape)
@@ -419,7 +416,7 @@ class AvgPooling(Pooling, abstract=True):
         return (total / share.cast(_wide(value.dtype))).cast(value.dtype)
 
     def gradient(self, node: Node, dy: Tensor) -> Tensor:
-        return REGISTRY[self.partner](**self.attributes)(shaping.shape(node.inputs[0]), dy)
+        return self.to_partner(shaping.shape(node.inputs[0]), dy)
 
 
 def _wide(dtype: Any) -> Any:
@@ -451,7 +448,6 @@ class AvgPoolingGrad(Pooling, abstract=True):
 
     signature = "orig_input_shape: int32, grad: T -> output: T; T: floating"
     laid_out = frozenset({"orig_input_shape", "grad", "output"})
-    partner: ClassVar[str]  # the op type of the gradient
 
     def shape(self, orig_input_shape: Tensor, grad: Tensor) -> TensorShape:
         grad.shape.assert_has_rank(len(self.ksize))
@@ -476,7 +472,7 @@ class AvgPoolingGrad(Pooling, abstract=True):
         return self.over_windows(at, grad.shape, part).cast(grad.dtype)
 
     def gradient(self, node: Node, ddx: Tensor) -> list[Tensor | None]:
-        return [None, REGISTRY[self.partner](**self.attributes)(ddx)]
+        return [None, self.to_partner(ddx)]
 
 
 class AvgPool(AvgPooling):
