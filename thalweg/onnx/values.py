@@ -14,7 +14,7 @@ from thalweg.graph.known import constant_value
 from thalweg.graph.node import Tensor
 from thalweg.onnx.registry import NodeView
 from thalweg.ops.arrays import joining, slicing, transposing
-from thalweg.ops.core import basic, casting, filling, shaping
+from thalweg.ops.core import basic, casting, shaping
 from thalweg.ops.math import arithmetic, compare
 from thalweg.platform.arrays import Array
 
@@ -128,11 +128,6 @@ def moved_back(value: Tensor, axis: int) -> Tensor:
     order = list(range(rank - 1))
     order.insert(axis, rank - 1)
     return transposing.transpose(value, order)
-
-
-def ints_between(first: Any, last: Any) -> Tensor:
-    """first, first + 1, … up to before last."""
-    return filling.range(first, last)
 
 
 def wrapped(indices: Tensor, size: Any) -> Tensor:

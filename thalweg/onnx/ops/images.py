@@ -22,13 +22,6 @@ def upsample_fixed(node: NodeView, x: Tensor) -> Tensor:
 
 
 @operator("Upsample", since=9)
-def upsample(node: NodeView, x: Tensor, scales: Tensor) -> Tensor:
-    known = static(scales)
-    if known is None:
-        raise node.unsupported("scales must be constants")
-    return _resized(node, x, known.tolist(), None, None)
-
-
 @operator("Resize", since=10)
 def resize_scaled(node: NodeView, x: Tensor, scales: Tensor) -> Tensor:
     known = static(scales)
