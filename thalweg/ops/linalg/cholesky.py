@@ -15,7 +15,8 @@ from thalweg.graph.shapes import TensorShape, unknown_shape
 from thalweg.ops.arrays import diagonal
 from thalweg.ops.core import casting, choosing, filling, shaping
 from thalweg.ops.linalg import linalg, matmul
-from thalweg.ops.linalg.linalg import TYPES, adjoint_of
+from thalweg.ops.linalg.linalg import TYPES
+from thalweg.ops.linalg.matmul import adjoint_of
 from thalweg.ops.math import complexes, reduce, transcendental
 from thalweg.platform import blas
 from thalweg.platform.arrays import Array

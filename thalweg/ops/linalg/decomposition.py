@@ -16,7 +16,8 @@ from thalweg.graph.shapes import Size, TensorShape, unknown_shape
 from thalweg.ops.arrays import diagonal, joining
 from thalweg.ops.core import basic, casting, checks, choosing, filling, shaping
 from thalweg.ops.linalg import linalg, matmul
-from thalweg.ops.linalg.linalg import TYPES, adjoint_of
+from thalweg.ops.linalg.linalg import TYPES
+from thalweg.ops.linalg.matmul import adjoint_of
 from thalweg.ops.math import arithmetic, compare, complexes, reduce
 from thalweg.platform import blas
 from thalweg.platform.arrays import Array

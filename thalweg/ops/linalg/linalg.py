@@ -14,6 +14,7 @@ from thalweg.graph.shapes import Size, Sizes, TensorShape, unknown_shape
 from thalweg.ops.arrays import diagonal, transposing
 from thalweg.ops.core import shaping
 from thalweg.ops.linalg import matmul
+from thalweg.ops.linalg.matmul import adjoint_of
 from thalweg.ops.math import complexes
 from thalweg.platform import blas
 from thalweg.platform.arrays import Array
@@ -51,12 +52,6 @@ def check_square(array: Array) -> None:
     """Raise unless an array holds square matrices."""
     if array.ndim < 2 or array.shape[-1] != array.shape[-2]:
         raise ValueError(f"Input matrix must be square, got shape {list(array.shape)}")
-
-
-def adjoint_of(array: Array) -> Array:
-    """The conjugate transpose of innermost matrices."""
-    flipped = np.swapaxes(array, -1, -2)
-    return flipped.conj() if np.iscomplexobj(array) else flipped
 
 
 @public("linalg.adjoint")

@@ -226,7 +226,7 @@ class BatchMatMulV2(Op):
     def numpy(self, x: Array, y: Array) -> Array:
         if np.ndim(x) < 2 or np.ndim(y) < 2:
             raise ValueError(f"In[0] and In[1] must be matrices: {np.shape(x)} and {np.shape(y)}")
-        return _product(_adjoint(x) if self.adj_x else x, _adjoint(y) if self.adj_y else y)
+        return _product(adjoint_of(x) if self.adj_x else x, adjoint_of(y) if self.adj_y else y)
 
     def loop(self, at: IndexTuple, x: Operand, y: Operand) -> Expr:
         def entry(value: Expr, flipped: bool) -> Expr:
@@ -240,9 +240,10 @@ class BatchMatMulV2(Op):
         return _sum_batches(x, y, dx, dy)
 
 
-def _adjoint(x: Array) -> Array:
-    flipped = np.swapaxes(x, -1, -2)
-    return flipped.conj() if np.iscomplexobj(x) else flipped
+def adjoint_of(array: Array) -> Array:
+    """The conjugate transposes of innermost matrices."""
+    flipped = np.swapaxes(array, -1, -2)
+    return flipped.conj() if np.iscomplexobj(array) else flipped
 
 
 def _adjoint_product(x: Tensor, y: Tensor, adj_x: bool, adj_y: bool) -> Tensor:

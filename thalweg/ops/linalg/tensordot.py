@@ -73,7 +73,7 @@ def _split(x: Tensor, axes: Axes, inner_first: bool) -> _Split:
     sizes = x.shape.sizes
     if sizes is None or isinstance(axes, Tensor):
         return _split_in_step(x, axes, inner_first)
-    inner = [_checked(axis, len(sizes)) for axis in axes]
+    inner = [shaping.axis_within(axis, len(sizes)) for axis in axes]
     free = [axis for axis in range(len(sizes)) if axis not in inner]
     moved = _moved(x, inner + free if inner_first else free + inner)
     static = TensorShape.of(tuple(sizes[axis] for axis in free))
@@ -88,12 +88,6 @@ def _split(x: Tensor, axes: Axes, inner_first: bool) -> _Split:
 
 def _picked(sizes: Sizes, axes: list[int]) -> list[int]:
     return [cast("int", sizes[axis]) for axis in axes]
-
-
-def _checked(axis: int, rank: int) -> int:
-    if not -rank <= axis < rank:
-        raise ValueError(f"axis {axis} is not in the range [{-rank}, {rank})")
-    return axis % rank
 
 
 def _moved(x: Tensor, order: list[int]) -> Tensor:
@@ -192,8 +186,8 @@ def _check_sizes(a: Tensor, b: Tensor, pair: tuple[list[int], list[int]]) -> Non
     if a.shape.sizes is None or b.shape.sizes is None:
         return
     for left, right in zip(*pair, strict=True):
-        one = a.shape.sizes[_checked(left, len(a.shape.sizes))]
-        other = b.shape.sizes[_checked(right, len(b.shape.sizes))]
+        one = a.shape.sizes[shaping.axis_within(left, len(a.shape.sizes))]
+        other = b.shape.sizes[shaping.axis_within(right, len(b.shape.sizes))]
         if one is not None and other is not None and one != other:
             raise ValueError(
                 f"Dimensions must be equal, but are {one} and {other}: axis {left} of {a.name} "
