@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
-from thalweg.graph import dtypes
+from thalweg.graph import dtypes, nest
 from thalweg.graph.composite import SparseTensor
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import DType, as_dtype
@@ -137,7 +137,7 @@ class ParseArguments:
         for part in ("index_key", "value_key"):
             if not getattr(feature, part):
                 raise ValueError(f"Missing {part} for SparseFeature {feature}.")
-        for key in sorted(_listed(feature.index_key)):
+        for key in sorted(nest.as_list(feature.index_key)):
             self._add_sparse(key, dtypes.int64)
         self._add_sparse(feature.value_key, as_dtype(feature.dtype))
 
@@ -187,10 +187,6 @@ def _safe(key: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.\-/]", "_", key)
 
 
-def _listed(value: Any) -> list[Any]:
-    return list(cast("Sequence[Any]", value)) if isinstance(value, list | tuple) else [value]
-
-
 def parse_arguments(
     features: Mapping[str, Any] | None, allowed: Sequence[type[Any]]
 ) -> ParseArguments:
@@ -226,8 +222,8 @@ def _placed(features: Mapping[str, Any], tensors: Tensors) -> Tensors:
     for key in sorted(features):
         feature = features[key]
         if isinstance(feature, SparseFeature):
-            ids: Any = [tensors[part] for part in _listed(feature.index_key)]
-            sizes: Any = _listed(feature.size)
+            ids: Any = [tensors[part] for part in nest.as_list(feature.index_key)]
+            sizes: Any = nest.as_list(feature.size)
             result[key] = sparse_pieces.sparse_merge(
                 ids, tensors[feature.value_key], sizes, already_sorted=feature.already_sorted
             )
