@@ -10,7 +10,6 @@ from thalweg.graph.likes import DTypeLike, Structure, TensorLike
 from thalweg.graph.node import Tensor
 from thalweg.graph.shapes import TensorShape
 from thalweg.nn import normalisation
-from thalweg.nn.layer import InputSpec
 from thalweg.nn.rnn_cell import BasicLSTMCell, GRUCell, LayerRNNCell, LSTMStateTuple
 from thalweg.ops.arrays import joining, splitting
 from thalweg.ops.linalg import matmul
@@ -173,9 +172,8 @@ class LayerNormBasicLSTMCell(LayerRNNCell):
         dropout_prob_seed: int | None = None,
         reuse: bool | ReuseMode | None = None,
     ) -> None:
-        super().__init__(activation, reuse, None)
-        self.input_spec = InputSpec(ndim=2)
-        self._num_units, self._forget_bias = num_units, forget_bias
+        super().__init__(num_units, activation, reuse, None)
+        self._forget_bias = forget_bias
         self._layer_norm, self._gain, self._shift = layer_norm, norm_gain, norm_shift
         self._keep_prob, self._seed = dropout_keep_prob, dropout_prob_seed
 
@@ -183,11 +181,6 @@ class LayerNormBasicLSTMCell(LayerRNNCell):
     def state_size(self) -> Structure:
         """The sizes of c and h."""
         return LSTMStateTuple(self._num_units, self._num_units)
-
-    @property
-    def output_size(self) -> int:
-        """The number of units."""
-        return self._num_units
 
     def build(self, input_shape: TensorShape) -> None:
         units, depth = self._num_units, self._input_depth(input_shape)
@@ -254,9 +247,8 @@ class NASCell(LayerRNNCell):
         reuse: bool | ReuseMode | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(None, reuse, kwargs.pop("name", None), **kwargs)
-        self.input_spec = InputSpec(ndim=2)
-        self._num_units, self._num_proj, self._use_bias = num_units, num_proj, use_bias
+        super().__init__(num_units, None, reuse, kwargs.pop("name", None), **kwargs)
+        self._num_proj, self._use_bias = num_proj, use_bias
 
     @property
     def output_size(self) -> int:

@@ -183,10 +183,11 @@ def _size_list(size: Any) -> list[int]:
 
 
 class LayerRNNCell(RNNCell):
-    """A cell that makes its variables in `build`, in the scope of a layer."""
+    """A cell of some units that makes its variables in `build`, in the scope of a layer."""
 
     def __init__(
         self,
+        num_units: int,
         activation: Callable[[Tensor], Structure] | str | None,
         reuse: bool | ReuseMode | None,
         name: str | None,
@@ -194,7 +195,14 @@ class LayerRNNCell(RNNCell):
     ) -> None:
         kwargs.pop("input_size", None)  # what cells were once told, and now see for themselves
         super().__init__(name=name, _reuse=reuse, **kwargs)
+        self.input_spec = InputSpec(ndim=2)
+        self._num_units = num_units
         self._activation: Callable[..., Any] = resolve_activation(activation) or transcendental.tanh
+
+    @property
+    def output_size(self) -> int:
+        """The number of units."""
+        return self._num_units
 
     def __call__(
         self,
@@ -249,17 +257,10 @@ class BasicRNNCell(LayerRNNCell):
         dtype: DTypeLike | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(activation, reuse, name, dtype=dtype, **kwargs)
-        self.input_spec = InputSpec(ndim=2)
-        self._num_units = num_units
+        super().__init__(num_units, activation, reuse, name, dtype=dtype, **kwargs)
 
     @property
     def state_size(self) -> int:
-        """The number of units."""
-        return self._num_units
-
-    @property
-    def output_size(self) -> int:
         """The number of units."""
         return self._num_units
 
@@ -304,19 +305,12 @@ class GRUCell(LayerRNNCell):
         dtype: DTypeLike | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(activation, reuse, name, dtype=dtype, **kwargs)
-        self.input_spec = InputSpec(ndim=2)
-        self._num_units = num_units
+        super().__init__(num_units, activation, reuse, name, dtype=dtype, **kwargs)
         self._kernel_initializer = kernel_initializer
         self._bias_initializer = bias_initializer
 
     @property
     def state_size(self) -> int:
-        """The number of units."""
-        return self._num_units
-
-    @property
-    def output_size(self) -> int:
         """The number of units."""
         return self._num_units
 
@@ -381,9 +375,7 @@ class BasicLSTMCell(LayerRNNCell):
         dtype: DTypeLike | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(activation, reuse, name, dtype=dtype, **kwargs)
-        self.input_spec = InputSpec(ndim=2)
-        self._num_units = num_units
+        super().__init__(num_units, activation, reuse, name, dtype=dtype, **kwargs)
         self._forget_bias = forget_bias
         self._state_is_tuple = state_is_tuple
 
@@ -392,11 +384,6 @@ class BasicLSTMCell(LayerRNNCell):
         """The sizes of c and h, or their sum."""
         units = self._num_units
         return LSTMStateTuple(units, units) if self._state_is_tuple else 2 * units
-
-    @property
-    def output_size(self) -> int:
-        """The number of units."""
-        return self._num_units
 
     def build(self, input_shape: TensorShape) -> None:
         units, depth = self._num_units, self._input_depth(input_shape)
@@ -463,9 +450,7 @@ class LSTMCell(LayerRNNCell):
         dtype: DTypeLike | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(activation, reuse, name, dtype=dtype, **kwargs)
-        self.input_spec = InputSpec(ndim=2)
-        self._num_units = num_units
+        super().__init__(num_units, activation, reuse, name, dtype=dtype, **kwargs)
         self._use_peepholes = use_peepholes
         self._cell_clip = cell_clip
         self._initializer = initializer
