@@ -168,7 +168,25 @@ def _defaults(values: Sequence[Any]) -> list[Array]:
     return [text.text_array(v) if isinstance(v, bytes) else np.asarray(v) for v in values]
 
 
-class ParseSingleSequenceExample(Op):
+class SequenceParser(Op, abstract=True):
+    """The base of ops that parse SequenceExamples."""
+
+    host_only = True
+    not_differentiable = True
+    Tcontext_dense: tuple[DType, ...] = ()
+    context_sparse_types: tuple[DType, ...] = ()
+    feature_list_dense_types: tuple[DType, ...] = ()
+    context_dense_shapes: tuple[TensorShape, ...] = ()
+    feature_list_sparse_types: tuple[DType, ...] = ()
+    feature_list_dense_shapes: tuple[TensorShape, ...] = ()
+
+    def _check_types(self) -> None:
+        """Raise unless messages can hold the wanted types."""
+        sparse = [*self.context_sparse_types, *self.feature_list_sparse_types]
+        check_types([*sparse, *self.feature_list_dense_types])
+
+
+class ParseSingleSequenceExample(SequenceParser):
     """The context features and feature lists of one serialised SequenceExample"""
 
     signature = (
@@ -185,25 +203,11 @@ class ParseSingleSequenceExample(Op):
         "feature_list_sparse_shapes: Nfeature_list_sparse*int64, "
         "feature_list_dense_values: [feature_list_dense_types]"
     )
-    host_only = True
-    not_differentiable = True
-    Tcontext_dense: tuple[DType, ...] = ()
-    context_sparse_types: tuple[DType, ...] = ()
-    feature_list_dense_types: tuple[DType, ...] = ()
-    context_dense_shapes: tuple[TensorShape, ...] = ()
-    feature_list_sparse_types: tuple[DType, ...] = ()
-    feature_list_dense_shapes: tuple[TensorShape, ...] = ()
 
     def shape(self, serialized: Tensor, assumed_empty: Tensor, *_: Any) -> list[TensorShape]:
         serialized.shape.assert_has_rank(0)
         assumed_empty.shape.assert_has_rank(1)
-        check_types(
-            [
-                *self.context_sparse_types,
-                *self.feature_list_sparse_types,
-                *self.feature_list_dense_types,
-            ]
-        )
+        self._check_types()
         return [
             *batch_shapes(len(self.context_sparse_types), 1),
             *self.context_dense_shapes,
@@ -261,7 +265,7 @@ class ParseSingleSequenceExample(Op):
         return [*transposed(cast("list[Any]", sparse), 3), *dense]
 
 
-class ParseSequenceExample(Op):
+class ParseSequenceExample(SequenceParser):
     """The context features and feature lists of a batch of serialised SequenceExamples"""
 
     signature = (
@@ -275,8 +279,6 @@ class ParseSequenceExample(Op):
         "feature_list_dense_values: [feature_list_dense_types], "
         "feature_list_dense_lengths: Nfeature_list_dense*int64"
     )
-    host_only = True
-    not_differentiable = True
     feature_list_dense_missing_assumed_empty: tuple[str, ...]
     context_sparse_keys: tuple[str, ...]
     context_dense_keys: tuple[str, ...]
@@ -286,23 +288,11 @@ class ParseSequenceExample(Op):
     Ncontext_dense: int = 0
     Nfeature_list_sparse: int = 0
     Nfeature_list_dense: int = 0
-    Tcontext_dense: tuple[DType, ...] = ()
-    context_sparse_types: tuple[DType, ...] = ()
-    feature_list_dense_types: tuple[DType, ...] = ()
-    context_dense_shapes: tuple[TensorShape, ...] = ()
-    feature_list_sparse_types: tuple[DType, ...] = ()
-    feature_list_dense_shapes: tuple[TensorShape, ...] = ()
 
     def shape(self, serialized: Tensor, debug_name: Tensor, *_: Any) -> list[TensorShape]:
         rows = serialized.shape
         rows.assert_has_rank(1)
-        check_types(
-            [
-                *self.context_sparse_types,
-                *self.feature_list_sparse_types,
-                *self.feature_list_dense_types,
-            ]
-        )
+        self._check_types()
         times = rows.concatenate(vector(None))
         return [
             *batch_shapes(self.Ncontext_sparse, 2),
