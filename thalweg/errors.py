@@ -277,6 +277,11 @@ class DataLossError(OpError):
     code = DATA_LOSS
 
 
+def invalid(message: str) -> InvalidArgumentError:
+    """The error of a kernel for a bad value; whoever runs the node adds it."""
+    return InvalidArgumentError(None, None, message)
+
+
 _EXCEPTIONS: dict[int, type[OpError]] = {cls.code: cls for cls in OpError.__subclasses__()}
 
 

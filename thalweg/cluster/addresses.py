@@ -25,17 +25,15 @@ def bindable(address: str) -> str:
     try:
         return f"{socket.gethostbyname(host)}:{port}"
     except OSError as error:
-        raise errors.InvalidArgumentError(
-            None, None, f"Cannot listen at {address}: {error.strerror or error}"
-        ) from error
+        raise errors.invalid(f"Cannot listen at {address}: {error.strerror or error}") from error
 
 
 def parsed(address: str) -> tuple[str, int]:
     """The host and the port of an address."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 0xFFFF:
-        raise errors.InvalidArgumentError(
-            None, None, f"Could not parse port for the task at {address!r}: expected 'host:port'"
+        raise errors.invalid(
+            f"Could not parse port for the task at {address!r}: expected 'host:port'"
         )
     return host, int(port)
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from thalweg.control.lists import ListValue, invalid
+from thalweg import errors
+from thalweg.control.lists import ListValue
 from thalweg.graph.composite import ListEntry
 from thalweg.graph.dtypes import DType
 from thalweg.graph.graph import get_default_graph
@@ -46,7 +47,7 @@ class TypedListOp(ListOp, abstract=True):
         """The list; raises unless its entries are of this op's dtype."""
         if entries.dtype is not self.dtype:
             problem = dtype_mismatch(entries.dtype, self.dtype, self.use)
-            raise invalid(f"TensorArray {entries.name}: {problem}")
+            raise errors.invalid(f"TensorArray {entries.name}: {problem}")
         return entries
 
 
@@ -67,7 +68,7 @@ class ListReader(TypedListOp, abstract=True):
         """A value; raises unless its shape after `rows` axes has the static shape."""
         shape, known = np.shape(value)[rows:], self.element_shape
         if shape != known.sizes and not known.is_compatible_with(TensorShape.of(shape)):
-            raise invalid(
+            raise errors.invalid(
                 f"TensorArray has an element of shape {shape} where the shape {known} was inferred "
                 "(perhaps try setting infer_shape = false?)."
             )

@@ -41,7 +41,7 @@ class ListValue:
         name: str = "list",
     ) -> None:
         if size < 0:
-            raise invalid(f"Size should be >= 0, but is {size}")
+            raise errors.invalid(f"Size should be >= 0, but is {size}")
         self.dtype = dtype
         self.element_shape = unknown_shape() if element_shape is None else element_shape
         self.dynamic_size = dynamic_size
@@ -191,11 +191,13 @@ class ListValue:
     def scatter(self, indices: Array, value: Array) -> Self:
         """Write row k of `value` to entry `indices[k]`."""
         if np.ndim(indices) != 1:
-            raise invalid(f"Expected indices to be a vector, but received shape: {_dims(indices)}")
+            raise errors.invalid(
+                f"Expected indices to be a vector, but received shape: {_dims(indices)}"
+            )
         if np.ndim(value) == 0:
-            raise invalid("Input value for unpack must be at least a vector")
+            raise errors.invalid("Input value for unpack must be at least a vector")
         if len(indices) != len(value):
-            raise invalid(
+            raise errors.invalid(
                 f"Expected indices and rows of value to be as many, but there are {len(indices)} "
                 f"indices and value's shape is: {_dims(value)}"
             )
@@ -207,7 +209,7 @@ class ListValue:
         """Write the rows of an array to the first entries; no copy if these are all entries."""
         shape = np.shape(cast("Any", value))
         if not shape:
-            raise invalid("Input value for unpack must be at least a vector")
+            raise errors.invalid("Input value for unpack must be at least a vector")
         count: int = shape[0]
         with self._lock:
             if count == 0:
@@ -294,7 +296,9 @@ class ListValue:
     def gather(self, indices: Array, shape: TensorShape | None = None) -> Array:
         """Some entries as the rows of one array."""
         if np.ndim(indices) != 1:
-            raise invalid(f"Expected indices to be a vector, but received shape: {_dims(indices)}")
+            raise errors.invalid(
+                f"Expected indices to be a vector, but received shape: {_dims(indices)}"
+            )
         with self._lock:
             if len(indices) == 0:
                 return self._empty_rows(shape)
@@ -460,14 +464,16 @@ class ListValue:
     def _check_split(self, value: Array, lengths: Array) -> list[int]:
         """The ends of the pieces."""
         if np.ndim(lengths) != 1:
-            raise invalid(f"Expected lengths to be a vector, received shape: {_dims(lengths)}")
+            raise errors.invalid(
+                f"Expected lengths to be a vector, received shape: {_dims(lengths)}"
+            )
         if np.ndim(value) == 0:
-            raise invalid(
+            raise errors.invalid(
                 f"Expected value to be at least a vector, but received shape: {_dims(value)}"
             )
         ends: list[int] = np.cumsum(lengths).tolist()
         if (ends[-1] if ends else 0) != len(value):
-            raise invalid(
+            raise errors.invalid(
                 "Expected sum of lengths to be equal to values.shape[0], but sum of lengths is "
                 f"{ends[-1] if ends else 0} and value's shape is: {_dims(value)}"
             )
@@ -488,12 +494,7 @@ class ListValue:
                 )
 
     def _error(self, message: str) -> errors.InvalidArgumentError:
-        return invalid(f"TensorArray {self.name}: {message}")
-
-
-def invalid(message: str) -> errors.InvalidArgumentError:
-    """An error for an invalid value, to which the executor adds the node."""
-    return errors.InvalidArgumentError(None, None, message)
+        return errors.invalid(f"TensorArray {self.name}: {message}")
 
 
 def _dims(value: Any) -> str:

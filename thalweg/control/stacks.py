@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from thalweg.control.lists import invalid
+from thalweg import errors
 from thalweg.graph.dtypes import DType, string
 from thalweg.graph.node import Tensor
 from thalweg.graph.op import Op
@@ -40,9 +40,11 @@ class StackCell(VariableCell):
         """Pop the top value."""
         self._check_open()
         if dtype is not self.element_type:
-            raise invalid(f"Stack {self.name} holds {self.element_type.name}, not {dtype.name}")
+            raise errors.invalid(
+                f"Stack {self.name} holds {self.element_type.name}, not {dtype.name}"
+            )
         if not self.values:
-            raise invalid(f"Stack {self.name} is empty when calling Pop().")
+            raise errors.invalid(f"Stack {self.name} is empty when calling Pop().")
         return self.values.pop()
 
     def close(self) -> None:
@@ -51,7 +53,7 @@ class StackCell(VariableCell):
 
     def _check_open(self) -> None:
         if self.is_closed:
-            raise invalid(f"Stack {self.name} has already been closed.")
+            raise errors.invalid(f"Stack {self.name} has already been closed.")
 
 
 class StackOp(Op, abstract=True):

@@ -12,6 +12,7 @@ from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
+from thalweg import errors
 from thalweg.control.list_ops import (
     ListReader,
     ListWriter,
@@ -29,7 +30,6 @@ from thalweg.control.list_ops import (
     TensorArrayWrite,
     dtype_mismatch,
 )
-from thalweg.control.lists import invalid
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import DType, as_dtype, int32, int64
 from thalweg.graph.graph import get_default_graph
@@ -269,7 +269,7 @@ class TensorArray:
         tensor = convert_to_tensor(value, name="value", preferred_dtype=self.dtype)
         if tensor.dtype.base_dtype is not self.dtype:
             problem = dtype_mismatch(self.dtype, tensor.dtype.base_dtype, TensorArrayWrite.use)
-            raise invalid(f"{problem} {tensor.name} was made at {tensor.op.origin}")
+            raise errors.invalid(f"{problem} {tensor.name} was made at {tensor.op.origin}")
         return tensor
 
     def _colocated(self, first: Tensor | None = None) -> AbstractContextManager[None]:

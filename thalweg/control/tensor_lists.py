@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from thalweg.control.lists import invalid
+from thalweg import errors
 from thalweg.graph.dtypes import DType
 from thalweg.graph.known import constant_value_as_shape
 from thalweg.graph.node import Tensor
@@ -35,20 +35,24 @@ class ImmutableList:
     def with_entries(self, entries: Sequence[Array | None]) -> ImmutableList:
         """A list like this one with other entries."""
         if 0 <= self.limit < len(entries):
-            raise invalid(f"Tried to push item into a full list of {self.limit} elements")
+            raise errors.invalid(f"Tried to push item into a full list of {self.limit} elements")
         return replace(self, entries=tuple(entries))
 
     def resized(self, count: int) -> ImmutableList:
         """A list with entries removed from, or unset ones appended to, its end."""
         if not 0 <= count < MAX_ENTRIES:
-            raise invalid(f"The num_elements to reserve must be a non negative number: {count}")
+            raise errors.invalid(
+                f"The num_elements to reserve must be a non negative number: {count}"
+            )
         unset = (None,) * (count - len(self.entries))
         return self.with_entries((*self.entries[:count], *unset))
 
     def check(self, dtype: DType, value: Any = None) -> None:
         """Raise unless the list has a dtype and an item fits its shape."""
         if self.dtype is not dtype:
-            raise invalid(f"Invalid data types; list elements {self.dtype.name}, op {dtype.name}")
+            raise errors.invalid(
+                f"Invalid data types; list elements {self.dtype.name}, op {dtype.name}"
+            )
         if value is not None:
             fault = "Tried to set item of another shape than a list's"
             _merge_shapes(self.shape, np.shape(value), fault)
@@ -56,7 +60,7 @@ class ImmutableList:
     def item(self, index: int, shape: TensorShape) -> Array:
         """An entry; zeros if it is unset."""
         if not 0 <= index < len(self.entries):
-            raise invalid(
+            raise errors.invalid(
                 f"Trying to access element {index} in a list with {len(self.entries)} elements."
             )
         entry = self.entries[index]
@@ -72,7 +76,7 @@ class ImmutableList:
             others = [other.shape for other in self.entries if other is not None]
             known = _merge_shapes(known, others[0], "Entries differ in shape") if others else known
         if known.whole is None:
-            raise invalid(
+            raise errors.invalid(
                 "Trying to read an uninitialized element of a list whose element shape is not "
                 f"fully defined: {known.sizes}"
             )
@@ -85,7 +89,7 @@ class ImmutableList:
         rows = [self.item(index, shape) for index in indices]
         if any(row.shape != rows[0].shape for row in rows):
             shapes = sorted({row.shape for row in rows})
-            raise invalid(f"Tried to stack list which has elements of shapes {shapes}")
+            raise errors.invalid(f"Tried to stack list which has elements of shapes {shapes}")
         return np.stack(rows)
 
 
@@ -94,14 +98,14 @@ def _shape_of(value: Any) -> TensorShape:
     sizes = np.asarray(value)
     if sizes.ndim == 0:
         if int(sizes) >= 0:
-            raise invalid(f"The shape of elements must be a vector, or -1: {sizes}")
+            raise errors.invalid(f"The shape of elements must be a vector, or -1: {sizes}")
         return unknown_shape()
     return TensorShape.of(tuple(None if size < 0 else size for size in sizes.tolist()))
 
 
 def _merge_shapes(first: TensorShape, second: Any, fault: str) -> TensorShape:
     if not first.is_compatible_with(second):
-        raise invalid(f"{fault}: {first.as_list()} and {as_shape(second).as_list()}")
+        raise errors.invalid(f"{fault}: {first.as_list()} and {as_shape(second).as_list()}")
     return first.merge_with(second)
 
 
@@ -151,7 +155,7 @@ class TensorListFromTensor(TypedTensorListOp):
 
     def numpy(self, tensor: Array, element_shape: Array) -> ImmutableList:
         if tensor.ndim == 0:
-            raise invalid("Tensor must be at least a vector to be a list")
+            raise errors.invalid("Tensor must be at least a vector to be a list")
         shape = _merge_shapes(_shape_of(element_shape), tensor.shape[1:], "Rows have another shape")
         return ImmutableList(self.element_dtype, shape, tuple(np.asarray(row) for row in tensor))
 
@@ -170,7 +174,9 @@ class TensorListStack(TypedTensorListOp):
         input_handle.check(self.element_dtype)
         count = len(input_handle.entries)
         if self.num_elements not in (-1, count):
-            raise invalid(f"Operation expected a list with {self.num_elements} elements: {count}")
+            raise errors.invalid(
+                f"Operation expected a list with {self.num_elements} elements: {count}"
+            )
         return input_handle.stacked(range(count), _shape_of(element_shape))
 
 
@@ -200,7 +206,7 @@ class TensorListSetItem(TypedTensorListOp):
             input_handle = input_handle.resized(entry + 1)
         entries = list(input_handle.entries)
         if not 0 <= entry < len(entries):
-            raise invalid(f"Trying to modify element {entry} in a list with {len(entries)}")
+            raise errors.invalid(f"Trying to modify element {entry} in a list with {len(entries)}")
         entries[entry] = item
         return input_handle.with_entries(entries)
 
@@ -229,7 +235,7 @@ class TensorListPopBack(TypedTensorListOp):
     def numpy(self, input_handle: ImmutableList, element_shape: Array) -> tuple[Any, Array]:
         input_handle.check(self.element_dtype)
         if not input_handle.entries:
-            raise invalid("Trying to pop from an empty list.")
+            raise errors.invalid("Trying to pop from an empty list.")
         last = input_handle.item(len(input_handle.entries) - 1, _shape_of(element_shape))
         return input_handle.with_entries(input_handle.entries[:-1]), last
 
@@ -313,13 +319,15 @@ class TensorListScatterIntoExistingList(TypedTensorListOp):
 
 def _scatter(start: ImmutableList, tensor: Array, indices: Array) -> ImmutableList:
     if indices.ndim != 1 or tensor.ndim == 0 or len(indices) != len(tensor):
-        raise invalid(
+        raise errors.invalid(
             f"Indices must be a vector, as long as the tensor: {indices.shape}, {tensor.shape}"
         )
     entries = list(start.entries)
     for index, row in zip(indices.tolist(), tensor, strict=True):
         if not 0 <= index < len(entries):
-            raise invalid(f"Trying to scatter to place {index} of a list with {len(entries)}")
+            raise errors.invalid(
+                f"Trying to scatter to place {index} of a list with {len(entries)}"
+            )
         start.check(start.dtype, row)
         entries[index] = np.asarray(row)
     return start.with_entries(entries)
@@ -351,7 +359,9 @@ class TensorListConcatV2(TypedTensorListOp):
             entry_sizes = sizes and (sizes[0] or length, *sizes[1:])
             parts.append(input_handle.item(index, TensorShape.of(entry_sizes)))
         if any(part.ndim == 0 for part in parts):
-            raise invalid("Concat saw a scalar shape at index 0 but requires at least vectors.")
+            raise errors.invalid(
+                "Concat saw a scalar shape at index 0 but requires at least vectors."
+            )
         if not parts:
             rest = input_handle.full_shape(TensorShape.of((0, *sizes[1:]) if sizes else None))
             return np.zeros(rest, self.element_dtype.as_numpy_dtype), np.zeros(0, np.int64)
@@ -367,7 +377,7 @@ class TensorListSplit(TypedTensorListOp):
 
     def numpy(self, tensor: Array, element_shape: Array, lengths: Array) -> ImmutableList:
         if tensor.ndim == 0 or (lengths < 0).any() or lengths.sum() != len(tensor):
-            raise invalid(
+            raise errors.invalid(
                 f"Lengths must not be negative, and add up to the first size: {lengths.tolist()}, "
                 f"{tensor.shape}"
             )

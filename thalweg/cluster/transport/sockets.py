@@ -104,7 +104,7 @@ class Socket:
         except self._zmq.ZMQError as error:
             self.close()
             text = f"{address!r} is not an address like host:port: {error.strerror}"
-            raise errors.InvalidArgumentError(None, None, text) from error
+            raise errors.invalid(text) from error
 
     def watch(self) -> None:
         """Start to deliver messages and connection events."""

@@ -32,9 +32,7 @@ def check_within(indices: Array, limit: int, what: str = "indices") -> None:
         where: list[int] = np.argwhere(bad)[0].tolist() if np.ndim(bad) else []
         place = f"[{','.join(map(str, where))}]" if where else ""
         value = np.asarray(indices)[tuple(where)]
-        raise errors.InvalidArgumentError(
-            None, None, f"{what}{place} = {value} is not in [0, {limit})"
-        )
+        raise errors.invalid(f"{what}{place} = {value} is not in [0, {limit})")
 
 
 def are_within(indices: Operand, limit: Any) -> RuntimeCheck:
@@ -263,9 +261,7 @@ def coordinates(indices: Array, shape: tuple[int, ...], message: str) -> tuple[A
         at = int(np.flatnonzero(bad)[0])
         value = ",".join(map(str, indices.reshape(-1, depth)[at].tolist()))
         sizes = ",".join(map(str, shape))
-        raise errors.InvalidArgumentError(
-            None, None, message.format(at=at, value=value, shape=sizes)
-        )
+        raise errors.invalid(message.format(at=at, value=value, shape=sizes))
     return tuple(np.moveaxis(indices, -1, 0))
 
 

@@ -270,24 +270,20 @@ class ConcatOffset(Op):
 def _check_joined(axis: int, shapes: list[Array]) -> None:
     """Raise unless all are vectors of one length, equal except in the element `axis`."""
     if any(np.ndim(sizes) != 1 for sizes in shapes):
-        raise errors.InvalidArgumentError(None, None, "Every shape should be a vector")
+        raise errors.invalid("Every shape should be a vector")
     first = shapes[0]
     rank = len(first)
     if not -rank <= axis < rank:
-        raise errors.InvalidArgumentError(
-            None, None, f"Concat dim is out of range: {axis} vs. {rank}"
-        )
+        raise errors.invalid(f"Concat dim is out of range: {axis} vs. {rank}")
     for number, sizes in enumerate(shapes):
         if len(sizes) != rank:
-            raise errors.InvalidArgumentError(
-                None, None, f"Shape {number} should contain {rank} elements, it has {len(sizes)}"
+            raise errors.invalid(
+                f"Shape {number} should contain {rank} elements, it has {len(sizes)}"
             )
         if not np.array_equal(np.delete(sizes, axis), np.delete(first, axis)):
-            raise errors.InvalidArgumentError(
-                None,
-                None,
+            raise errors.invalid(
                 f"All dimensions except {axis} must match. Input {number} has shape {_words(sizes)}"
-                f" and doesn't match input 0 with shape {_words(first)}.",
+                f" and doesn't match input 0 with shape {_words(first)}."
             )
 
 

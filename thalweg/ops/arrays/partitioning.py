@@ -52,11 +52,9 @@ class DynamicPartition(Op):
     def numpy(self, data: Array, partitions: Array) -> list[Array]:
         chosen, rows = np.asarray(partitions), np.asarray(data)
         if rows.shape[: chosen.ndim] != chosen.shape:
-            raise errors.InvalidArgumentError(
-                None,
-                None,
+            raise errors.invalid(
                 f"data.shape must start with partitions.shape, got data.shape = {rows.shape}, "
-                f"partitions.shape = {chosen.shape}",
+                f"partitions.shape = {chosen.shape}"
             )
         parts, found = list[Array](), 0
         for number in range(self.num_partitions):
@@ -77,11 +75,9 @@ class DynamicPartition(Op):
 def _refuse(partitions: Array, count: int) -> NoReturn:
     bad = np.argwhere((partitions < 0) | (partitions >= count))[0]
     place = ",".join(map(str, bad))
-    raise errors.InvalidArgumentError(
-        None,
-        None,
+    raise errors.invalid(
         f"partitions{f'[{place}]' if place else ''} = {partitions[tuple(bad)]} is not "
-        f"in [0, {count})",
+        f"in [0, {count})"
     )
 
 
@@ -166,11 +162,9 @@ class PutRows(Op, name="_PutRows"):
 
     def numpy(self, data: Array, places: Array) -> Array:
         if len(data) != len(places):
-            raise errors.InvalidArgumentError(
-                None,
-                None,
+            raise errors.invalid(
                 f"data.shape must start with partitions.shape, got data.shape = {data.shape}, "
-                f"partitions.shape = {places.shape}",
+                f"partitions.shape = {places.shape}"
             )
         rows = np.empty_like(data)
         rows[places] = data
@@ -221,16 +215,12 @@ class StitchParts(Op, name="_StitchParts"):
         given = [np.asarray(rows) for rows in data]
         if len({rows.shape[1:] for rows in given}) > 1:
             shapes = sorted({rows.shape[1:] for rows in given})
-            raise errors.InvalidArgumentError(
-                None, None, f"data must agree behind the indices, got {shapes}"
-            )
+            raise errors.invalid(f"data must agree behind the indices, got {shapes}")
         for number, (rows, count) in enumerate(zip(given, counts.tolist(), strict=True)):
             if rows.shape[:1] != (count,):
-                raise errors.InvalidArgumentError(
-                    None,
-                    None,
+                raise errors.invalid(
                     f"data[{number}].shape = {rows.shape} does not start with "
-                    f"indices[{number}].shape = {(count,)}",
+                    f"indices[{number}].shape = {(count,)}"
                 )
         return np.concatenate(given)[places]
 
@@ -326,16 +316,14 @@ class DynamicStitch(Op):
         ranks = [np.ndim(places) for places in indices]
         shapes = {np.shape(rows)[rank:] for rows, rank in zip(data, ranks, strict=True)}
         if len(shapes) > 1:
-            raise errors.InvalidArgumentError(
-                None, None, f"data must agree behind the indices, got {sorted(shapes)}"
-            )
+            raise errors.invalid(f"data must agree behind the indices, got {sorted(shapes)}")
         return self._stitched([np.asarray(places).ravel() for places in indices], data, *shapes)
 
     def _stitched(self, indices: list[Array], data: list[Array], rest: tuple[int, ...]) -> Array:
         every = np.concatenate(indices)
         count = int(np.maximum.reduce(every)) + 1 if every.size else 0
         if every.size and np.minimum.reduce(every) < 0:
-            raise errors.InvalidArgumentError(None, None, "indices must not be negative")
+            raise errors.invalid("indices must not be negative")
         kind = np.asarray(data[0]).dtype
         size = count, *rest
         merged = np.full(size, b"", kind) if kind.kind == "O" else np.zeros(size, kind)

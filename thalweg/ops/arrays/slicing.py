@@ -461,10 +461,8 @@ class StridedSliceAssign(Strided):
         def change(buffer: Array) -> None:
             part = buffer[self.array_index(buffer.shape, begin, end, strides)]
             if part.shape != np.shape(value):
-                raise errors.InvalidArgumentError(
-                    None,
-                    None,
-                    f"The slice of {ref.name} has shape {part.shape}, its value {np.shape(value)}",
+                raise errors.invalid(
+                    f"The slice of {ref.name} has shape {part.shape}, its value {np.shape(value)}"
                 )
             part[...] = value
 

@@ -104,11 +104,9 @@ class SplitV(Op):
         axis = shaping.axis_within(int(split_dim), value.ndim)
         sizes = _piece_sizes(size_splits, value.shape[axis])
         if sum(sizes) != value.shape[axis] or min(sizes) < 0:
-            raise errors.InvalidArgumentError(
-                None,
-                None,
+            raise errors.invalid(
                 f"the sizes {size_splits.tolist()} do not add up to the {value.shape[axis]} "
-                f"elements along axis {axis}",
+                f"elements along axis {axis}"
             )
         return np.split(value, np.cumsum(sizes)[:-1].tolist(), axis)
 

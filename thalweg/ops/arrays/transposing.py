@@ -171,11 +171,9 @@ class InvertPermutation(Op):
     def numpy(self, x: Array) -> Array:
         order = x % max(len(x), 1)  # negative axes count from the end
         if np.any((x < -len(x)) | (x >= len(x))):
-            raise errors.InvalidArgumentError(
-                None, None, f"{x.tolist()} has an element that is not between 0 and {len(x)}"
-            )
+            raise errors.invalid(f"{x.tolist()} has an element that is not between 0 and {len(x)}")
         if len(np.unique(order)) != len(x):
-            raise errors.InvalidArgumentError(None, None, f"{x.tolist()} has a duplicate element")
+            raise errors.invalid(f"{x.tolist()} has a duplicate element")
         return np.argsort(order).astype(x.dtype)
 
     def loop(self, at: IndexTuple, x: Operand) -> Scatter:

@@ -137,12 +137,10 @@ class Placeholder(Source):
     """A value that every step must feed."""
 
     def kernel(self, context: Any) -> Array:
-        raise errors.InvalidArgumentError(
-            None,
-            None,
+        raise errors.invalid(
             f"You must feed a value for placeholder tensor '{context.node.name}' with dtype "
             f"{self.dtype.traits.short_name}{_brief_shape(self.given_shape)}: "
-            "pass feed_dict={...} to run()",
+            "pass feed_dict={...} to run()"
         )
 
 

@@ -200,7 +200,7 @@ class Bitcast(Op):
             return array[..., np.newaxis].view(kind)
         if array.shape[-1:] != (target // source,):
             message = _bitcast_error(array.shape, as_dtype(array.dtype), self.type)
-            raise errors.InvalidArgumentError(None, None, message)
+            raise errors.invalid(message)
         return array.view(kind)[..., 0]
 
     def loop(self, at: IndexTuple, input: Operand) -> Expr:

@@ -49,9 +49,7 @@ class AssertOp(Op, name="Assert"):
 
     def kernel(self, context: Context, condition: Array, data: list[Array]) -> tuple[()]:
         if np.size(condition) != 1:
-            raise errors.InvalidArgumentError(
-                None, None, f"condition must be a scalar, got shape {np.shape(condition)}"
-            )
+            raise errors.invalid(f"condition must be a scalar, got shape {np.shape(condition)}")
         if not np.all(condition):
             raise printing.failed_assertion(data, self.summarize)
         return ()
@@ -535,9 +533,7 @@ class CheckNumerics(Op):
     def numpy(self, tensor: Array) -> Array:
         found = ["Inf"] * bool(np.any(np.isinf(tensor))) + ["NaN"] * bool(np.any(np.isnan(tensor)))
         if found:
-            raise errors.InvalidArgumentError(
-                None, None, f"{self.message} : Tensor had {' and '.join(found)} values"
-            )
+            raise errors.invalid(f"{self.message} : Tensor had {' and '.join(found)} values")
         return tensor
 
     def gradient(self, node: Node, dy: Tensor) -> Tensor:

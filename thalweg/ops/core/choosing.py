@@ -54,12 +54,10 @@ def _check_run_time(condition: tuple[int, ...], t: tuple[int, ...], e: tuple[int
     rows = len(condition) == 1 and condition == t[:1]
     if t == e and (condition in ((), t) or rows):
         return
-    raise errors.InvalidArgumentError(
-        None,
-        None,
+    raise errors.invalid(
         f"'then' of shape {list(t)} and 'else' of shape {list(e)} must have the same shape, and "
         f"the condition, of shape {list(condition)}, that shape too, or be a scalar, or a vector "
-        "with one element for each row",
+        "with one element for each row"
     )
 
 

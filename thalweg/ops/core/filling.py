@@ -43,9 +43,7 @@ class Fill(Op):
 
     def numpy(self, dims: Array, value: Array) -> Array:
         if np.any(dims < 0):
-            raise errors.InvalidArgumentError(
-                None, None, f"dims must be a vector of sizes >= 0, got {dims.tolist()}"
-            )
+            raise errors.invalid(f"dims must be a vector of sizes >= 0, got {dims.tolist()}")
         return np.full(tuple(dims.tolist()), value)
 
     def loop(self, at: IndexTuple, dims: Operand, value: Operand) -> Expr:

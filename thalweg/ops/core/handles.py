@@ -134,9 +134,7 @@ class GetSessionTensor(Op):
         name = _name(handle)
 
         def missing() -> Array:
-            raise errors.InvalidArgumentError(
-                None, None, f"The tensor with handle '{name}' is not in the session store."
-            )
+            raise errors.invalid(f"The tensor with handle '{name}' is not in the session store.")
 
         return context.resource(name, _CONTAINER, missing)
 
@@ -173,8 +171,8 @@ class DeleteSessionTensor(Op):
 
     def kernel(self, context: Context, handle: Any) -> tuple[()]:
         if not context.delete_resource(_name(handle), _CONTAINER):
-            raise errors.InvalidArgumentError(
-                None, None, f"The tensor with handle '{_name(handle)}' is not in the session store."
+            raise errors.invalid(
+                f"The tensor with handle '{_name(handle)}' is not in the session store."
             )
         return ()
 

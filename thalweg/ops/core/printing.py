@@ -284,4 +284,4 @@ def _stream_name(stream: Any) -> str:
 def failed_assertion(data: Sequence[Array], limit: int) -> errors.InvalidArgumentError:
     """The error of a failed assertion, with its data."""
     shown = " ".join(f"[{summarize(value, limit)}]" for value in data)
-    return errors.InvalidArgumentError(None, None, f"assertion failed: {shown}")
+    return errors.invalid(f"assertion failed: {shown}")

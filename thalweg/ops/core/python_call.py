@@ -105,11 +105,9 @@ class PyFunc(Op):
     def _outputs(self, returned: Any) -> list[Array]:
         values = _as_list(returned) if self.Tout or returned is not None else []
         if len(values) != len(self.Tout):
-            raise errors.InvalidArgumentError(
-                None,
-                None,
+            raise errors.invalid(
                 f"{self.token} returns {len(values)} values, but expects to see "
-                f"{len(self.Tout)} values.",
+                f"{len(self.Tout)} values."
             )
         return [self._checked(i, value) for i, value in enumerate(values)]
 
@@ -117,11 +115,9 @@ class PyFunc(Op):
         array = _as_array(value)
         actual, wanted = as_dtype(array.dtype), self.Tout[position]
         if actual is not wanted.base_dtype:
-            raise errors.InvalidArgumentError(
-                None,
-                None,
+            raise errors.invalid(
                 f"{position}-th value returned by {self.token} is {actual.name}, "
-                f"but expects {wanted.name}",
+                f"but expects {wanted.name}"
             )
         return array
 

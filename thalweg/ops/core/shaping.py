@@ -214,11 +214,9 @@ class Reshape(Op):
         try:
             return np.reshape(tensor, sizes)
         except ValueError:
-            raise errors.InvalidArgumentError(
-                None,
-                None,
+            raise errors.invalid(
                 f"Input to reshape is a tensor with {np.size(tensor)} values, but the requested "
-                f"shape {list(sizes)} does not hold that many",
+                f"shape {list(sizes)} does not hold that many"
             ) from None
 
     def loop(self, at: IndexTuple, tensor: Operand, shape: Operand) -> Expr:
@@ -460,11 +458,9 @@ class EnsureShape(Op):
 
     def numpy(self, input: Array) -> Array:
         if not self.given_shape.is_compatible_with(np.shape(input)):
-            raise errors.InvalidArgumentError(
-                None,
-                None,
+            raise errors.invalid(
                 f"Shape of tensor {list(np.shape(input))} is not compatible with expected shape "
-                f"{self.given_shape}",
+                f"{self.given_shape}"
             )
         return input
 

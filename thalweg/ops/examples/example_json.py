@@ -37,9 +37,7 @@ def _example(number: int, item: bytes) -> bytes:
     try:
         return _message(json.loads(item), {"features": _features})
     except (ValueError, TypeError, RecursionError) as error:
-        raise errors.InvalidArgumentError(
-            None, None, f"Error while parsing JSON: {error} (in example {number})"
-        ) from error
+        raise errors.invalid(f"Error while parsing JSON: {error} (in example {number})") from error
 
 
 def _message(value: Any, fields: Mapping[str, Callable[[Any], bytes]]) -> bytes:

@@ -35,11 +35,6 @@ from thalweg.platform.compat import as_bytes
 _DTYPE_TEXTS = {dtypes.float32: "float", dtypes.int64: "int64", dtypes.string: "string"}
 
 
-def invalid(message: str) -> errors.InvalidArgumentError:
-    """An InvalidArgumentError; the executor adds the node."""
-    return errors.InvalidArgumentError(None, None, message)
-
-
 def dtype_text(dtype: DType) -> str:
     """The name of a dtype in error messages."""
     return _DTYPE_TEXTS.get(dtype, dtype.name)
@@ -96,7 +91,7 @@ class Column:
             missing = counts == NO_VALUES
             self._check_counts(~missing & (counts != size), counts, shape)
             if not default.size:
-                raise invalid(required(int(missing.argmax())))
+                raise errors.invalid(required(int(missing.argmax())))
             values[missing] = default.reshape(-1)
         return values.reshape(len(values), *sizes)
 
@@ -124,12 +119,12 @@ class Column:
         try:
             return read()
         except OtherKind as fault:
-            raise invalid(self._other_kind(fault.row)) from None
+            raise errors.invalid(self._other_kind(fault.row)) from None
 
     def _check_counts(self, wrong: Array, counts: Array, shape: TensorShape) -> None:
         if wrong.any():
             row = int(wrong.argmax())
-            raise invalid(
+            raise errors.invalid(
                 f"{self._where(row)}.  Number of {dtype_text(self._dtype)} values != expected.  "
                 f"values size: {counts[row]} but output shape: {shape_text(shape)}"
             )
@@ -140,7 +135,7 @@ class ExampleBatch:
 
     def __init__(self, serialized: Sequence[bytes], names: Sequence[bytes], keys: list[bytes]):
         if names and len(names) != len(serialized):
-            raise invalid(
+            raise errors.invalid(
                 f"Expected len(names) == len(serialized), but got: {len(names)} vs. "
                 f"{len(serialized)}"
             )
@@ -194,7 +189,7 @@ class ExampleBatch:
         return f"Name: {name.decode(errors='replace')}"
 
     def _bad(self, fault: BadMessage) -> errors.InvalidArgumentError:
-        return invalid(
+        return errors.invalid(
             f"{self._name(fault.message)}, Could not parse example input, Index: {fault.message}: "
             f"the bytes from {fault.place} on are no field of an Example"
         )

@@ -25,7 +25,6 @@ from thalweg.ops.examples.parse_example import (
     batch_shapes,
     check_types,
     dtype_text,
-    invalid,
     transposed,
 )
 from thalweg.ops.text import text
@@ -44,7 +43,7 @@ class SequenceBatch:
         list_keys: Sequence[bytes],
     ) -> None:
         if names and len(names) != len(serialized):
-            raise invalid(
+            raise errors.invalid(
                 f"Expected len(debug_name) == len(serialized), but got: {len(names)} vs. "
                 f"{len(serialized)}"
             )
@@ -109,7 +108,7 @@ class SequenceBatch:
     def check_present(self, row: int, number: int) -> None:
         """Raise if a message lacks a feature list."""
         if self._lists[row, number, 0] == MISSING:
-            raise invalid(
+            raise errors.invalid(
                 f"{self._name(row)}, Feature list '{_text(self._list_keys[number])}' is required "
                 "but could not be found.  Did you mean to include it in "
                 "feature_list_dense_missing_assumed_empty or feature_list_dense_defaults?"
@@ -148,7 +147,7 @@ class SequenceBatch:
         return f"Name: {_text(name)}"
 
     def _bad(self, fault: BadMessage) -> errors.InvalidArgumentError:
-        return invalid(
+        return errors.invalid(
             f"{self._name(fault.message)}, Could not parse sequence example input, Index: "
             f"{fault.message}: the bytes from {fault.place} on are no field of a SequenceExample"
         )

@@ -67,11 +67,9 @@ class SampleDistortedBoundingBoxV2(Op):
         if len(boxes):
             return boxes
         if not self.use_image_if_no_bounding_boxes:
-            raise errors.InvalidArgumentError(
-                None,
-                None,
+            raise errors.invalid(
                 "No bounding boxes provided as input. One must enable "
-                "use_image_if_no_bounding_boxes if you wish to not provide any bounding boxes.",
+                "use_image_if_no_bounding_boxes if you wish to not provide any bounding boxes."
             )
         return np.array([[0, 0, 1, 1]], np.float32)
 
@@ -220,17 +218,11 @@ def _palette(channels: int) -> Array:
 
 def _check_drawn(images: Array, boxes: Array, colors: Array) -> None:
     if images.shape[3] not in _DRAWN:
-        raise errors.InvalidArgumentError(
-            None, None, f"images must have one of {_DRAWN} channels, got {images.shape}"
-        )
+        raise errors.invalid(f"images must have one of {_DRAWN} channels, got {images.shape}")
     if boxes.ndim != 3 or boxes.shape[0] != len(images) or boxes.shape[2] != 4:
-        raise errors.InvalidArgumentError(
-            None, None, f"boxes must be [{len(images)}, count, 4], got {list(boxes.shape)}"
-        )
+        raise errors.invalid(f"boxes must be [{len(images)}, count, 4], got {list(boxes.shape)}")
     if colors.ndim != 2 or colors.shape[1] != 4:
-        raise errors.InvalidArgumentError(
-            None, None, f"colors must be [count, 4] (RGBA), got {list(colors.shape)}"
-        )
+        raise errors.invalid(f"colors must be [count, 4] (RGBA), got {list(colors.shape)}")
 
 
 def _draw(image: Array, box: Array, colour: Array) -> None:
@@ -299,7 +291,7 @@ class NonMaxSuppressionV3(Op):
         score_threshold: Any,
     ) -> Array:
         if not 0 <= iou_threshold <= 1:
-            raise errors.InvalidArgumentError(None, None, "iou_threshold must be in [0, 1]")
+            raise errors.invalid("iou_threshold must be in [0, 1]")
         chosen: list[int] = []
         for index in np.argsort(-scores, kind="stable").tolist():
             if len(chosen) >= max_output_size:

@@ -42,8 +42,8 @@ def _open(contents: Any, kinds: tuple[str, ...]) -> Any:
     try:
         return _pillow().open(io.BytesIO(data), formats=kinds)
     except OSError as error:
-        raise errors.InvalidArgumentError(
-            None, None, f"Invalid {'/'.join(kinds)} data of {len(data)} bytes: no such picture"
+        raise errors.invalid(
+            f"Invalid {'/'.join(kinds)} data of {len(data)} bytes: no such picture"
         ) from error
 
 
@@ -52,7 +52,7 @@ def _deep_pixels(data: bytes, channels: int) -> Array:
     try:
         pixels = png16.decode(data)
     except (ValueError, KeyError, zlib.error) as error:
-        raise errors.InvalidArgumentError(None, None, f"Invalid PNG data: {error}") from error
+        raise errors.invalid(f"Invalid PNG data: {error}") from error
     colours, alpha = _without_alpha(pixels)
     if channels in (0, pixels.shape[-1]):
         return pixels
@@ -83,7 +83,7 @@ def _pixels(picture: Any, channels: int, dtype: DType = dtypes.uint8) -> Array:
     try:
         array = np.asarray(picture if picture.mode == mode else picture.convert(mode), np.uint8)
     except OSError as error:
-        raise errors.InvalidArgumentError(None, None, f"Invalid image data: {error}") from error
+        raise errors.invalid(f"Invalid image data: {error}") from error
     array = array if array.ndim == 3 else array[..., None]
     return array.astype(np.uint16) * 257 if dtype is dtypes.uint16 else array
 
@@ -189,9 +189,7 @@ class DecodeAndCropJpeg(Op):
         top, left, height, width = crop_window.tolist()
         inside = top >= 0 and left >= 0 and height > 0 and width > 0
         if not inside or top + height > image.shape[0] or left + width > image.shape[1]:
-            raise errors.InvalidArgumentError(
-                None, None, f"crop window {crop_window.tolist()} is not inside {image.shape}"
-            )
+            raise errors.invalid(f"crop window {crop_window.tolist()} is not inside {image.shape}")
         return image[top : top + height, left : left + width]
 
 
@@ -365,15 +363,11 @@ class DecodeImage(Op):
     def numpy(self, contents: Any) -> Array:
         picture = _open(contents, ("JPEG", "PNG", "GIF", "BMP"))
         if picture.format == "JPEG" and self.channels == 4:
-            raise errors.InvalidArgumentError(
-                None, None, "Channels must be in (None, 0, 1, 3) when decoding JPEG images"
-            )
+            raise errors.invalid("Channels must be in (None, 0, 1, 3) when decoding JPEG images")
         if picture.format != "GIF":
             return _pixels(picture, self.channels)
         if self.channels not in (0, 3):
-            raise errors.InvalidArgumentError(
-                None, None, f"channels must be 0 or 3 for a GIF file, got {self.channels}"
-            )
+            raise errors.invalid(f"channels must be 0 or 3 for a GIF file, got {self.channels}")
         frames = DecodeGif().numpy(contents)
         return frames if self.expand_animations else frames[0]
 
@@ -401,8 +395,8 @@ class EncodeJpeg(Op):
     def numpy(self, image: Array) -> Any:
         formats = {"": (1, 3), "grayscale": (1,), "rgb": (3,)}
         if image.shape[-1] not in formats.get(self.format, ()):
-            raise errors.InvalidArgumentError(
-                None, None, f"{image.shape[-1]} channels do not fit JPEG format {self.format!r}"
+            raise errors.invalid(
+                f"{image.shape[-1]} channels do not fit JPEG format {self.format!r}"
             )
         return _encoded(
             image,
@@ -474,9 +468,7 @@ class EncodePng(Op):
 
     def numpy(self, image: Array) -> Any:
         if image.shape[-1] not in _MODES:
-            raise errors.InvalidArgumentError(
-                None, None, f"image must have 1, 2, 3 or 4 channels, got {image.shape}"
-            )
+            raise errors.invalid(f"image must have 1, 2, 3 or 4 channels, got {image.shape}")
         if image.dtype == np.uint16:
             return png16.encode(image, self.compression)
         level = {} if self.compression < 0 else {"compress_level": self.compression}

@@ -42,9 +42,7 @@ class ColourMap(Op, abstract=True):
 
 def _check_channels(images: Array) -> None:
     if images.shape[-1] != 3:
-        raise errors.InvalidArgumentError(
-            None, None, f"input must have 3 channels but instead has {images.shape[-1]}"
-        )
+        raise errors.invalid(f"input must have 3 channels but instead has {images.shape[-1]}")
 
 
 class RGBToHSV(ColourMap):

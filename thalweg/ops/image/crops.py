@@ -155,13 +155,9 @@ def _end_share(count: Tensor) -> Tensor:
 
 def _check_boxes(image: Array, box_ind: Array, crop_size: Array) -> None:
     if np.any(crop_size <= 0):
-        raise errors.InvalidArgumentError(
-            None, None, f"crop dimensions must be positive: {crop_size.tolist()}"
-        )
+        raise errors.invalid(f"crop dimensions must be positive: {crop_size.tolist()}")
     if np.any((box_ind < 0) | (box_ind >= len(image))):
-        raise errors.InvalidArgumentError(
-            None, None, f"box_ind {box_ind.tolist()} has values outside [0, {len(image)})"
-        )
+        raise errors.invalid(f"box_ind {box_ind.tolist()} has values outside [0, {len(image)})")
 
 
 def crop_matrices(

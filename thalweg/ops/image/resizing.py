@@ -137,22 +137,18 @@ def _apply(images: Array, rows: Array, columns: Array) -> Array:
 
 def _target(size: Array) -> tuple[int, int]:
     if np.shape(size) != (2,):
-        raise errors.InvalidArgumentError(
-            None, None, f"size must be a 1-D Tensor of 2 elements: {np.asarray(size).tolist()}"
+        raise errors.invalid(
+            f"size must be a 1-D Tensor of 2 elements: {np.asarray(size).tolist()}"
         )
     height, width = np.asarray(size).tolist()
     if height <= 0 or width <= 0:
-        raise errors.InvalidArgumentError(
-            None, None, f"output dimensions must be positive, got {height} x {width}"
-        )
+        raise errors.invalid(f"output dimensions must be positive, got {height} x {width}")
     return height, width
 
 
 def _check_not_empty(images: Array) -> None:
     if 0 in images.shape[1:3]:
-        raise errors.InvalidArgumentError(
-            None, None, f"input image must be of non-zero size, got {images.shape}"
-        )
+        raise errors.invalid(f"input image must be of non-zero size, got {images.shape}")
 
 
 def _check_pixels(*shapes: Sequence[int]) -> None:

@@ -116,10 +116,8 @@ class Reader:
         try:
             state = State.from_bytes(data)
         except ValueError as error:
-            raise errors.InvalidArgumentError(
-                None,
-                None,
-                f"Could not parse state for {self.kind} '{self.name}': {data!r} ({error})",
+            raise errors.invalid(
+                f"Could not parse state for {self.kind} '{self.name}': {data!r} ({error})"
             ) from error
         self._set(state)
 
@@ -196,8 +194,8 @@ def check_queue(queue: Queue) -> None:
     """Raise unless the elements of a queue are single strings."""
     if queue.components.dtypes != (dtypes.string,):
         found = ", ".join(dtype.name for dtype in queue.components.dtypes)
-        raise errors.InvalidArgumentError(
-            None, None, f"A reader takes single strings from a queue, '{queue.name}' has {found}"
+        raise errors.invalid(
+            f"A reader takes single strings from a queue, '{queue.name}' has {found}"
         )
 
 

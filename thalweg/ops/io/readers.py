@@ -57,9 +57,7 @@ class ReaderHandle(Op, abstract=True):
         result: Any = context.resource(name, self.container, lambda: self.make(name))
         wanted = self.type_name.removesuffix("V2")
         if not isinstance(result, Reader) or result.kind != wanted:
-            raise errors.InvalidArgumentError(
-                None, None, f"'{name}' is a {type(result).__name__}, not a {wanted}"
-            )
+            raise errors.invalid(f"'{name}' is a {type(result).__name__}, not a {wanted}")
         return result
 
 
@@ -219,9 +217,7 @@ class ReaderReadUpTo(ReaderOp):
     ) -> tuple[Array, Array]:
         most = int(num_records)
         if most <= 0:
-            raise errors.InvalidArgumentError(
-                None, None, f"num_records must be positive, got {most}"
-            )
+            raise errors.invalid(f"num_records must be positive, got {most}")
         found = reader.read(queue, context.cancellation, most)
         return text.text_of(key for key, _ in found), text.text_of(value for _, value in found)
 

@@ -58,10 +58,8 @@ def pieces(names: Any, slices: Any, tensors: Sequence[Any]) -> list[Piece]:
     """The pieces that a saving op writes, from its inputs."""
     named, boxes = _texts(names), _texts(slices)
     if not len(named) == len(boxes) == len(tensors):
-        raise errors.InvalidArgumentError(
-            None,
-            None,
-            f"{len(tensors)} tensors to save, but {len(named)} names and {len(boxes)} slices",
+        raise errors.invalid(
+            f"{len(tensors)} tensors to save, but {len(named)} names and {len(boxes)} slices"
         )
     return [_piece(*each) for each in zip(named, boxes, tensors, strict=True)]
 
@@ -69,11 +67,9 @@ def pieces(names: Any, slices: Any, tensors: Sequence[Any]) -> list[Piece]:
 def _piece(name: str, spec: str, value: Any) -> Piece:
     array, extent = np.asarray(value), parse_slice(spec)
     if extent is not None and extent.shape != array.shape:
-        raise errors.InvalidArgumentError(
-            None,
-            None,
+        raise errors.invalid(
             f"Slice in shape_and_slice specification does not match the shape of the tensor to "
-            f"save: {spec}, tensor: {list(array.shape)}",
+            f"save: {spec}, tensor: {list(array.shape)}"
         )
     return Piece(name, array, extent)
 
@@ -268,11 +264,9 @@ def _restored(checkpoint: Checkpoint, name: str, spec: str, dtype: DType) -> Arr
 def _check_dtype(checkpoint: Checkpoint, name: str, dtype: DType) -> None:
     stored = checkpoint.entry(name).dtype
     if stored != dtype.base_dtype.name:
-        raise errors.InvalidArgumentError(
-            None,
-            None,
+        raise errors.invalid(
             f"Key {name} in checkpoint {checkpoint.prefix} has dtype {stored}, but "
-            f"{dtype.base_dtype.name} was expected",
+            f"{dtype.base_dtype.name} was expected"
         )
 
 

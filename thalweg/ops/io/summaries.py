@@ -55,12 +55,8 @@ def _value(tag: bytes, content: bytes) -> bytes:
 def _only_tag(tag: Any) -> bytes:
     tags = text.text_array(tag)
     if tags.ndim:
-        raise _invalid(f"tags must be scalar, got the shape {tags.shape}")
+        raise errors.invalid(f"tags must be scalar, got the shape {tags.shape}")
     return text.text_item(tags)
-
-
-def _invalid(message: str) -> errors.InvalidArgumentError:
-    return errors.InvalidArgumentError(None, None, message)
 
 
 class ScalarSummary(SummaryOp):
@@ -72,7 +68,7 @@ class ScalarSummary(SummaryOp):
         names, numbers = text.text_array(tags), np.asarray(values)
         if names.shape != numbers.shape:
             shown = f" (tag '{text.text_item(names).decode()}')" if names.size == 1 else ""
-            raise _invalid(
+            raise errors.invalid(
                 f"tags and values are not the same shape: {list(names.shape)} != "
                 f"{list(numbers.shape)}{shown}"
             )
@@ -110,9 +106,9 @@ def _check_finite(ordered: Array, name: str) -> None:
     """Raise unless all values are finite: in sorted order infinities are at the ends, NaN last."""
     ends = ordered[[0, -1]] if ordered.size else ordered
     if np.isnan(ends).any():
-        raise _invalid(f"Nan in summary histogram for: {name}")
+        raise errors.invalid(f"Nan in summary histogram for: {name}")
     if np.isinf(ends).any():
-        raise _invalid(f"Infinity in summary histogram for: {name}")
+        raise errors.invalid(f"Infinity in summary histogram for: {name}")
 
 
 @cache
@@ -179,9 +175,11 @@ class ImageSummary(SummaryOp):
     def numpy(self, tag: Any, tensor: Array) -> Array:
         name = _only_tag(tag)
         if tensor.ndim != 4 or tensor.shape[3] not in (1, 3, 4):
-            raise _invalid(f"Tensor must be 4-D with last dim 1, 3, or 4, not {list(tensor.shape)}")
+            raise errors.invalid(
+                f"Tensor must be 4-D with last dim 1, 3, or 4, not {list(tensor.shape)}"
+            )
         if not tensor[:1].size and len(tensor):
-            raise _invalid(f"pictures must have non-zero sizes, got {list(tensor.shape)}")
+            raise errors.invalid(f"pictures must have non-zero sizes, got {list(tensor.shape)}")
         return _joined(_each(name, b"image", tensor, self.max_images, self._picture))
 
     def _picture(self, picture: Array) -> bytes:
@@ -194,7 +192,7 @@ class ImageSummary(SummaryOp):
         """Floats scaled to bytes: from 0 to the maximum, or around 128 if some are negative."""
         bad = self.bad_color[: picture.shape[-1]]
         if len(bad) < picture.shape[-1]:
-            raise _invalid(
+            raise errors.invalid(
                 f"expected depth <= bad_color.size, got depth = {picture.shape[-1]}, "
                 f"bad_color.size = {len(bad)}"
             )
@@ -246,9 +244,9 @@ class SoundSummary(SummaryOp, abstract=True):
     def _sounds(self, tag: Any, tensor: Array, sample_rate: float) -> Array:
         name = _only_tag(tag)
         if tensor.ndim not in (2, 3):
-            raise _invalid(f"Tensor must be 3-D or 2-D, got: {list(tensor.shape)}")
+            raise errors.invalid(f"Tensor must be 3-D or 2-D, got: {list(tensor.shape)}")
         if not sample_rate > 0:
-            raise _invalid(f"sample_rate must be > 0, got {sample_rate}")
+            raise errors.invalid(f"sample_rate must be > 0, got {sample_rate}")
         sounds = tensor.reshape(*tensor.shape, *[1] * (3 - tensor.ndim))
         _check_sizes(sounds.shape[1], sounds.shape[2], sample_rate)
         return _joined(
@@ -259,9 +257,9 @@ class SoundSummary(SummaryOp, abstract=True):
 def _check_sizes(frames: int, channels: int, sample_rate: float) -> None:
     """Raise unless the header of a WAV file can represent these numbers."""
     if not 0 < channels < 1 << 16:
-        raise _invalid(f"a sound has 1 to 65535 channels, not {channels}")
+        raise errors.invalid(f"a sound has 1 to 65535 channels, not {channels}")
     if 2 * channels * max(frames + 18, sample_rate) >= 1 << 32:
-        raise _invalid(
+        raise errors.invalid(
             f"{frames} frames of {channels} channels at a sample rate of {sample_rate} are too "
             "many for a WAV file"
         )
@@ -366,7 +364,7 @@ class MergeSummary(SummaryOp):
         for value in values:
             tag = value_tag(value)
             if tag and tag in seen:  # values without a tag are identified by their node's name
-                raise _invalid(
+                raise errors.invalid(
                     f"Duplicate tag {tag.decode(errors='replace')} found in summary inputs"
                 )
             seen.add(tag)
@@ -377,7 +375,7 @@ def _values(summary: bytes) -> list[bytes]:
     try:
         found = [field.value for field in fields(summary) if field.number == 1]
     except ValueError as error:
-        raise _invalid(f"Could not parse one of the summary inputs: {error}") from error
+        raise errors.invalid(f"Could not parse one of the summary inputs: {error}") from error
     return [value for value in found if isinstance(value, bytes)]
 
 
@@ -386,6 +384,6 @@ def value_tag(value: bytes) -> bytes:
     try:
         tags = [field.value for field in fields(value) if field.number == _TAG]
     except ValueError as error:
-        raise _invalid(f"Could not parse a summary value: {error}") from error
+        raise errors.invalid(f"Could not parse a summary value: {error}") from error
     last = tags[-1] if tags else b""
     return last if isinstance(last, bytes) else b""

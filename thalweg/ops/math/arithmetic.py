@@ -412,9 +412,7 @@ class Pow(Binary):
 
     def numpy(self, x: Any, y: Any) -> Any:
         if np.asarray(y).dtype.kind == "i" and np.any(np.less(y, 0)):
-            raise errors.InvalidArgumentError(
-                None, None, "Integers to negative integer powers are not allowed"
-            )
+            raise errors.invalid("Integers to negative integer powers are not allowed")
         return np.power(x, y)
 
     def element(self, x: Expr, y: Expr) -> Expr:
@@ -461,11 +459,9 @@ class AddN(Op):
         total = np.array(inputs[0])
         for value in inputs[1:]:
             if np.shape(value) != total.shape:
-                raise errors.InvalidArgumentError(
-                    None,
-                    None,
+                raise errors.invalid(
                     f"Inputs must have one shape, got {list(total.shape)} and "
-                    f"{list(np.shape(value))}",
+                    f"{list(np.shape(value))}"
                 )
             total += value
         return total
@@ -542,11 +538,9 @@ class Cross(Op):
 
     def numpy(self, a: Any, b: Any) -> Any:
         if np.shape(a) != np.shape(b) or np.shape(a)[-1:] != (3,):
-            raise errors.InvalidArgumentError(
-                None,
-                None,
+            raise errors.invalid(
                 f"Cross products need two tensors of one shape [..., 3], got {list(np.shape(a))} "
-                f"and {list(np.shape(b))}",
+                f"and {list(np.shape(b))}"
             )
         return np.cross(a, b)
 

@@ -50,7 +50,7 @@ def _float_quotient(x: Expr, y: Expr, dtype: Any) -> Expr:
 
 def _check_divisor(y: Array) -> None:
     if np.asarray(y).dtype.kind in "iu" and not np.all(y):
-        raise errors.InvalidArgumentError(None, None, "Integer division by zero")
+        raise errors.invalid("Integer division by zero")
 
 
 class RealDiv(Binary):

@@ -265,9 +265,7 @@ class Betainc(Elementwise):
         sizes = {np.shape(value) for value in (a, b, x) if np.ndim(value)}
         if len(sizes) > 1:
             shapes = ", ".join(str(list(np.shape(value))) for value in (a, b, x))
-            raise errors.InvalidArgumentError(
-                None, None, f"Shapes of a, b and x are inconsistent: {shapes}"
-            )
+            raise errors.invalid(f"Shapes of a, b and x are inconsistent: {shapes}")
         return _like(special_math.betainc(a, b, x), x)
 
     def gradient(self, node: Node, dz: Tensor) -> list[Any]:

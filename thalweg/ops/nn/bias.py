@@ -48,12 +48,10 @@ class BiasAdd(Op):
     def numpy(self, value: Array, bias: Array) -> Array:
         axis = channel_axis(self.data_format)
         if np.ndim(bias) != 1 or value.ndim < 2 or value.shape[axis] != len(bias):
-            raise errors.InvalidArgumentError(
-                None,
-                None,
+            raise errors.invalid(
                 f"Must provide as many biases as the channel dimension of the input: "
                 f"{list(np.shape(bias))} biases for an input of shape {list(value.shape)} "
-                f"in {self.data_format}",
+                f"in {self.data_format}"
             )
         return value + bias.reshape(_column(value.ndim, axis))
 

@@ -58,11 +58,9 @@ class CandidateSampler(Random, abstract=True):
 
     def kernel(self, context: Context, true_classes: Array) -> tuple[Array, Array, Array]:
         if true_classes.ndim != 2 or true_classes.shape[1] != self.num_true:
-            raise errors.InvalidArgumentError(
-                None,
-                None,
+            raise errors.invalid(
                 f"true_classes must have num_true = {self.num_true} columns, got the shape "
-                f"{true_classes.shape}",
+                f"{true_classes.shape}"
             )
         state = context.state(lambda: _State(self))
         return state.draw(self, true_classes)
@@ -132,8 +130,8 @@ class FixedUnigramCandidateSampler(RangeSampler):
             self._counts(), self.distortion, self.num_reserved_ids, self.num_shards, self.shard
         )
         if len(weights) != self.range_max:
-            raise errors.InvalidArgumentError(
-                None, None, f"range_max is {self.range_max}, but {len(weights)} counts were given"
+            raise errors.invalid(
+                f"range_max is {self.range_max}, but {len(weights)} counts were given"
             )
         return samplers.FixedUnigram(weights)
 

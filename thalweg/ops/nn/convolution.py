@@ -134,11 +134,9 @@ class Convolution(Op, abstract=True):
         """Raise unless dy has the shape of y."""
         wanted = self.output_shape(TensorShape.of(tuple(x)), TensorShape.of(tuple(w))).sizes
         if wanted != tuple(dy):
-            raise errors.InvalidArgumentError(
-                None,
-                None,
+            raise errors.invalid(
                 f"{self.type_name}: out_backprop has shape {list(dy)}, but an input of shape "
-                f"{list(x)} and a filter of shape {list(w)} give {list(wanted or ())}",
+                f"{list(x)} and a filter of shape {list(w)} give {list(wanted or ())}"
             )
 
 
@@ -205,16 +203,14 @@ class Forward(Convolution, abstract=True):
 
 def _check_depth(op: Convolution, x: Array, w: Array) -> None:
     if x.ndim != op.rank + 2 or w.ndim != op.rank + 2:
-        raise errors.InvalidArgumentError(
-            None,
-            None,
+        raise errors.invalid(
             f"input and filter must be {op.rank + 2}-dimensional, got shapes {list(x.shape)} and "
-            f"{list(w.shape)}",
+            f"{list(w.shape)}"
         )
     channels = op.parts(x.shape)[2]
     if channels != w.shape[-2]:
-        raise errors.InvalidArgumentError(
-            None, None, f"input and filter must have the same depth: {channels} vs {w.shape[-2]}"
+        raise errors.invalid(
+            f"input and filter must have the same depth: {channels} vs {w.shape[-2]}"
         )
 
 
@@ -374,11 +370,9 @@ def attributes(
     rates = per_axis("dilations", 1 if dilations is None else dilations, layout)
     for what, values in (("strides", steps), ("dilations", rates)):
         if values[0] != 1 or values[channel] != 1:
-            raise errors.InvalidArgumentError(
-                None,
-                None,
+            raise errors.invalid(
                 f"Current implementation does not yet support {what} in the batch and depth "
-                f"dimensions: {list(values)}",
+                f"dimensions: {list(values)}"
             )
         if min(values) < 1:
             raise ValueError(f"{what} must be positive, got {list(values)}")

@@ -88,9 +88,7 @@ class FusedBatchNormV2(BatchNorm):
         self, x: Array, scale: Array, offset: Array, mean: Array, variance: Array
     ) -> tuple[Array, ...]:
         if x.ndim != 4:
-            raise errors.InvalidArgumentError(
-                None, None, f"input must be 4-dimensional, got shape {list(x.shape)}"
-            )
+            raise errors.invalid(f"input must be 4-dimensional, got shape {list(x.shape)}")
         wide = x.astype(scale.dtype, copy=False)
         corrected = variance
         if self.is_training:

@@ -75,8 +75,8 @@ def sample_batch(sampler: Sampler, words: Words, count: int, unique: bool) -> tu
 def _check_range(sampler: Sampler, count: int) -> None:
     """Raise unless a sampler has at least `count` classes."""
     if count > sampler.range:
-        raise errors.InvalidArgumentError(
-            None, None, f"Sampler's range is too small: {sampler.range} for {count} unique samples"
+        raise errors.invalid(
+            f"Sampler's range is too small: {sampler.range} for {count} unique samples"
         )
 
 
@@ -266,7 +266,5 @@ def vocabulary_counts(text: str) -> list[float]:
         try:
             counts.append(float(field))
         except ValueError:
-            raise errors.InvalidArgumentError(
-                None, None, f"Wrong vocabulary format at line: {line}"
-            ) from None
+            raise errors.invalid(f"Wrong vocabulary format at line: {line}") from None
     return counts

@@ -74,9 +74,7 @@ def _below_maximum(logits: Array) -> Array:
     """
     wide = dtype_traits.widened(logits)
     if wide.shape[-1] == 0:
-        raise errors.InvalidArgumentError(
-            None, None, f"softmax needs at least one class, got shape {list(wide.shape)}"
-        )
+        raise errors.invalid(f"softmax needs at least one class, got shape {list(wide.shape)}")
     return wide - wide.max(-1, keepdims=True)
 
 
@@ -209,11 +207,9 @@ def _is_last(x: Tensor, axis: int) -> bool:
     if rank is None:
         return axis == -1
     if not -rank <= axis < rank:
-        raise errors.InvalidArgumentError(
-            None,
-            None,
+        raise errors.invalid(
             f"Dimension ({axis}) must be in the range [{-rank}, {rank}) where {rank} is the "
-            "number of dimensions in the input.",
+            "number of dimensions in the input."
         )
     return axis % rank == rank - 1
 
@@ -257,11 +253,9 @@ class SoftmaxCrossEntropyWithLogits(Op):
 
     def numpy(self, features: Array, labels: Array) -> tuple[Array, Array]:
         if features.ndim != 2 or labels.ndim != 2 or not _broadcasts(labels, features):
-            raise errors.InvalidArgumentError(
-                None,
-                None,
+            raise errors.invalid(
                 f"logits and labels must be matrices of the same size, or labels broadcast to the "
-                f"logits: logits_size={list(features.shape)} labels_size={list(labels.shape)}",
+                f"logits: logits_size={list(features.shape)} labels_size={list(labels.shape)}"
             )
         shifted, powers, sums = _powers(features)
         loss = ((np.log(sums) - shifted) * labels).sum(-1)
@@ -492,24 +486,18 @@ class SparseSoftmaxCrossEntropyWithLogits(Op):
 
 def _check_labels(features: Array, labels: Array) -> None:
     if np.ndim(labels) != 1:
-        raise errors.InvalidArgumentError(
-            None, None, f"labels must be 1-D, but got shape {list(np.shape(labels))}"
-        )
+        raise errors.invalid(f"labels must be 1-D, but got shape {list(np.shape(labels))}")
     if features.ndim != 2 or len(features) != len(labels):
-        raise errors.InvalidArgumentError(
-            None,
-            None,
+        raise errors.invalid(
             f"logits and labels must have the same first dimension, got logits shape "
-            f"{list(features.shape)} and labels shape {list(labels.shape)}",
+            f"{list(features.shape)} and labels shape {list(labels.shape)}"
         )
     classes = features.shape[1]
     bad = labels[(labels < 0) | (labels >= classes)]
     if bad.size:
-        raise errors.InvalidArgumentError(
-            None,
-            None,
+        raise errors.invalid(
             f"Received a label value of {bad[0]} which is outside the valid range of "
-            f"[0, {classes}).  Label values: {' '.join(map(str, labels.tolist()))}",
+            f"[0, {classes}).  Label values: {' '.join(map(str, labels.tolist()))}"
         )
 
 

@@ -75,11 +75,9 @@ class TrainingOp(Op, abstract=True):
         changed = self.rule(*values, *others)
         for value, fresh in zip(values, changed, strict=True):
             if np.shape(fresh) != value.shape:
-                raise errors.InvalidArgumentError(
-                    None,
-                    None,
+                raise errors.invalid(
                     f"var and grad do not have the same shape: {list(value.shape)} "
-                    f"{list(np.shape(fresh))}",
+                    f"{list(np.shape(fresh))}"
                 )
         for cell, fresh in zip(cells, changed, strict=True):
             cell.assign(fresh)
@@ -90,11 +88,9 @@ class TrainingOp(Op, abstract=True):
         values = [cell.read() for cell in cells]
         check_within(indices, values[0].shape[0])
         if others["grad"].shape != indices.shape + values[0].shape[1:]:
-            raise errors.InvalidArgumentError(
-                None,
-                None,
+            raise errors.invalid(
                 f"grad must have shape indices.shape + var.shape[1:], got {others['grad'].shape} "
-                f"for indices of shape {indices.shape} and a variable of {values[0].shape}",
+                f"for indices of shape {indices.shape} and a variable of {values[0].shape}"
             )
         changed = [value.copy() for value in values]
         for rows in _rounds(indices):

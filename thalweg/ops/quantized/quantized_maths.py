@@ -150,9 +150,11 @@ class Requantize(Op):
     def numpy(self, input: Array, *ranges: Array) -> tuple[Array, Any, Any]:
         old_low, old_high, low, high = map(float, ranges)
         if low > 0:
-            raise _refusal(f"requested_output_min must be <= 0, but got {low}")
+            raise errors.invalid(f"requested_output_min must be <= 0, but got {low}")
         if high < low:
-            raise _refusal(f"requested_output_max must be >= requested_output_min, but got {high}")
+            raise errors.invalid(
+                f"requested_output_max must be >= requested_output_min, but got {high}"
+            )
         x = plain_integers(input)
         reals = first_dequantized(x, old_low, old_high, x.dtype)
         return _narrowed(reals, low, high, self.out_type)
@@ -236,10 +238,6 @@ def _narrowed(reals: Any, low: Any, high: Any, out_type: DType) -> tuple[Any, An
     top = select(greater(high, low), high, low + 1)
     grid = cast(first_quantized(reals, low, top, kind), kind)
     return grid, cast(low, np.float32), cast(high, np.float32)
-
-
-def _refusal(message: str) -> errors.InvalidArgumentError:
-    return errors.InvalidArgumentError(None, None, message)
 
 
 class QuantizedReshape(Op):

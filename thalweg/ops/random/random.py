@@ -110,14 +110,10 @@ def static_shape(shape: Tensor) -> TensorShape:
 def sizes(shape: Array) -> tuple[int, ...]:
     """The value of a `shape` input as a tuple, checked."""
     if np.asarray(shape).ndim != 1:
-        raise errors.InvalidArgumentError(
-            None, None, f"shape must be a vector of sizes, got the shape {np.shape(shape)}"
-        )
+        raise errors.invalid(f"shape must be a vector of sizes, got the shape {np.shape(shape)}")
     result: list[int] = shape.tolist()
     if min(result, default=0) < 0:
-        raise errors.InvalidArgumentError(
-            None, None, f"Dimension {min(result)} must be >= 0 in the shape {result}"
-        )
+        raise errors.invalid(f"Dimension {min(result)} must be >= 0 in the shape {result}")
     return tuple(result)
 
 
@@ -192,9 +188,7 @@ class RandomUniformInt(Random):
         if count == 0:
             return np.empty(wanted, kind)
         if not minval < maxval:
-            raise errors.InvalidArgumentError(
-                None, None, f"Need minval < maxval, got {minval} >= {maxval}"
-            )
+            raise errors.invalid(f"Need minval < maxval, got {minval} >= {maxval}")
         generator = self.taken(context, wanted)
         drawn = distributions.uniform_integers(generator, count, minval, maxval, kind)
         return drawn.reshape(wanted)
@@ -441,7 +435,7 @@ def _check_logits(logits: Array, samples: int) -> None:
     elif logits.shape[1] == 0 and len(logits) and samples:
         problem = f"num_classes should be positive, got {logits.shape[1]}"
     if problem:
-        raise errors.InvalidArgumentError(None, None, problem)
+        raise errors.invalid(problem)
 
 
 @public("multinomial", "random.multinomial")

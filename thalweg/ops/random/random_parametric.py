@@ -152,7 +152,7 @@ class ParameterizedTruncatedNormal(Random):
     def kernel(self, context: Context, shape: Array, *parameters: Array) -> Array:
         wanted = sizes(shape)
         if len(wanted) == 0:
-            raise errors.InvalidArgumentError(None, None, "Shape must not be empty: it is a scalar")
+            raise errors.invalid("Shape must not be empty: it is a scalar")
         for name, value in zip(("means", "stddevs", "minvals", "maxvals"), parameters, strict=True):
             _check_parameter(name, np.shape(value), wanted[0])
         batches = truncation.batches(wanted, parameters)
@@ -163,12 +163,10 @@ class ParameterizedTruncatedNormal(Random):
 
 def _check_parameter(name: str, shape: tuple[int, ...], rows: int) -> None:
     if len(shape) > 1:
-        raise errors.InvalidArgumentError(
-            None, None, f"Input {name} should be a scalar or vector, got shape: {list(shape)}"
-        )
+        raise errors.invalid(f"Input {name} should be a scalar or vector, got shape: {list(shape)}")
     if shape not in ((), (1,), (rows,)):
-        raise errors.InvalidArgumentError(
-            None, None, f"Input {name} should have length 1 or shape[0], got shape: {list(shape)}"
+        raise errors.invalid(
+            f"Input {name} should have length 1 or shape[0], got shape: {list(shape)}"
         )
 
 

@@ -31,9 +31,7 @@ from thalweg.public import public
 
 def _generator(seed: Array) -> Philox:
     if np.shape(seed) != (2,):
-        raise errors.InvalidArgumentError(
-            None, None, f"seed must have shape [2], not {list(np.shape(seed))}"
-        )
+        raise errors.invalid(f"seed must have shape [2], not {list(np.shape(seed))}")
     return Philox.scrambled(int(seed[0]), int(seed[1]))
 
 
@@ -104,9 +102,7 @@ class StatelessRandomUniformInt(Op):
 
     def numpy(self, shape: Array, seed: Array, minval: Array, maxval: Array) -> Array:
         if not minval < maxval:
-            raise errors.InvalidArgumentError(
-                None, None, f"Need minval < maxval, got {minval} >= {maxval}"
-            )
+            raise errors.invalid(f"Need minval < maxval, got {minval} >= {maxval}")
         wanted, kind = sizes(shape), np.asarray(minval).dtype
         count = math.prod(wanted)
         drawn = distributions.uniform_integers(_generator(seed), count, minval, maxval, kind)

@@ -39,11 +39,9 @@ class Batch:
         """Raise unless the parameters are those of a distribution."""
         bounded = math.isfinite(self.low) or math.isfinite(self.high)
         if not (self.deviation > 0 and self.low < self.high and bounded):
-            raise errors.InvalidArgumentError(
-                None,
-                None,
+            raise errors.invalid(
                 f"Invalid parameters: need stddev > 0 and minval < maxval, one of them finite, got "
-                f"stddev={self.deviation}, minval={self.low}, maxval={self.high}",
+                f"stddev={self.deviation}, minval={self.low}, maxval={self.high}"
             )
 
     def facing_right(self) -> Batch:

@@ -22,7 +22,7 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, scalar, unknown_shape, vector
 from thalweg.ops.core.context import Cancellation, Context
-from thalweg.ops.state.queue_elements import Components, Element, invalid
+from thalweg.ops.state.queue_elements import Components, Element
 from thalweg.ops.state.queue_ops import check_number
 from thalweg.ops.state.queue_state import PriorityQueue
 from thalweg.ops.state.queues import shape_list, type_list
@@ -85,12 +85,12 @@ class BarrierTable:
     def insert(self, component: int, keys: list[bytes], values: Array) -> None:
         """Set a component of the rows with these keys; complete rows are queued."""
         if not 0 <= component < len(self._types):
-            raise invalid(f"The component ID is out of range {component} > num_components")
+            raise errors.invalid(f"The component ID is out of range {component} > num_components")
         parts = self._parts[component].elements([values])
         if len(keys) != len(parts):
-            raise invalid(f"{len(keys)} keys were given for {len(parts)} values")
+            raise errors.invalid(f"{len(keys)} keys were given for {len(parts)} values")
         if keys and not values.size:
-            raise invalid(
+            raise errors.invalid(
                 "Tensors with no elements are not supported: received shape "
                 f"{list(values.shape)} for component {component}"
             )
@@ -125,7 +125,7 @@ class BarrierTable:
         if row is None:
             row = self._incomplete[key] = _Row(self._next_index, len(self._types))
         if row.values[component] is not None:
-            raise invalid(
+            raise errors.invalid(
                 f"Key {key.decode(errors='replace')} already has a value for component "
                 f"{component} in barrier {self.name}"
             )
@@ -204,7 +204,7 @@ class BarrierHandle(BarrierOp, name="Barrier"):
         name = self.shared_name or context.node.name
         result: Any = context.resource(name, self.container, lambda: self.make(name))
         if not isinstance(result, BarrierTable):
-            raise invalid(f"'{name}' is a {type(result).__name__}, not a barrier")
+            raise errors.invalid(f"'{name}' is a {type(result).__name__}, not a barrier")
         if result.made_by is not self:
             result.check_same(self.make(name))
         return result

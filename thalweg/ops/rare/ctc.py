@@ -61,21 +61,17 @@ class CTCLoss(Op):
 
     def _check_labels(self, labels: Array, lengths: Array, classes: int, times: Array) -> None:
         if labels.size and not (labels.min() >= -1 and labels.max() < classes - 1):
-            raise errors.InvalidArgumentError(
-                None,
-                None,
+            raise errors.invalid(
                 f"labels must be in [0, {classes - 1}), since the last of {classes} classes is the "
-                f"blank; got labels in [{labels.min()}, {labels.max()}]",
+                f"blank; got labels in [{labels.min()}, {labels.max()}]"
             )
         needed = lengths + (_repeats(labels) if self.ctc_merge_repeated else 0)
         late = np.flatnonzero((needed > times) & (times > 0))
         if late.size and not self.ignore_longer_outputs_than_inputs:
-            raise errors.InvalidArgumentError(
-                None,
-                None,
+            raise errors.invalid(
                 "Not enough time for target transition sequence (required: "
                 f"{needed[late[0]]}, available: {times[late[0]]}) in batch {late[0]}. Set "
-                "ignore_longer_outputs_than_inputs to leave such sequences out",
+                "ignore_longer_outputs_than_inputs to leave such sequences out"
             )
 
     def gradient(self, node: Node, dloss: Tensor, _: Tensor) -> list[Tensor | None]:
@@ -89,17 +85,13 @@ class CTCLoss(Op):
 def check_lengths(inputs: Array, sequence_length: Array) -> None:
     """Raise unless there is one length per sequence, at most the number of frames."""
     if inputs.ndim != 3 or np.shape(sequence_length) != inputs.shape[1:2]:
-        raise errors.InvalidArgumentError(
-            None,
-            None,
+        raise errors.invalid(
             f"inputs must be [time, batch, classes] and sequence_length [batch]: got shapes "
-            f"{list(inputs.shape)} and {list(np.shape(sequence_length))}",
+            f"{list(inputs.shape)} and {list(np.shape(sequence_length))}"
         )
     if sequence_length.size and sequence_length.max() > len(inputs):
-        raise errors.InvalidArgumentError(
-            None,
-            None,
-            f"sequence_length may be at most the {len(inputs)} frames, got {sequence_length.max()}",
+        raise errors.invalid(
+            f"sequence_length may be at most the {len(inputs)} frames, got {sequence_length.max()}"
         )
 
 
@@ -107,9 +99,7 @@ def _padded_labels(indices: Array, values: Array, batch: int) -> tuple[Array, Ar
     """Labels as a matrix, padded with -1, and the number of labels of each row."""
     rows, columns = indices[:, 0], indices[:, 1]
     if rows.size and (rows.min() < 0 or rows.max() >= batch):
-        raise errors.InvalidArgumentError(
-            None, None, f"labels name batch entry {rows.max()}, but there are only {batch}"
-        )
+        raise errors.invalid(f"labels name batch entry {rows.max()}, but there are only {batch}")
     width = int(columns.max()) + 1 if columns.size else 0
     labels = np.full((batch, width), -1, np.int64)
     labels[rows, columns] = values

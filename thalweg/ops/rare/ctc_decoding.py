@@ -117,10 +117,8 @@ class CTCBeamSearchDecoder(Op):
             beam.step(frame - np.log(np.exp(frame).sum()))
         found = beam.best(self.top_paths)
         if len(found) < self.top_paths:
-            raise errors.InvalidArgumentError(
-                None,
-                None,
-                f"Less leaves in the beam search than requested: {len(found)} of {self.top_paths}",
+            raise errors.invalid(
+                f"Less leaves in the beam search than requested: {len(found)} of {self.top_paths}"
             )
         return [(_merged(path) if self.merge_repeated else path, score) for path, score in found]
 

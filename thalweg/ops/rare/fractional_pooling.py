@@ -132,9 +132,7 @@ class FractionalPooling(Op, abstract=True):
 
     def kernel(self, context: Context, value: Array) -> tuple[Array, Array, Array]:
         if value.ndim != 4:
-            raise errors.InvalidArgumentError(
-                None, None, f"value must be 4-dimensional, got shape {list(value.shape)}"
-            )
+            raise errors.invalid(f"value must be 4-dimensional, got shape {list(value.shape)}")
         random = self._words(context, sum(value.shape[1:3]) + _SPARE_BLOCKS)
         rows, columns = (
             draw_sequence(n, int(n / ratio), self.pseudo_random, random)

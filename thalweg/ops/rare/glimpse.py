@@ -45,12 +45,10 @@ class ExtractGlimpse(Op):
     def kernel(self, context: Context, input: Array, size: Array, offsets: Array) -> Array:
         window = tuple(size.tolist())
         if len(window) != 2 or min(window) <= 0:
-            raise errors.InvalidArgumentError(
-                None, None, f"size must be two positive numbers, got {list(window)}"
-            )
+            raise errors.invalid(f"size must be two positive numbers, got {list(window)}")
         if offsets.shape != (input.shape[0], 2):
-            raise errors.InvalidArgumentError(
-                None, None, f"offsets must be [{input.shape[0]}, 2], got {list(offsets.shape)}"
+            raise errors.invalid(
+                f"offsets must be [{input.shape[0]}, 2], got {list(offsets.shape)}"
             )
         glimpses = np.empty((input.shape[0], *window, input.shape[3]), np.float32)
         stream = context.state(lambda: Stream(0, 0))

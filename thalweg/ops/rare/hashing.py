@@ -245,9 +245,7 @@ class StringToHashBucketStrong(HashBucket):
 
     def numpy(self, input: Array) -> Array:
         if len(self.key) != 2:
-            raise errors.InvalidArgumentError(
-                None, None, f"Key must have 2 elements, got {list(self.key)}"
-            )
+            raise errors.invalid(f"Key must have 2 elements, got {list(self.key)}")
         return self.buckets(lambda item: siphash64(self.key, item), input)
 
 

@@ -37,8 +37,8 @@ class Transform(Op, abstract=True):
 
     def numpy(self, input: Array) -> Array:
         if np.ndim(input) < self.rank:
-            raise errors.InvalidArgumentError(
-                None, None, f"Input must have rank of at least {self.rank}, got {np.ndim(input)}"
+            raise errors.invalid(
+                f"Input must have rank of at least {self.rank}, got {np.ndim(input)}"
             )
         if not np.size(input):
             return np.zeros_like(input)

@@ -40,11 +40,9 @@ def _axes(rank: int) -> tuple[int, ...]:
 def _lengths(fft_length: Array, rank: int, input: Array) -> tuple[int, ...]:
     lengths = tuple(np.asarray(fft_length).ravel().tolist())
     if len(lengths) != rank or min(lengths) < 0 or np.ndim(input) < rank:
-        raise errors.InvalidArgumentError(
-            None,
-            None,
+        raise errors.invalid(
             f"fft_length must be {rank} lengths >= 0 and the input have {rank} axes or more, got "
-            f"fft_length {list(lengths)} and input shape {list(np.shape(input))}",
+            f"fft_length {list(lengths)} and input shape {list(np.shape(input))}"
         )
     return lengths
 

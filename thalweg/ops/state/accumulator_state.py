@@ -30,11 +30,6 @@ _NONE = np.empty(0, np.int64)
 _largest = np.maximum.reduce
 
 
-def invalid(message: str) -> errors.InvalidArgumentError:
-    """An InvalidArgumentError; the executor adds the node."""
-    return errors.InvalidArgumentError(None, None, message)
-
-
 def _check_running(cancellation: Cancellation) -> None:
     """Raise the error that the step was stopped with; a CancelledError also names the operation."""
     try:
@@ -101,7 +96,7 @@ class Accumulator(Generic[Accumulated]):
         """`take` without blocking: calls `done` with the result. Returns a function that withdraws
         the wait."""
         if required <= 0:
-            raise invalid(f"Argument num_required must be positive, but got {required}")
+            raise errors.invalid(f"Argument num_required must be positive, but got {required}")
         return self._start(_Wait(required, True, done), cancellation)
 
     def start_await(self, required: int, cancellation: Cancellation, done: Done) -> Stop:
@@ -196,7 +191,7 @@ class DenseAccumulator(Accumulator[Array]):
             return
         expected = self.shape if self._total is None else as_shape(self._total.shape)
         if not expected.is_compatible_with(shape):
-            raise invalid(f"Shape mismatch: expected {expected}, got {list(shape)}")
+            raise errors.invalid(f"Shape mismatch: expected {expected}, got {list(shape)}")
 
     def _add(self, gradient: Array) -> None:
         if self._total is None:
@@ -249,11 +244,15 @@ class SparseAccumulator(Accumulator[SparseGradient]):
     def _check(self, gradient: SparseGradient) -> None:
         indices, values = gradient.indices, gradient.values
         if indices.ndim != 1:
-            raise invalid(f"Input indices should be vector but received shape: {indices.shape}")
+            raise errors.invalid(
+                f"Input indices should be vector but received shape: {indices.shape}"
+            )
         if values.ndim == 0:
-            raise invalid("Values cannot be 0-dimensional.")
+            raise errors.invalid("Values cannot be 0-dimensional.")
         if len(values) != len(indices):
-            raise invalid(f"Expected {len(indices)} non-empty input values, got {len(values)}")
+            raise errors.invalid(
+                f"Expected {len(indices)} non-empty input values, got {len(values)}"
+            )
         if gradient.shape is not None:
             self._check_shape(gradient.shape.tolist())
         self._check_limits(indices)
@@ -263,12 +262,12 @@ class SparseAccumulator(Accumulator[SparseGradient]):
     def _check_shape(self, shape: list[int]) -> None:
         sizes = self._sizes
         if len(sizes) > len(shape):
-            raise invalid(
+            raise errors.invalid(
                 f"Shape mismatch: expected shape rank at least {len(sizes)}, got {len(shape)}"
             )
         for axis, size in enumerate(sizes):
             if size is not None and size != shape[axis]:
-                raise invalid(
+                raise errors.invalid(
                     f"Shape mismatch: expected shape dim {axis} to be {size}, got {shape[axis]}"
                 )
 
@@ -278,7 +277,7 @@ class SparseAccumulator(Accumulator[SparseGradient]):
             return
         limit = self._sizes[0] if self._sizes else None
         wrong = np.flatnonzero((indices < 0) | (False if limit is None else indices >= limit))
-        raise invalid(
+        raise errors.invalid(
             f"Shape mismatch: index of slice {wrong[0]} exceeded limits of shape; index "
             f"is {indices[wrong[0]]} exceeded {limit}"
         )
@@ -287,19 +286,19 @@ class SparseAccumulator(Accumulator[SparseGradient]):
         if self._row_shape is not None:
             expected: tuple[int | None, ...] = (None, *self._row_shape)
             if len(expected) != values.ndim:
-                raise invalid(
+                raise errors.invalid(
                     f"Shape mismatch: expected values rank {len(expected)}, got {values.ndim}"
                 )
         else:
             expected = self._sizes
             if len(expected) > values.ndim:
-                raise invalid(
+                raise errors.invalid(
                     f"Shape mismatch: expected values rank at least {len(expected)}, got "
                     f"{values.ndim}"
                 )
         for axis, size in enumerate(expected):
             if axis > 0 and size is not None and size != values.shape[axis]:
-                raise invalid(
+                raise errors.invalid(
                     f"Shape mismatch: expected values dim {axis} to be {size}, got "
                     f"{values.shape[axis]}"
                 )

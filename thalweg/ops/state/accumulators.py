@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from thalweg import errors
 from thalweg.graph.analysis.effects import reads
 from thalweg.graph.composite import IndexedSlices
 from thalweg.graph.convert import convert_to_tensor
@@ -27,7 +28,6 @@ from thalweg.ops.state.accumulator_state import (
     DenseAccumulator,
     SparseAccumulator,
     SparseGradient,
-    invalid,
 )
 from thalweg.platform.arrays import Array
 from thalweg.platform.described import described
@@ -60,7 +60,7 @@ class AccumulatorHandle(Op, abstract=True):
         name = self.shared_name or context.node.name
         result = context.resource(name, self.container, self.make)
         if result.dtype is not self.dtype or result.shape.sizes != self.given_shape.sizes:
-            raise invalid(
+            raise errors.invalid(
                 f"Shared accumulator '{name}' holds {result.dtype.name} of shape {result.shape}, "
                 f"not {self.dtype.name} of shape {self.given_shape}"
             )

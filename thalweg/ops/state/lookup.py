@@ -18,7 +18,7 @@ from thalweg.graph.node import Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, scalar, unknown_shape
 from thalweg.ops.core.context import Context
-from thalweg.ops.state.table_state import DenseTable, StaticTable, Table, invalid
+from thalweg.ops.state.table_state import DenseTable, StaticTable, Table
 from thalweg.ops.text import text
 from thalweg.platform.arrays import Array
 from thalweg.platform.files.gfile import GFile
@@ -58,13 +58,13 @@ class TableHandle(TableOp, abstract=True):
         wanted = f"{kind} of {self.key_dtype.name} to {self.value_dtype.name}"
         if not isinstance(table, Table) or _described(table) != wanted:
             is_other = _described(table) if isinstance(table, Table) else type(table).__name__
-            raise invalid(f"'{name}' is a {is_other}, not a {wanted}")
+            raise errors.invalid(f"'{name}' is a {is_other}, not a {wanted}")
         return table
 
 
 def _sizes(shape: TensorShape) -> tuple[int, ...]:
     if not shape.is_fully_defined():
-        raise invalid(f"The values of a table must have a known shape, not {shape}")
+        raise errors.invalid(f"The values of a table must have a known shape, not {shape}")
     return tuple(cast("list[int]", shape.as_list()))
 
 
@@ -252,7 +252,7 @@ class InitializeTableFromTextFileV2(Updating):
             )
             count += 1
         if count < self.vocab_size:
-            raise invalid(
+            raise errors.invalid(
                 f"Invalid vocab_size in {name}: expected {self.vocab_size} but got {count}"
             )
 
@@ -263,7 +263,7 @@ class InitializeTableFromTextFileV2(Updating):
             return _converted(name, number, line, dtype)
         columns = line.split(self.delimiter.encode())
         if index >= len(columns):
-            raise invalid(
+            raise errors.invalid(
                 f"Invalid number of columns in {name} line {number} ({line!r}): expected at "
                 f"least {index + 1}, got {len(columns)}"
             )
@@ -276,7 +276,7 @@ def _converted(name: str, number: int, field: bytes, dtype: DType) -> Any:
     try:
         return int(field) if dtype.is_integer else float(field)
     except ValueError:
-        raise invalid(
+        raise errors.invalid(
             f"Field {field!r} in line {number} of {name} is not a valid {dtype.name}."
         ) from None
 
@@ -295,7 +295,7 @@ def _lines(name: str) -> Iterator[bytes]:
 
 def _static(table: Table) -> StaticTable:
     if not isinstance(table, StaticTable):
-        raise invalid(f"Table '{table.name}' is a {table.kind}, which has no initializer")
+        raise errors.invalid(f"Table '{table.name}' is a {table.kind}, which has no initializer")
     return table
 
 
@@ -309,4 +309,4 @@ def _check_types(context: Context, table: Table) -> None:
 
 def _other_types(table: Table, given: tuple[DType, ...]) -> errors.InvalidArgumentError:
     names = " to ".join(dtype.name for dtype in given)
-    return invalid(f"Table '{table.name}' is a {_described(table)}, not of {names}")
+    return errors.invalid(f"Table '{table.name}' is a {_described(table)}, not of {names}")

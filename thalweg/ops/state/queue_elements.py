@@ -18,11 +18,6 @@ from thalweg.platform.arrays import Array
 Element = tuple[Array, ...]
 
 
-def invalid(message: str) -> errors.InvalidArgumentError:
-    """An InvalidArgumentError; the executor adds the node."""
-    return errors.InvalidArgumentError(None, None, message)
-
-
 def sizes_text(sizes: Sequence[int | None] | None) -> str:
     """A shape as TensorFlow's kernels print it: `[2,?]`."""
     if sizes is None:
@@ -45,7 +40,7 @@ class Components:
 
     def __init__(self, dtypes: Sequence[DType], shapes: Sequence[TensorShape] = ()) -> None:
         if shapes and len(shapes) != len(dtypes):
-            raise invalid(f"{len(shapes)} shapes were given for {len(dtypes)} components")
+            raise errors.invalid(f"{len(shapes)} shapes were given for {len(dtypes)} components")
         self.dtypes = tuple(dtype.base_dtype for dtype in dtypes)
         self.shapes = tuple(shapes)
         self.has_shapes = bool(shapes) and all(shape.rank is not None for shape in shapes)
@@ -68,13 +63,13 @@ class Components:
         arrays = self._arrays(values)
         for position, array in enumerate(arrays):
             if not array.ndim:
-                raise invalid(f"Component {position} has no rows: it is a scalar")
+                raise errors.invalid(f"Component {position} has no rows: it is a scalar")
         count = len(arrays[0])
         for position, (array, part) in enumerate(zip(arrays, self._parts, strict=True)):
             if part.sizes is not None:
                 _check_shape(position, (count, *part.sizes), array.shape)
             elif len(array) != count:
-                raise invalid(
+                raise errors.invalid(
                     "All input tensors must have the same size in the 0th dimension. Component "
                     f"{position} has {len(array)}, and should have {count}"
                 )
@@ -90,7 +85,7 @@ class Components:
 
     def _arrays(self, values: Sequence[Any]) -> list[Array]:
         if len(values) != len(self._parts):
-            raise invalid(
+            raise errors.invalid(
                 f"Wrong number of components in tuple. Expected {len(self._parts)}, got "
                 f"{len(values)}"
             )
@@ -98,7 +93,7 @@ class Components:
         for position, (value, part) in enumerate(zip(values, self._parts, strict=True)):
             array = value if type(value) is np.ndarray else np.array(value, part.dtype)
             if array.dtype != part.dtype:
-                raise invalid(
+                raise errors.invalid(
                     f"Type mismatch in tuple component {position}. Expected "
                     f"{self.dtypes[position].name}, got {as_dtype(array.dtype).name}"
                 )
@@ -111,7 +106,7 @@ def _check_shape(position: int, wanted: Sequence[int | None], actual: tuple[int,
         size is None or size == given for size, given in zip(wanted, actual, strict=True)
     )
     if not fits:
-        raise invalid(
+        raise errors.invalid(
             f"Shape mismatch in tuple component {position}. Expected {sizes_text(wanted)}, got "
             f"{sizes_text(actual)}"
         )

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from thalweg import errors
 from thalweg.graph.analysis.effects import reads
 from thalweg.graph.dtypes import DType, int64
 from thalweg.graph.known import constant_value
@@ -19,7 +20,7 @@ from thalweg.graph.shapes import TensorShape, scalar, unknown_shape, vector
 from thalweg.ops.core.context import Context
 from thalweg.ops.core.waiting import Done
 from thalweg.ops.state import queue_state
-from thalweg.ops.state.queue_elements import Components, invalid
+from thalweg.ops.state.queue_elements import Components
 from thalweg.ops.state.queue_state import Put, Queue, Take
 from thalweg.platform.arrays import Array
 
@@ -50,7 +51,7 @@ class QueueHandle(Op, abstract=True):
             name, self.container, lambda: self._create(name, context.node)
         )
         if not isinstance(result, Queue):
-            raise invalid(f"'{name}' is a {type(result).__name__}, not a queue")
+            raise errors.invalid(f"'{name}' is a {type(result).__name__}, not a queue")
         if result.made_by is not self:
             result.check_same(self.make(name))
         return result
@@ -222,7 +223,7 @@ class DequeueOp(WaitingQueueOp, abstract=True):
         """Raise unless the elements of a queue are what the graph expects."""
         given = queue.components.dtypes
         if given != self.component_types:
-            raise invalid(
+            raise errors.invalid(
                 f"The components of queue '{queue.name}' are {_names(given)}, but "
                 f"{_names(self.component_types)} are expected"
             )
@@ -304,9 +305,9 @@ def check_number(n: Tensor) -> None:
 
 def _number(n: Array, what: str) -> int:
     if np.ndim(n):
-        raise invalid(f"n must be a scalar, but has shape {np.shape(n)}")
+        raise errors.invalid(f"n must be a scalar, but has shape {np.shape(n)}")
     if n < 0:
-        raise invalid(f"{what} requested {n} < 0 elements")
+        raise errors.invalid(f"{what} requested {n} < 0 elements")
     return int(n)
 
 
@@ -398,5 +399,5 @@ class RefSelect(Op):
 
     def kernel(self, context: Context, index: Array, inputs: list[Any]) -> Any:
         if not 0 <= index < len(inputs):
-            raise invalid(f"Index must be in the range [0, {len(inputs)}) but got {index}")
+            raise errors.invalid(f"Index must be in the range [0, {len(inputs)}) but got {index}")
         return inputs[int(index)]

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, TypeVar
 
 from thalweg import errors
 from thalweg.ops.core.context import Cancellation
-from thalweg.ops.state.queue_elements import Components, Element, invalid, sizes_text
+from thalweg.ops.state.queue_elements import Components, Element, sizes_text
 from thalweg.platform import spans
 from thalweg.platform.forks import renewed_after_fork
 
@@ -210,7 +210,7 @@ class Queue:
     ) -> tuple[Any, ...]:
         """Remove elements and batch them; blocks until there are enough."""
         if not self.components.has_shapes:
-            raise invalid(
+            raise errors.invalid(
                 f"{self.kind}'s DequeueMany and DequeueUpTo require the components to have "
                 "specified shapes."
             )
@@ -391,7 +391,9 @@ class Queue:
             raise self._differs("component shapes", _shapes(mine), _shapes(theirs))
 
     def _differs(self, what: str, mine: object, theirs: object) -> errors.OpError:
-        return invalid(f"Shared queue '{self.name}' has {what} {mine} but requested was {theirs}")
+        return errors.invalid(
+            f"Shared queue '{self.name}' has {what} {mine} but requested was {theirs}"
+        )
 
 
 def _types(components: Components) -> str:
@@ -476,9 +478,9 @@ class RandomShuffleQueue(Queue):
     ) -> None:
         super().__init__(name, components, capacity)
         if min_after_dequeue < 0:
-            raise invalid(f"min_after_dequeue {min_after_dequeue} must be >= 0")
+            raise errors.invalid(f"min_after_dequeue {min_after_dequeue} must be >= 0")
         if min_after_dequeue >= self.capacity:
-            raise invalid(
+            raise errors.invalid(
                 f"min_after_dequeue {min_after_dequeue} must be < capacity {self.capacity}"
             )
         self._elements: list[Element] = []

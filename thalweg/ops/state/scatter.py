@@ -41,7 +41,7 @@ def _divide(buffer: Array, where: Any, updates: Array) -> None:
         np.true_divide.at(buffer, where, updates)
         return
     if not np.all(updates):
-        raise errors.InvalidArgumentError(None, None, "Integer division by zero")
+        raise errors.invalid("Integer division by zero")
     # Integer division truncates, as in C, so repeated indices are divided one by one.
     indices: Array = np.reshape(where, -1)
     for index, divisor in zip(indices, _rows(updates, buffer, where), strict=True):
@@ -114,15 +114,13 @@ def _are_ascending(indices: Array) -> bool:
 
 def _check_rows(buffer: Array, indices: Array, updates: Array, name: str) -> None:
     if buffer.ndim == 0:
-        raise errors.InvalidArgumentError(None, None, f"{name} is a scalar: it has no rows")
+        raise errors.invalid(f"{name} is a scalar: it has no rows")
     wanted = np.shape(indices) + buffer.shape[1:]
     if np.ndim(updates) and np.shape(updates) != wanted:
-        raise errors.InvalidArgumentError(
-            None,
-            None,
+        raise errors.invalid(
             "Must have updates.shape = indices.shape + params.shape[1:], got "
             f"updates.shape {list(np.shape(updates))}, indices.shape {list(np.shape(indices))}, "
-            f"params.shape {list(buffer.shape)}",
+            f"params.shape {list(buffer.shape)}"
         )
     check_within(indices, buffer.shape[0])
 

@@ -167,11 +167,9 @@ class Assign(Update):
     def check(self, ref: VariableCell, shape: tuple[int, ...]) -> None:
         """Raise unless a value of this shape can be assigned to the variable."""
         if self.validate_shape and not ref.shape.is_compatible_with(TensorShape.of(shape)):
-            raise errors.InvalidArgumentError(
-                None,
-                None,
+            raise errors.invalid(
                 f"Assign requires shapes of both tensors to match: variable {ref.name} has "
-                f"{ref.shape}, the value {shape}",
+                f"{ref.shape}, the value {shape}"
             )
 
     def loop(self, at: IndexTuple, ref: Operand, value: Operand) -> Expr:
@@ -236,9 +234,7 @@ class Accumulate(Update, abstract=True):
 
         def change(buffer: Array) -> None:
             if buffer.shape != np.shape(value):
-                raise errors.InvalidArgumentError(
-                    None, None, f"{ref.name} has shape {buffer.shape}, not {np.shape(value)}"
-                )
+                raise errors.invalid(f"{ref.name} has shape {buffer.shape}, not {np.shape(value)}")
             function(buffer, value, out=buffer)
 
         ref.update(change)

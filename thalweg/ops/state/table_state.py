@@ -24,11 +24,6 @@ Sizes = tuple[int, ...]
 _FIRST_ROWS = 16
 
 
-def invalid(message: str) -> errors.InvalidArgumentError:
-    """An InvalidArgumentError; the executor adds the node."""
-    return errors.InvalidArgumentError(None, None, message)
-
-
 def _failed_precondition(message: str) -> errors.FailedPreconditionError:
     return errors.FailedPreconditionError(None, None, message)
 
@@ -94,7 +89,7 @@ class Table:
             return array
         if array.shape == (*outer, *self.value_shape):
             return array.reshape((-1, *self.value_shape))
-        raise invalid(
+        raise errors.invalid(
             f"Expected shape {list(self.value_shape)} for the default value of table "
             f"'{self.name}', got {list(array.shape)}"
         )
@@ -160,7 +155,7 @@ class Table:
         array = self._as_array(keys, self.key_dtype)
         rank = array.ndim - len(self.key_shape)
         if rank < 0 or array.shape[rank:] != self.key_shape:
-            raise invalid(
+            raise errors.invalid(
                 f"Keys of table '{self.name}' must end in shape {list(self.key_shape)}, got "
                 f"{list(array.shape)}"
             )
@@ -180,7 +175,7 @@ class Table:
         array = self._as_array(values, self.value_dtype)
         expected = (*outer, *self.value_shape)
         if array.shape != expected:
-            raise invalid(
+            raise errors.invalid(
                 f"Expected shape {list(expected)} for the values of table '{self.name}', got "
                 f"{list(array.shape)}"
             )
@@ -273,12 +268,14 @@ class DenseTable(Table):
         for key, what in ((empty, "empty_key"), (deleted, "deleted_key")):
             (taken,), _ = super()._flat_keys(key)
             if taken in self._reserved:
-                raise invalid("Empty and deleted keys cannot be equal")
+                raise errors.invalid("Empty and deleted keys cannot be equal")
             self._reserved[taken] = what
 
     def _flat_keys(self, keys: Any) -> tuple[Sequence[Hashable], Sizes]:
         flat, outer = super()._flat_keys(keys)
         taken = next((self._reserved[key] for key in flat if key in self._reserved), None)
         if taken is not None:
-            raise invalid(f"Using the {taken} of table '{self.name}' as a table key is not allowed")
+            raise errors.invalid(
+                f"Using the {taken} of table '{self.name}' as a table key is not allowed"
+            )
         return flat, outer

@@ -61,11 +61,9 @@ class StringToNumber(StringOp):
     def _number(self, item: bytes) -> Any:
         number = parse_number(item, self.out_type)
         if number is None:
-            raise errors.InvalidArgumentError(
-                None,
-                None,
+            raise errors.invalid(
                 f"StringToNumberOp could not correctly convert string: "
-                f"{item.decode(errors='replace')}",
+                f"{item.decode(errors='replace')}"
             )
         return number
 
@@ -150,7 +148,7 @@ class AsString(StringOp):
         }
         for message, found in problems.items():
             if found:
-                raise errors.InvalidArgumentError(None, None, f"{message} ({self})")
+                raise errors.invalid(f"{message} ({self})")
 
 
 @public("as_string", "strings.as_string", "dtypes.as_string")
@@ -260,18 +258,14 @@ class DecodeRaw(StringOp):
     def _check(self, lengths: list[int], width: int) -> None:
         for position, length in enumerate(lengths):
             if length != lengths[0]:
-                raise errors.InvalidArgumentError(
-                    None,
-                    None,
+                raise errors.invalid(
                     "DecodeRaw requires input strings to all be the same size, but element "
-                    f"{position} has size {lengths[0]} != {length}",
+                    f"{position} has size {lengths[0]} != {length}"
                 )
         if lengths[0] % width:
-            raise errors.InvalidArgumentError(
-                None,
-                None,
+            raise errors.invalid(
                 f"Input to DecodeRaw has length {lengths[0]} that is not a multiple of {width}, "
-                f"the size of {self.out_type.name}",
+                f"the size of {self.out_type.name}"
             )
 
 
@@ -372,9 +366,7 @@ class DecodeCSV(StringOp):
         if self.select_cols:
             fields = [fields[column] for column in self.select_cols if column < len(fields)]
         if len(fields) != count:
-            raise errors.InvalidArgumentError(
-                None, None, f"Expect {count} fields but have {len(fields)} in record {number}"
-            )
+            raise errors.invalid(f"Expect {count} fields but have {len(fields)} in record {number}")
         return fields
 
     def _column(self, fields: list[bytes], column: int, default: Array) -> Array:
@@ -384,20 +376,16 @@ class DecodeCSV(StringOp):
     def _value(self, field: bytes, row: int, column: int, default: Array) -> Any:
         if not field or field == as_bytes(self.na_value):
             if not default.size:
-                raise errors.InvalidArgumentError(
-                    None, None, f"Field {column} is required but missing in record {row}!"
-                )
+                raise errors.invalid(f"Field {column} is required but missing in record {row}!")
             return default[0]
         if default.dtype == object:
             return field
         kind = as_dtype(default.dtype)
         value = parse_number(field, kind)
         if value is None:
-            raise errors.InvalidArgumentError(
-                None,
-                None,
+            raise errors.invalid(
                 f"Field {column} in record {row} is not a valid {_spoken(kind)}: "
-                f"{field.decode(errors='replace')}",
+                f"{field.decode(errors='replace')}"
             )
         return value
 
@@ -423,9 +411,7 @@ def _plain_field(record: bytes, start: int, delimiter: bytes) -> tuple[bytes, in
     end = record.find(delimiter, start)
     field = record[start:] if end < 0 else record[start:end]
     if re.search(rb'["\r\n]', field):
-        raise errors.InvalidArgumentError(
-            None, None, f"Unquoted fields cannot have quotes/CRLFs inside: {field!r}"
-        )
+        raise errors.invalid(f"Unquoted fields cannot have quotes/CRLFs inside: {field!r}")
     return field, (len(record) if end < 0 else end) + 1
 
 
@@ -433,10 +419,8 @@ def _quoted_field(record: bytes, start: int, delimiter: bytes) -> tuple[bytes, i
     match = re.compile(rb'"((?:[^"]|"")*)"').match(record, start)
     after = -1 if match is None else match.end()
     if match is None or (after < len(record) and record[after : after + 1] != delimiter):
-        raise errors.InvalidArgumentError(
-            None,
-            None,
-            f"Quoted field has to end with quote followed by delim or end: {record[start:]!r}",
+        raise errors.invalid(
+            f"Quoted field has to end with quote followed by delim or end: {record[start:]!r}"
         )
     return match[1].replace(b'""', b'"'), after + 1
 

@@ -70,9 +70,7 @@ class StringJoin(StringOp):
         arrays = [text_array(value) for value in inputs]
         shapes = {array.shape for array in arrays if array.ndim}
         if len(shapes) > 1:
-            raise errors.InvalidArgumentError(
-                None, None, f"Input shapes do not match: {sorted(shapes)}"
-            )
+            raise errors.invalid(f"Input shapes do not match: {sorted(shapes)}")
         shape = next(iter(shapes), ())
         columns = [np.broadcast_to(array, shape).ravel() for array in arrays]
         glue = as_bytes(self.separator)
@@ -103,9 +101,7 @@ class Splitter(StringOp, abstract=True):
 
 def _only_separator(separator: Any) -> bytes:
     if np.ndim(text_array(separator)):
-        raise errors.InvalidArgumentError(
-            None, None, f"delimiter must be a scalar, got shape {np.shape(separator)}"
-        )
+        raise errors.invalid(f"delimiter must be a scalar, got shape {np.shape(separator)}")
     return text_item(separator)
 
 
@@ -217,8 +213,8 @@ class Substr(StringOp):
 
     def numpy(self, input: Array, pos: Array, len: Array) -> Array:
         if np.shape(pos) != np.shape(len):
-            raise errors.InvalidArgumentError(
-                None, None, f"pos and len shapes must match: {np.shape(pos)} vs. {np.shape(len)}"
+            raise errors.invalid(
+                f"pos and len shapes must match: {np.shape(pos)} vs. {np.shape(len)}"
             )
         strings, starts, counts = np.broadcast_arrays(text_array(input), pos, len)
         cut = _characters if self.unit == "UTF8_CHAR" else _bytes
@@ -228,9 +224,7 @@ class Substr(StringOp):
 
 def _bytes(item: bytes, start: int, count: int) -> bytes:
     if not -len(item) <= start <= len(item):
-        raise errors.InvalidArgumentError(
-            None, None, f"pos {start} out of range for string {item!r}"
-        )
+        raise errors.invalid(f"pos {start} out of range for string {item!r}")
     first = start + len(item) if start < 0 else start
     return item[first : first + max(count, 0)]
 
@@ -238,9 +232,7 @@ def _bytes(item: bytes, start: int, count: int) -> bytes:
 def _characters(item: bytes, start: int, count: int) -> bytes:
     whole = _characters_of(item)
     if not -len(whole) <= start <= len(whole):
-        raise errors.InvalidArgumentError(
-            None, None, f"pos {start} out of range for string {item!r}"
-        )
+        raise errors.invalid(f"pos {start} out of range for string {item!r}")
     first = start + len(whole) if start < 0 else start
     return whole[first : first + max(count, 0)].encode(errors="surrogateescape")
 
@@ -349,9 +341,7 @@ def _compiled(pattern: Any) -> re.Pattern[str]:
     try:
         return re.compile(_characters_of(source), re.ASCII)
     except re.error as error:
-        raise errors.InvalidArgumentError(
-            None, None, f"Invalid pattern: {source!r}, error: {error}"
-        ) from error
+        raise errors.invalid(f"Invalid pattern: {source!r}, error: {error}") from error
 
 
 class RegexReplace(StringOp):
@@ -517,7 +507,7 @@ class UnsortedSegmentJoin(StringOp):
         glue, flat = as_bytes(self.separator), ids.ravel()
         if np.any((flat < 0) | (flat >= num_segments)):
             message = f"segment_ids must be in [0, {int(num_segments)}): {flat.tolist()}"
-            raise errors.InvalidArgumentError(None, None, message)
+            raise errors.invalid(message)
         groups = [rows[flat == segment] for segment in range(int(num_segments))]
         # No separator follows leading empty strings.
         columns = (column for group in groups for column in group.T.tolist())
@@ -556,8 +546,8 @@ class UnicodeTranscode(StringMap):
             return item.decode(_codec(self.input_encoding))
         except UnicodeDecodeError as error:
             if self.errors == "strict":
-                raise errors.InvalidArgumentError(
-                    None, None, f"Invalid formatting on input string {item!r}: {error}"
+                raise errors.invalid(
+                    f"Invalid formatting on input string {item!r}: {error}"
                 ) from error
         handled = item.decode(_codec(self.input_encoding), self.errors)
         return handled.replace("\ufffd", chr(self.replacement_char))

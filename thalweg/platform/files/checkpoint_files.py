@@ -197,9 +197,7 @@ def _add_tensor(tensors: dict[str, Any], name: str, entry: Entry, number: int) -
     new = {"dtype": entry.dtype, "shape": list(entry.shape), "parts": []}
     known = tensors.setdefault(name, new)
     if (known["dtype"], known["shape"]) != (new["dtype"], new["shape"]):
-        raise errors.InvalidArgumentError(
-            None, None, f"Two shards have a tensor {name}, of different dtypes or shapes"
-        )
+        raise errors.invalid(f"Two shards have a tensor {name}, of different dtypes or shapes")
     for part in entry.parts:
         location: list[Any] = [number, part.begin, part.end]
         if not part.extent.is_whole:

@@ -73,7 +73,7 @@ class GFile:
         self._binary = "b" in mode
         self._mode = mode.replace("b", "")
         if self._mode not in _MODES:
-            raise errors.InvalidArgumentError(None, None, f"mode {mode!r} is not one of {_MODES}")
+            raise errors.invalid(f"mode {mode!r} is not one of {_MODES}")
         self._name = name
         self._reader: IO[bytes] | None = None
         self._writer: IO[bytes] | None = None
@@ -116,13 +116,11 @@ class GFile:
         if target is None:
             raise TypeError("seek() needs an offset.")
         if whence not in (0, 1, 2):
-            raise errors.InvalidArgumentError(
-                None, None, f"whence must be 0, 1 or 2, not {whence!r}"
-            )
+            raise errors.invalid(f"whence must be 0, 1 or 2, not {whence!r}")
         reader = self._open_reader()
         start = (0, reader.tell(), self.size())[whence]
         if start + target < 0:
-            raise errors.InvalidArgumentError(None, None, f"seek to {start + target}, before 0")
+            raise errors.invalid(f"seek to {start + target}, before 0")
         reader.seek(start + target)
 
     def seekable(self) -> bool:

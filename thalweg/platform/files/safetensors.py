@@ -79,7 +79,7 @@ def layout(pieces: Iterable[Piece]) -> tuple[bytes, list[Array], dict[str, Entry
     end = 0
     for piece in ordered:
         if piece.key in header or piece.key == _METADATA:
-            raise errors.InvalidArgumentError(None, None, f"Cannot save {piece.key!r} here: taken")
+            raise errors.invalid(f"Cannot save {piece.key!r} here: taken")
         content = _bytes(piece.array)
         begin, end = end, end + content.nbytes
         header[piece.key] = _header_entry(piece, begin, end)
@@ -147,11 +147,9 @@ def add_part(entries: dict[str, Entry], name: str, dtype: str, part: Part, sourc
     """Add a slice to the entry of its tensor; its dtype and full shape must match."""
     entry = entries.get(name)
     if entry is not None and (entry.dtype, entry.shape) != (dtype, part.extent.full):
-        raise errors.InvalidArgumentError(
-            None,
-            None,
+        raise errors.invalid(
             f"{source}: the slices of {name} disagree: {entry.dtype}{list(entry.shape)} and "
-            f"{dtype}{list(part.extent.full)}",
+            f"{dtype}{list(part.extent.full)}"
         )
     parts = () if entry is None else entry.parts
     entries[name] = Entry(dtype, part.extent.full, (*parts, part))

@@ -66,13 +66,13 @@ def parse_slice(spec: str) -> Slice | None:
         full = tuple(int(size) for size in sizes)
         pairs = [_extent(text, size) for text, size in zip(extents.split(":"), full, strict=True)]
     except ValueError:
-        raise _invalid(
+        raise errors.invalid(
             f"{spec!r} is not a shape and slice: it must look like '10 20 0,5:-'"
         ) from None
     starts, lengths = tuple(start for start, _ in pairs), tuple(length for _, length in pairs)
     box = checked_slice(full, starts, lengths)
     if box is None:
-        raise _invalid(f"The slice {spec!r} does not fit the shape {list(full)}")
+        raise errors.invalid(f"The slice {spec!r} does not fit the shape {list(full)}")
     return box
 
 
@@ -186,7 +186,7 @@ class Checkpoint:
         entry = self.entry(name)
         box = whole(entry.shape) if wanted is None else wanted
         if box.full != entry.shape:
-            raise _invalid(
+            raise errors.invalid(
                 f"Key {name} in checkpoint {self.prefix} has shape {list(entry.shape)}, not "
                 f"{list(box.full)} as the slice says"
             )
@@ -214,7 +214,3 @@ class Checkpoint:
                 result = np.zeros(box.shape, values.dtype)
             result[_relative(overlap, box.start)] = values[_relative(overlap, part.extent.start)]
         return np.zeros(box.shape, NUMPY[entry.dtype]) if result is None else result
-
-
-def _invalid(message: str) -> errors.InvalidArgumentError:
-    return errors.InvalidArgumentError(None, None, message)
