@@ -333,6 +333,18 @@ def test_division_by_zero_faults() -> None:
             assert (result[:36] == above[:36] // 2).all()
 
 
+@pytest.mark.parametrize("size", [1, 5, 37])
+def test_a_division_faults_only_where_it_is_chosen(size: int) -> None:
+    x, out = Argument(0, np.int32, size), Argument(1, np.int32, size, True)
+    i = Variable.fresh(size)
+    below = at(x, (1, i))
+    for function in ("floor_div", "remainder"):
+        value = select(below.eq(0), -1, call(function, as_expr(np.int32(7)), below))
+        kernel = Loops((x, out), (i,), (Store(out, (i,), Affine(0, {i: 1}), value),))
+        given = np.arange(size, dtype=np.int32) % 4
+        assert agree(kernel, [given, np.zeros(size, np.int32)]) == 0
+
+
 @pytest.mark.parametrize("rows", [0, 1, 5, 33])
 @pytest.mark.parametrize("columns", [0, 1, 4, 67])
 def test_extents_known_at_run_time(rows: int, columns: int) -> None:

@@ -369,7 +369,7 @@ def _condition_covers_loads(branch: Expr, condition: Expr) -> bool:
 
 def _guarded_loads(root: Expr) -> dict[tuple[Expr | None, Affine], int] | None:
     """The (guard, offset) of each load in an expression, with the size of its buffer; None if the
-    expression has parts other than calls, casts, constants and such loads."""
+    expression has parts other than calls that cannot fault, casts, constants and such loads."""
     result = dict[tuple[Expr | None, Affine], int]()
     pending = [root]
     while pending:
@@ -379,7 +379,7 @@ def _guarded_loads(root: Expr) -> dict[tuple[Expr | None, Affine], int] | None:
                 guard, load = None, expr
             case Select(condition=Expr() as guard, chosen=Load() as load, otherwise=Const()):
                 pending.append(guard)
-            case Call() | Cast():
+            case Call() | Cast() if is_speculatable(expr):
                 pending += expr.parts
                 continue
             case Const() | Index() | Word():
