@@ -144,6 +144,14 @@ def slices() -> Made:
     return [*made, padded, tf.where(x > 0, x, -x), tf.stack([x, x], 1)], {x: value}
 
 
+def guarded_rows() -> Made:
+    """Rows that are scaled where they exist, in vectors of which no element may be chosen."""
+    x, value = fed(40, 33)
+    scale, factors = fed(30, 1)
+    rows = tf.concat([x[:20] * scale[:20], x[20:30] * scale[20:]], 0)
+    return tf.where(x > 9, x, tf.pad(rows, [[5, 5], [0, 0]])), {x: value, scale: factors}
+
+
 def random() -> Made:
     return [tf.random_normal([301]), tf.random_uniform([77], 0, 9, tf.int32)], {}
 
@@ -206,6 +214,7 @@ STEPS: dict[str, Callable[[], Made]] = {
     "reductions": reductions,
     "gathers": gathers,
     "slices": slices,
+    "guarded rows": guarded_rows,
     "random": random,
     "training": training,
     "loop": loop,

@@ -52,10 +52,10 @@ for name in sys.argv[2:]:
 """
 
 
-def check(names: list[str], shifts: str) -> None:
+def check(program: str, *arguments: str) -> None:
     """In a process of its own: a kernel that reaches over an edge ends it."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "THALWEG_THREADS": "1"}
-    command = [sys.executable, "-c", PROGRAM, shifts, *names]
+    command = [sys.executable, "-c", program, *arguments]
     done = subprocess.run(
         command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False
     )
@@ -63,18 +63,37 @@ def check(names: list[str], shifts: str) -> None:
     assert done.returncode == 0, f"{done.returncode} at {last}: {done.stderr[-2000:]}"
 
 
+RANDOM = """
+import sys
+from tests.codegen.guarded import Guarded
+from tests.codegen.loops.test_random_loops import Maker
+from tests.codegen.oracle import TARGETS, native
+
+for seed in range(*map(int, sys.argv[1:])):
+    maker = Maker(seed)
+    kernel = maker.kernel()
+    for target in TARGETS:
+        for at_end in (True, False):
+            print(seed, target, at_end, flush=True)
+            memory = Guarded(at_end=at_end)
+            native(kernel, [memory.copy(array) for array in maker.arrays], target)
+"""
 NAMES = list(STEPS)
 
 
 @pytest.mark.parametrize("part", range(2))
 def test_kernels_stay_inside_their_buffers_wherever_those_lie(part: int) -> None:
-    check(NAMES[part::2], "some")
+    check(PROGRAM, "some", *NAMES[part::2])
+
+
+def test_random_kernels_stay_inside_their_buffers() -> None:
+    check(RANDOM, "0", "60")
 
 
 @pytest.mark.skipif(not os.environ.get("THALWEG_SOAK"), reason="takes minutes: THALWEG_SOAK=1")
 @pytest.mark.parametrize("part", range(16))
 def test_kernels_give_the_same_at_every_element_of_a_line(part: int) -> None:
-    check(NAMES[part::16], "all")
+    check(PROGRAM, "all", *NAMES[part::16])
 
 
 EDGES = """

@@ -28,6 +28,10 @@ class Maker:
         self.arguments: list[Argument] = []
         self.arrays: list[np.ndarray] = []
         self.pool: list[Expr] = []
+        self.limits: dict[Variable, int] = {}  # of variables where a select has been chosen
+
+    def extent(self, variable: Variable) -> int:
+        return self.limits.get(variable, variable.extent)
 
     def argument(self, size: int, written: bool = False) -> Argument:
         made = Argument(len(self.arguments), self.dtype, size, written)
@@ -43,14 +47,14 @@ class Maker:
         terms, size = [], 1
         for variable in reversed(chosen):
             terms.append((size, variable))
-            size *= variable.extent
+            size *= self.extent(variable)
         return at(self.argument(size), *reversed(terms))
 
     def expression(self, variables: Sequence[Variable], depth: int) -> Expr:
         if self.pool and self.random.random() < 0.2:
             return self.pool[int(self.random.integers(len(self.pool)))]
         choice = self.random.random()
-        if depth == 0 or choice < 0.25:
+        if depth <= 0 or choice < 0.25:
             return self.load(variables)
         if choice < 0.45:
             known = [1, 3, 8, 20, *(variable.extent for variable in self.variables)]
@@ -62,8 +66,10 @@ class Maker:
             body = self.expression([*outer, *bound], depth - 1)
             self.pool = pool
             return over(kind, bound, body)
-        if choice < 0.6:
+        if choice < 0.55:
             return self.guarded(variables, depth)
+        if choice < 0.65 and len(variables) > 1:
+            return self.related(variables, depth)
         if choice < 0.7 and self.dtype.kind == "f":
             return call("exp", call("min", self.expression(variables, depth - 1), 1.0))
         function = str(self.random.choice(["add", "sub", "max", "min"]))
@@ -77,8 +83,22 @@ class Maker:
         variable = variables[int(self.random.integers(len(variables)))]
         shift = int(self.random.integers(0, 4))
         at_shift = index(variable) - shift
-        inner = at(self.argument(max(variable.extent - shift, 1)), (1, at_shift))
+        inner = at(self.argument(max(self.extent(variable) - shift, 1)), (1, at_shift))
         return select(at_shift >= 0, inner, self.expression(variables, depth - 1))
+
+    def related(self, variables: Sequence[Variable], depth: int) -> Expr:
+        """An expression that is in range only where a condition on two variables holds."""
+        pair = [variables[n] for n in self.random.permutation(len(variables))[:2]]
+        outer, pool, self.pool = self.limits, self.pool, []
+        limit = int(self.random.integers(1, min(self.extent(v) for v in pair) + 1))
+        self.limits = {**outer, **dict.fromkeys(pair, limit)}
+        chosen, other = (self.expression(variables, depth - 1) for _ in range(2))
+        if self.random.random() < 0.5:
+            bound = int(self.random.integers(0, limit + 1))
+            chosen = select(index(pair[0]) < bound, chosen, other)
+        self.limits, self.pool = outer, pool
+        inside = index(pair[0]) + index(pair[1]) < limit
+        return select(inside, chosen, self.expression(variables, depth - 1))
 
     def kernel(self) -> Loops:
         stores = []

@@ -143,9 +143,13 @@ class ExpressionEmitter(KernelContext):
 
     def reduce_masked(self, vector: LaneScope, expr: Reduce, mask: Value | None) -> Value:
         """The value of a reduction in the lanes of a mask."""
-        inner = vector.nested({}, mask)
-        self._reduce(Scope((inner,)), [expr])
-        return inner.scalar_or_vector(expr, mask)
+
+        def reduced() -> Value:
+            inner = vector.nested({}, mask)
+            self._reduce(Scope((inner,)), [expr])
+            return inner.value(expr, mask)
+
+        return vector.where_any(mask, expr.dtype, reduced)
 
     def _reduce(self, scope: Scope, group: Sequence[Reduce]) -> None:
         """Compute reductions over the same variables in one loop nest and define their values."""

@@ -8,7 +8,7 @@ before the loop. A `Scope` is the lane scopes of the vectors that are interleave
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from types import MappingProxyType
@@ -18,7 +18,7 @@ import numpy as np
 
 from thalweg.codegen.frame import Frame
 from thalweg.codegen.llvm.builder import I32, I64, Builder, Type, Value, constant
-from thalweg.codegen.math.conversion import from_memory, storage_type, to_memory
+from thalweg.codegen.math.conversion import from_memory, register_type, storage_type, to_memory
 from thalweg.codegen.math.elements import is_speculatable
 from thalweg.codegen.point import Address, PointEvaluator
 from thalweg.ir.dynamic import Dynamic, is_static
@@ -85,7 +85,11 @@ class Spill:
 
 
 class LaneScope(PointEvaluator):
-    """An evaluator in one iteration of the enclosing loops."""
+    """An evaluator in one iteration of the enclosing loops.
+
+    `tail` masks the lanes that its code is for. The code runs only where there are any: what is
+    uniform in these lanes is loaded without a mask.
+    """
 
     def __init__(
         self,
@@ -187,8 +191,19 @@ class LaneScope(PointEvaluator):
             inner._branch_depth = self._branch_depth + 1
             return inner.value_as(part, expr.dtype, mask)
 
-        truth = self._as(expr.condition, BOOL, mask)
-        return self.builder.choose(truth, lambda: side(expr.chosen), lambda: side(expr.otherwise))
+        b, truth = self.builder, self._as(expr.condition, BOOL, mask)
+        return self.where_any(
+            mask,
+            expr.dtype,
+            lambda: b.choose(truth, lambda: side(expr.chosen), lambda: side(expr.otherwise)),
+        )
+
+    def where_any(self, mask: Value | None, dtype: Dtype, value: Callable[[], Value]) -> Value:
+        """A value in all lanes, computed in a scope whose lanes are those of a mask."""
+        if mask is None or mask == self.tail:
+            return value()
+        b, zeros = self.builder, constant(register_type(dtype, self.lanes), 0)
+        return b.choose(b.any(mask), value, lambda: zeros)
 
     def _should_branch(self, expr: Select) -> bool:
         """Whether a select has a uniform condition and enough loads for a branch to cost less."""
