@@ -371,7 +371,9 @@ class Builder:
         return self.call(name, kind, constant(kind, -0.0), vector, flags="reassoc")
 
     def extract(self, vector: Value, lane: int) -> Value:
-        """One lane of a vector."""
+        """One lane of a vector; a scalar has one."""
+        if vector.type.lanes == 1:
+            return vector
         return self.pure(vector.type.of(1), f"extractelement {vector}, i64 {lane}")
 
     def lanes(self, kind: Type) -> Value:

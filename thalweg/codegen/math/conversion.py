@@ -114,7 +114,7 @@ def _widen_bfloat16_pairs(code: LlvmRegister) -> LlvmRegister:
     words = b.emit(I32.of(count), f"bitcast {code.value} to {I32.of(count)}")
     vector = Value(I32.of(2 * count), "poison")
     for number in range(count):
-        pair = LlvmRegister(b, words if count == 1 else b.extract(words, number))
+        pair = LlvmRegister(b, b.extract(words, number))
         for lane, half in enumerate((pair << 16, pair & _HIGH_HALF), 2 * number):
             vector = b.emit(vector.type, f"insertelement {vector}, {half.value}, i64 {lane}")
     return LlvmRegister(b, vector).floats()

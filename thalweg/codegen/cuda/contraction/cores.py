@@ -117,7 +117,7 @@ class _Cores:
             frame.store_aligned(value, address, min(16, lanes * self.size))
             return
         for lane in range(lanes):
-            one = value if lanes == 1 else frame.b.extract(value, lane)
+            one = frame.b.extract(value, lane)
             place = frame.at_byte(address, lane * side.pitch * self.size)
             frame.store_aligned(one, place, self.size)
 

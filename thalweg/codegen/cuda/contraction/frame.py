@@ -91,9 +91,7 @@ class GridFrame(Frame):
 
     def at_byte(self, base: Value, offset: Value | int) -> Value:
         """The address at a byte offset (i32, or a constant) from another one."""
-        if isinstance(offset, int):
-            return base if offset == 0 else self.b.element(base, "i8", offset)
-        return self.b.element(base, "i8", offset)
+        return base if offset == 0 else self.b.element(base, "i8", offset)
 
     def load_aligned(self, kind: Type, address: Value, align: int) -> Value:
         """Load from an address with the given alignment."""

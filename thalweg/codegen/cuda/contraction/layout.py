@@ -55,10 +55,7 @@ class SharedTile:
 
     def offset(self, frame: GridFrame, mn: Value, k: Value) -> Value:
         """The byte offset of an element in the tile (i32)."""
-        line, byte = self.line(frame, mn, k)
-        if self.axis == "mn" and self.itemsize == 4:
-            return _swizzled_words(frame, line, byte)
-        return swizzled(frame, line, byte)
+        return swizzled(frame, *self.line(frame, mn, k), self.axis == "mn" and self.itemsize == 4)
 
     def boxed_offset(self, frame: GridFrame, mn: Value, k: Value) -> Value:
         """The byte offset at which the copy engine stores an element, for any line size (i32)."""
@@ -72,20 +69,11 @@ class SharedTile:
         return b.binary("xor", place, frame.times32(bits, PIECE))
 
 
-def swizzled(frame: GridFrame, line: Value, byte: Value) -> Value:
-    """The swizzled offset of a byte of a line: its piece is permuted by the line's index."""
-    b = frame.b
-    bits = b.binary("shl", b.binary("and", line, frame.i32(7)), frame.i32(4))
+def swizzled(frame: GridFrame, line: Value, byte: Value, by_words: bool = False) -> Value:
+    """The swizzled offset of a byte of a line: its piece is permuted by the line's index.
+
+    `by_words`: for lanes that read one word each, eight adjacent ones of each of four lines.
+    """
+    b, (mask, shift) = frame.b, (3, 5) if by_words else (7, 4)
+    bits = b.binary("shl", b.binary("and", line, frame.i32(mask)), frame.i32(shift))
     return frame.plus32(frame.times32(line, LINE), b.binary("xor", byte, bits))
-
-
-def _swizzled_words(frame: GridFrame, line: Value, byte: Value) -> Value:
-    """The swizzle for lanes that read one word each: eight adjacent ones of each of four lines."""
-    b = frame.b
-    bits = b.binary("shl", b.binary("and", line, frame.i32(3)), frame.i32(5))
-    return frame.plus32(frame.times32(line, LINE), b.binary("xor", byte, bits))
-
-
-def swizzle_number(offset: int) -> int:
-    """The swizzled offset of a number: bits 4 to 6 are exclusive-ored with bits 7 to 9."""
-    return offset ^ ((offset >> 7) & 7) << 4

@@ -135,7 +135,7 @@ class Transposition:
         reader = TileReader(frame, self.source, (_SIDE, _SIDE), {}, mn, threads=(0, _THREADS))
         for chunk, value in zip(reader.chunks, reader.raw(k), strict=True):
             for lane in range(value.type.lanes):
-                part = value if value.type.lanes == 1 else frame.b.extract(value, lane)
+                part = frame.b.extract(value, lane)
                 row = frame.plus32(chunk.mn, lane if self.source.axis == "mn" else 0)
                 term = frame.plus32(chunk.k, lane if self.source.axis == "k" else 0)
                 frame.store_aligned(part, self._cell(row, term), self._size)

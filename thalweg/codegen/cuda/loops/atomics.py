@@ -47,11 +47,8 @@ def combine_atomically(
             return
     for lane in range(copy.lanes):
         with b.lane(mask, lane):
-            one = value if value.type.lanes == 1 else b.extract(value, lane)
-            at = pointer
-            if place.lanes is not None:
-                at = b.extract(pointer, lane)
-            elif place.contiguous and lane:
+            one, at = b.extract(value, lane), b.extract(pointer, lane)
+            if place.contiguous and lane:
                 at = b.element(pointer, scalar, lane)
             _combine(b, row, dtype, at, one)
 

@@ -99,7 +99,7 @@ class Combination:
         """Store this thread's state in shared memory, lane by lane."""
         for n, value in enumerate(state):
             for lane in range(value.type.lanes):
-                one = value if value.type.lanes == 1 else self.b.extract(value, lane)
+                one = self.b.extract(value, lane)
                 self.b.store(one, self._cell(self._row(value.type, n, lane), self.thread))
 
     def _state_of(self, kinds: Sequence[Type], thread: Value) -> State:

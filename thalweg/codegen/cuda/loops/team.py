@@ -376,7 +376,7 @@ class TeamEmitter(GridEmitter):
                 for expr, state in zip(group, slot, strict=True):
                     for number, value in enumerate(state):
                         for lane in range(value.type.lanes):
-                            one = value if value.type.lanes == 1 else b.extract(value, lane)
+                            one = b.extract(value, lane)
                             b.store(one, self._cell(phase, expr, number, part, lane))
 
     def _parts(self, phase: Phase, group: Sequence[Reduce], lanes: int) -> list[State]:

@@ -112,7 +112,7 @@ class TransposeEmitter(GridEmitter):
         kind = storage_type(load.buffer.dtype, copy.lanes)
         raw = b.load(kind, copy.pointer(load.buffer, at), None, at.aligned)
         for lane in range(copy.lanes):
-            one = raw if copy.lanes == 1 else b.extract(raw, lane)
+            one = b.extract(raw, lane)
             b.store(one, self._cell(number, row, self._plus(column, constant(I64, lane))))
 
     def _write(
