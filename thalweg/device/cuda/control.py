@@ -88,14 +88,8 @@ class CudaControlStep(ControlStep["_Invocation"]):
             end += rounded(max(view.bytes, 1), _ALIGNMENT)
         return end
 
-    def _uploaded(self, array: Any) -> DeviceBuffer:
-        return self.upload(np.require(array, requirements=["C", "A"]))
-
-    def upload(self, array: Array) -> DeviceBuffer:
-        """Copy an array of the host to a new buffer."""
-        result = self.memory.buffer(array.shape, array.dtype, self._shared.name)
-        self.memory.upload(result.address, array)
-        return result
+    def _uploaded(self, array: Any, dtype: Any = None) -> DeviceBuffer:
+        return self.memory.uploaded(np.asarray(array, dtype), self._shared.name)
 
     # Calls
 
@@ -154,7 +148,7 @@ class CudaControlStep(ControlStep["_Invocation"]):
             invocation.upload_buffer(view)[...] = array
             invocation.bind(view, invocation.address + self.offsets[view])
         else:
-            buffer = self.upload(np.require(array, view.dtype, ["C", "A"]))
+            buffer = self._uploaded(array, view.dtype)
             invocation.keep_alive.append(buffer)
             invocation.bind(view, buffer.address)
 
@@ -185,7 +179,7 @@ class CudaControlStep(ControlStep["_Invocation"]):
             start = starts.get(view)
             buffer = self._allocate(view) if start is None else start()
             if not isinstance(buffer, DeviceBuffer):
-                buffer = self.upload(np.require(buffer, view.dtype, ["C", "A"]))
+                buffer = self._uploaded(buffer, view.dtype)
             result[view] = buffer
             invocation.bind(view, buffer.address)
         return result

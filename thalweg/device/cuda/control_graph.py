@@ -74,11 +74,8 @@ class ControlGraph:
     def _address(self, placed: PlacedPart, buffer: Buffer) -> int:
         if buffer.kind is BufferKind.TEMPORARY:
             return self._arena + placed.listing.arena.offsets[buffer]
-        array = np.require(buffer.source, requirements=["C", "A"])
         if id(buffer) not in self._constants:
-            made = self._memory.buffer(array.shape, array.dtype, "")
-            self._memory.upload(made.address, array)
-            self._constants[id(buffer)] = made
+            self._constants[id(buffer)] = self._memory.uploaded(np.asarray(buffer.source), "")
         return self._constants[id(buffer)].address
 
     def bind(self, view: BufferView, address: int) -> None:

@@ -121,10 +121,7 @@ class CudaDevice(Device):
 
     def upload(self, value: Array) -> DeviceBuffer:
         """Copy an array of the host to a new buffer."""
-        shared = self.shared
-        result = shared.memory.buffer(value.shape, value.dtype, self.name)
-        shared.memory.upload(result.address, value)
-        return result
+        return self.shared.memory.uploaded(value, self.name)
 
     def relieve_by(self, release: Callable[[], None]) -> None:
         """Register a function that is called to free memory when it is exhausted."""

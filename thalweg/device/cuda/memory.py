@@ -212,6 +212,12 @@ class Memory:
         size = kind.itemsize * math.prod(shape)
         return DeviceBuffer(self, self.pool.allocate(size), shape, kind, device)
 
+    def uploaded(self, value: Array, device: str) -> DeviceBuffer:
+        """A new buffer with the elements of an array."""
+        result = self.buffer(value.shape, value.dtype, device)
+        self.upload(result.address, value)
+        return result
+
 
 class DeviceBuffer(Buffer):
     """An array in the memory of a GPU. It is never leased: readers on the host get copies, which

@@ -108,7 +108,8 @@ class CudaProgram(DeviceProgram[Invocation, CudaCall]):
         memory = self._shared.memory
         try:
             if self._constants is None:
-                self._constants = [self._uploaded(array) for array in self.template.constants]
+                constants, name = self.template.constants, self._shared.name
+                self._constants = [memory.uploaded(array, name) for array in constants]
             return Invocation(
                 self.template,
                 self.kernels,
@@ -141,11 +142,6 @@ class CudaProgram(DeviceProgram[Invocation, CudaCall]):
         """A call, and the begin and end of each launch."""
         timed = TimedCudaProgram(self)
         return timed(context, values, cells), timed.times
-
-    def _uploaded(self, array: Any) -> DeviceBuffer:
-        result = self._shared.memory.buffer(array.shape, array.dtype, self._shared.name)
-        self._shared.memory.upload(result.address, array)
-        return result
 
     def release_memory(self) -> None:
         """Free the memory of idle invocations; the next call allocates again."""
@@ -222,8 +218,7 @@ class CudaProgram(DeviceProgram[Invocation, CudaCall]):
 
     def _upload(self, address: int, value: Any, number: int) -> None:
         """Upload a large array of the host."""
-        array = np.require(value, self.input_dtypes[number], ["C", "A"])
-        self._shared.memory.upload(address, array)
+        self._shared.memory.upload(address, np.asarray(value, self.input_dtypes[number]))
 
     def _bind_outputs(self, invocation: Invocation, results: list[Any]) -> None:
         """Allocate the large results, which the invocation has no memory for."""
