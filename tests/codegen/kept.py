@@ -32,7 +32,5 @@ def kept(make: Callable[[], bytes], *key: str) -> bytes:
 @cache
 def _makers() -> str:
     """A digest of the code that calls LLVM."""
-    return (
-        own_digest(("codegen/llvm", "codegen/cuda"))
-        + Path(__file__).with_name("jit.py").read_text()
-    )
+    own = [(Path(__file__).parent / name).read_text() for name in ("jit.py", "cuda/host.py")]
+    return own_digest(("codegen/llvm", "codegen/cuda")) + "".join(own)

@@ -14,9 +14,8 @@ import numpy as np
 import pytest
 
 import thalweg as tf
-from tests.codegen.cuda.host import to_host
+from tests.codegen.cuda.host import HostModule, host_code, load_host, to_host
 from thalweg.codegen.cache import Loaded
-from thalweg.codegen.cuda.compile import HostModule, host_code, load_host
 from thalweg.codegen.cuda.emulation import STACK_BYTES, Slot, state_words
 from thalweg.codegen.cuda.kernel import emit, launch_shapes
 from thalweg.codegen.cuda.launch import LaunchShape
@@ -70,7 +69,7 @@ class Machine:
         aligned = [array.ctypes.data + -array.ctypes.data % 1024 for array in (self.shared,)]
         stacks = self.stacks.ctypes.data + -self.stacks.ctypes.data % 64
         state = self.state.ctypes.data
-        for entry, shape in zip(made.entries.values(), shapes, strict=True):
+        for entry, shape in zip(made.values(), shapes, strict=True):
             values = dict(zip(Slot, (*shape.grid, shape.block[0], *aligned, stacks), strict=False))
             lines += [
                 f"  store i64 {value}, ptr inttoptr (i64 {state + 8 * slot} to ptr)"

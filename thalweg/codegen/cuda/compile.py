@@ -1,4 +1,4 @@
-"""Compiles the text of CUDA kernels to PTX, to a cubin, or to code of the host.
+"""Compiles the text of CUDA kernels to PTX and cubins; calls those compiled for the host.
 
 LLVM emits PTX. `ptxas`, if it is installed (from the CUDA toolkit, or the wheel of the extra
 `[cuda]`), compiles it to a cubin; without it the driver compiles PTX itself.
@@ -15,8 +15,8 @@ import struct
 import subprocess
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -30,13 +30,11 @@ from thalweg.codegen.cuda.target import CudaTarget
 from thalweg.codegen.llvm.compile import (
     llvm_lock,
     machine_code,
-    new_machine,
     parsed_module,
-    place,
     run_over_module,
     toolchain_for,
 )
-from thalweg.codegen.machine import CpuTarget, llvm, named
+from thalweg.codegen.machine import llvm
 from thalweg.platform.caches import memoized
 
 #: LLVM assumes that `abs.s16` does not change the least number. An H200 returns another one.
@@ -144,55 +142,6 @@ class HostKernel:
         if (memory.redzone != _REDZONE).any():
             memory.redzone[:] = _REDZONE
             raise RuntimeError("A kernel wrote beyond its shared memory.")
-
-
-@dataclass(frozen=True)
-class HostModule:
-    """The kernels of a module, by name."""
-
-    entries: dict[str, HostKernel]
-
-    def __getitem__(self, name: str) -> HostKernel:
-        return self.entries[name]
-
-
-def host_code(text: str) -> bytes:
-    """The object file of a module for the emulated grid."""
-    machine = _host_machine()
-    layout = str(machine.target_data)
-    with llvm_lock.acquired(), parsed_module(text, named("native").triple, layout) as module:
-        return machine_code(machine, module, is_object=True)
-
-
-def load_host(code: bytes, entries: Sequence[str]) -> HostModule:
-    """The kernels of an object file, loaded into this process."""
-    addresses = place(code, entries, named("native"))
-    return HostModule({n: HostKernel(a) for n, a in zip(entries, addresses, strict=True)})
-
-
-class _HostMachine(threading.local):
-    """The target machine of this thread. It compiles fast rather than to fast code, since emulated
-    kernels run only once or twice."""
-
-    machine: Any = None
-
-
-_host = _HostMachine()
-
-
-def _host_machine() -> Any:
-    if _host.machine is None:
-        _host.machine = new_machine(_emulating(), level=0)
-    return _host.machine
-
-
-def _emulating() -> CpuTarget:
-    """The host processor, without vector registers that LLVM's fast code generation handles
-    incorrectly: it spills the upper 16 by instructions that do not exist."""
-    native = named("native")
-    if native.architecture == "aarch64":
-        return native
-    return replace(native, features=f"{native.features},-avx512f")
 
 
 _GARBAGE, _REDZONE, _REDZONE_BYTES = 0xFF, 0xA5, 256

@@ -162,11 +162,11 @@ def _idle_toolchains(target: Machine) -> list[Toolchain]:
     return []
 
 
-def new_machine(target: Machine, level: int = 2) -> Any:
-    """A target machine of an optimization level."""
+def new_machine(target: Machine) -> Any:
+    """A target machine."""
     # Position-independent code in the small model reaches its constants relative to itself.
     known = llvm().Target.from_triple(target.triple)
-    return known.create_target_machine(target.cpu, target.features, level, "pic", "small")
+    return known.create_target_machine(target.cpu, target.features, 2, "pic", "small")
 
 
 @contextmanager
