@@ -8,14 +8,15 @@ for CUDA.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 
 import numpy as np
 
 from thalweg.codegen.llvm.builder import I64, Builder, Value, constant
 from thalweg.codegen.loops.compute import ExpressionEmitter
-from thalweg.codegen.loops.lanes import Slots, VectorLoop, flatten, initial_states
+from thalweg.codegen.loops.lanes import Slots, Span, VectorLoop, flatten, initial_states
 from thalweg.codegen.loops.plan import BLOCK
 from thalweg.codegen.loops.scope import LaneScope, Scope
 from thalweg.codegen.loops.simplify import static_extent
@@ -53,6 +54,21 @@ class StatementEmitter(ExpressionEmitter):
             )
 
     # Scans
+
+    @contextmanager
+    def _scanning_loop(
+        self, scope: Scope, variable: Variable, count: Value, span: Span
+    ) -> Generator[Scope]:
+        """A loop over a span of a variable of `count` values, which carries the scans over it;
+        yields the inner scope."""
+        scans = [scan for scan in self._scans if scan.variable is variable]
+        with self.b.loop(*span, 1, self._initial_scans(scope, scans)) as loop:
+            index = loop.index
+            if variable in self._plan.backward:
+                index = self.b.binary("sub", self.add(count, -1), index)
+            inner = scope.bind({variable: index})
+            loop.next = self._advance_scans(inner, scans, loop.carried)
+            yield inner
 
     def _initial_scans(self, scope: Scope, scans: Sequence[Scan]) -> list[Value]:
         return flatten([initial_states(scans, vector.lanes) for vector in scope.vectors])
@@ -194,17 +210,10 @@ class CpuEmitter(StatementEmitter):
 
     def _scalar_loop(self, scope: Scope, depth: int, variable: Variable) -> None:
         count = self.extent(variable)
-        first, last = self._thread_bounds(depth, count, 1)
+        span = self._thread_bounds(depth, count, 1)
         if variable in self._plan.blocks:
-            first, last = self._block_bounds(scope, variable, count)
-        scans = [scan for scan in self._scans if scan.variable is variable]
-        carried = self._initial_scans(scope, scans)
-        with self.b.loop(first, last, 1, carried) as loop:
-            index = loop.index
-            if variable in self._plan.backward:
-                index = self.b.binary("sub", self.add(count, -1), index)
-            inner = scope.bind({variable: index})
-            loop.next = self._advance_scans(inner, scans, loop.carried)
+            span = self._block_bounds(scope, variable, count)
+        with self._scanning_loop(scope, variable, count, span) as inner:
             self._level(inner, depth + 1)
 
     def _block_bounds(self, scope: Scope, variable: Variable, count: Value) -> tuple[Value, Value]:

@@ -23,7 +23,7 @@ from thalweg.codegen.cuda.tensor_map import (
 )
 from thalweg.codegen.llvm.builder import I32, Value, constant
 from thalweg.ir.dynamic import is_static
-from thalweg.ir.expr import Load, Variable
+from thalweg.ir.expr import Variable
 from thalweg.ir.index import Affine
 from thalweg.ir.kernel import Argument
 from thalweg.platform.caches import memoized
@@ -70,8 +70,7 @@ def box_copy(operand: Operand, tile: SharedTile) -> BoxCopy | None:
     """The copies of an operand's tiles by the engine, if it supports them."""
     if not operand.is_plain or operand.axis != tile.axis:
         return None
-    load = operand.access.value
-    assert isinstance(load, Load)
+    load = operand.access.load
     if not all(map(is_static, load.offset.integers)):
         return None
     return _Match(operand, tile, load.buffer, load.offset).found()

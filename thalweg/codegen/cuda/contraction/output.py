@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from math import gcd
 
 from thalweg.codegen.cuda.contraction.frame import GridFrame, GridPoint
-from thalweg.codegen.cuda.contraction.problem import FLOAT64, Problem, vector_of
+from thalweg.codegen.cuda.contraction.problem import Problem, vector_of
 from thalweg.codegen.cuda.contraction.space import At
 from thalweg.codegen.llvm.builder import Type, Value
 from thalweg.codegen.math.conversion import register_type
@@ -88,7 +88,7 @@ def store_all(problem: Problem, point: GridPoint) -> None:
 
 def sum_type(problem: Problem) -> Type:
     """The type of a sum in a register."""
-    return register_type(FLOAT64 if problem.dtype == FLOAT64 else problem.dtype)
+    return register_type(problem.dtype)
 
 
 @dataclass(frozen=True, eq=False)

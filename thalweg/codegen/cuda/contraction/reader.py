@@ -17,7 +17,7 @@ from thalweg.codegen.cuda.contraction.space import At
 from thalweg.codegen.llvm.builder import Type, Value, constant
 from thalweg.codegen.math.conversion import converted, from_memory, register_type, storage_type
 from thalweg.ir.dynamic import is_static
-from thalweg.ir.expr import Load, Variable
+from thalweg.ir.expr import Variable
 from thalweg.ir.index import Affine
 
 
@@ -131,8 +131,7 @@ class TileReader:
         """The address of a chunk (the buffer's if it is outside), whether it is inside, and the
         alignment."""
         frame, operand = self.frame, self.operand
-        load = operand.access.value
-        assert isinstance(load, Load)
+        load = operand.access.load
         terms, inside = self._guard(chunk, start)
         index = frame.add(self._part(load.offset, chunk.at), self._part(load.offset, terms))
         index = frame.add(index, load.offset.constant)

@@ -80,9 +80,7 @@ def copied_bytes(problem: Problem) -> int:
 
 
 def _bytes(operand: Operand) -> int:
-    buffer = operand.access.value
-    assert isinstance(buffer, Load)
-    return buffer.buffer.size * operand.dtype.itemsize
+    return operand.access.load.buffer.size * operand.dtype.itemsize
 
 
 def moved_bytes(problem: Problem) -> list[int]:
@@ -145,8 +143,6 @@ class Transposition:
         frame, b, words = self.frame, self.frame.b, Words(0)
         width = self.copy.vector
         per_row = _SIDE // width
-        value = self.copy.access.value
-        assert isinstance(value, Load)
         pitch = self.copy.along.count(words)
         for first in range(0, _SIDE * per_row, _THREADS):
             index = frame.plus32(frame.number, first)
@@ -161,7 +157,7 @@ class Transposition:
                 found = [self._load(row, self._term(term, n)) for n in range(width)]
                 at = frame.multiply(frame.wide(place[0]), pitch)
                 at = frame.add(at, frame.wide(place[1]))
-                at = frame.add(at, constant(I64, value.offset.constant))
+                at = frame.add(at, constant(I64, self.copy.access.load.offset.constant))
                 address = b.element(frame.scratch, found[0].type.scalar, at)
                 frame.store_aligned(frame.b.vector(found), address, ACCESS_BYTES)
 

@@ -244,15 +244,9 @@ class EachEmitter(GridEmitter):
     ) -> None:
         variable = self.mapping.serial[depth]
         count = self.extent(variable)
-        scans = [scan for scan in self._scans if scan.variable is variable]
-        carried = self._initial_scans(scope, scans)
-        with self.b.loop(0, count, 1, carried) as loop:
-            index = loop.index
-            if variable in self.mapping.backward:
-                index = self.b.binary("sub", self.add(count, -1), index)
-            inner = scope.bind({variable: index})
+        with self._scanning_loop(scope, variable, count, (constant(I64, 0), count)) as inner:
+            index = inner.vectors[0].at(variable)
             plain = inner if plain is scope else plain.bind({variable: index})
-            loop.next = self._advance_scans(inner, scans, loop.carried)
             self._level(inner, plain, values, depth + 1)
 
 
