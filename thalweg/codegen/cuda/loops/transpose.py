@@ -7,6 +7,7 @@ and stores in the order of the result. All other computations of the kernel are 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from thalweg.codegen.cuda.loops.emit import GridEmitter
 from thalweg.codegen.cuda.loops.mapping import TILE, TILE_ROWS, Mapping, divisor
 from thalweg.codegen.llvm.builder import I64, Value, constant
-from thalweg.codegen.loops.scope import LaneScope, Scope
+from thalweg.codegen.loops.scope import Scope
 from thalweg.codegen.math.conversion import from_memory, storage_type
 from thalweg.ir.expr import Load, Variable
 
@@ -55,12 +56,19 @@ class TransposeEmitter(GridEmitter):
                     self._times(b.binary("urem", rest, number), constant(I64, side_of(m)))
                 )
                 rest = b.binary("udiv", rest, number)
-            corner = {along: starts[0], across: starts[1]}
+            corner = {across: starts[1], along: starts[0]}
             scope = self._root.bind(self.digits(rest, others))
             grid.barrier()  # the previous tile is done
-            self._read(scope, corner, (across, along), row, column)
+            # Adjacent threads read adjacent elements of the source, and write those of the result.
+            for line, inner in self._lines(scope, corner, across, row, column):
+                for number, load in enumerate(m.transposed):
+                    self._stage(inner, number, load, line, column)
             grid.barrier()
-            self._write(scope, corner, (across, along), row, column)
+            for line, inner in self._lines(scope, corner, along, row, column):
+                for number, load in enumerate(m.transposed):
+                    self._define_neighbours(inner, number, load, column, line)
+                self._hoist_statements(inner, self._statements)
+                self._execute(inner, self._statements)
 
     def _tiles(self, variable: Variable) -> Value:
         """The number of tiles along a variable."""
@@ -84,59 +92,31 @@ class TransposeEmitter(GridEmitter):
         others = {v: place for v, place in places.items() if v is not variable}
         return scope.bind(others).vectorize(variable, self.mapping.width, [places[variable]])
 
-    def _read(
+    def _lines(
         self,
         scope: Scope,
         corner: dict[Variable, Value],
-        pair: tuple[Variable, Variable],
+        near: Variable,
         row: Value,
         column: Value,
-    ) -> None:
-        """Read a tile: adjacent threads read adjacent elements of the source."""
-        across, along = pair
+    ) -> Iterator[tuple[Value, Scope]]:
+        """The lines of a tile that a thread has neighbours of, along the variable `near`, and the
+        scope in each."""
         for start in range(0, side_of(self.mapping), TILE_ROWS):
-            there = self._plus(row, constant(I64, start))
-            places = {
-                across: self._plus(corner[across], column),
-                along: self._plus(corner[along], there),
-            }
+            line = self._plus(row, constant(I64, start))
+            places = {v: self._plus(n, column if v is near else line) for v, n in corner.items()}
             with self._inside(places):
-                (copy,) = self._in_lanes(scope, across, places).vectors
-                for number, load in enumerate(self.mapping.transposed):
-                    self._stage(copy, number, load, there, column)
+                yield line, self._in_lanes(scope, near, places)
 
-    def _stage(self, copy: LaneScope, number: int, load: Load, row: Value, column: Value) -> None:
+    def _stage(self, scope: Scope, number: int, load: Load, row: Value, column: Value) -> None:
         """Copy neighbours of a row to shared memory."""
-        b = self.b
+        b, (copy,) = self.b, scope.vectors
         at = copy.locate(load.buffer, load.offset, None)
         kind = storage_type(load.buffer.dtype, copy.lanes)
         raw = b.load(kind, copy.pointer(load.buffer, at), None, at.aligned)
         for lane in range(copy.lanes):
             one = b.extract(raw, lane)
             b.store(one, self._cell(number, row, self._plus(column, constant(I64, lane))))
-
-    def _write(
-        self,
-        scope: Scope,
-        corner: dict[Variable, Value],
-        pair: tuple[Variable, Variable],
-        row: Value,
-        column: Value,
-    ) -> None:
-        """Write a tile: adjacent threads write adjacent elements of the result."""
-        across, along = pair
-        for start in range(0, side_of(self.mapping), TILE_ROWS):
-            there = self._plus(row, constant(I64, start))
-            places = {
-                across: self._plus(corner[across], there),
-                along: self._plus(corner[along], column),
-            }
-            with self._inside(places):
-                inner = self._in_lanes(scope, along, places)
-                for number, load in enumerate(self.mapping.transposed):
-                    self._define_neighbours(inner, number, load, column, there)
-                self._hoist_statements(inner, self._statements)
-                self._execute(inner, self._statements)
 
     def _define_neighbours(
         self, scope: Scope, number: int, load: Load, row: Value, column: Value
