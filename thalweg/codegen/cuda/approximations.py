@@ -81,13 +81,11 @@ def _written(instruction: _Instruction, b: Builder, *values: Value) -> Value:
     if instruction.intrinsic:
         return b.intrinsic(instruction.intrinsic, *values, flags="afn")
     kind, name = values[0].type, f"llvm.nvvm.{instruction.nvptx}"
-    if kind.lanes == 1:
-        return b.call(name, kind, *values)
-    vector = Value(kind, "poison")
-    for lane in range(kind.lanes):
-        one = b.call(name, kind.of(1), *(b.extract(value, lane) for value in values))
-        vector = b.emit(kind, f"insertelement {vector}, {one}, i64 {lane}")
-    return vector
+
+    def lane(number: int) -> Value:
+        return b.call(name, kind.of(1), *(b.extract(value, number) for value in values))
+
+    return b.from_lanes(kind, lane)
 
 
 def _emulated(instruction: _Instruction, b: Builder, *values: Value) -> Value:

@@ -152,15 +152,11 @@ class GridBuilder(Builder):
 
     def _each_lane(self, kind: Type, mask: Value | None, element: Callable[[int], Value]) -> Value:
         """A vector of elements that are computed one by one; masked-off ones are zero."""
-        vector = Value(kind, "poison")
-        for lane in range(kind.lanes):
-            if mask is None:
-                one = element(lane)
-            else:
-                one = self.choose(
-                    self.extract(mask, lane),
-                    lambda lane=lane: element(lane),
-                    lambda: constant(kind.of(1), 0),
-                )
-            vector = self.emit(kind, f"insertelement {vector}, {one}, i64 {lane}")
-        return vector
+        if mask is None:
+            return self.from_lanes(kind, element)
+
+        def masked(lane: int) -> Value:
+            zero = constant(kind.of(1), 0)
+            return self.choose(self.extract(mask, lane), lambda: element(lane), lambda: zero)
+
+        return self.from_lanes(kind, masked)

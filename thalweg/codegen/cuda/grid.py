@@ -149,9 +149,7 @@ class Grid:
         if kind.bits == 64:
             halves = b.emit(I32.of(2), f"bitcast {raw} to <2 x i32>")
             low, high = (self._call("grid.lane", b.extract(halves, n), lane) for n in (0, 1))
-            pair = b.emit(I32.of(2), f"insertelement <2 x i32> poison, {low}, i64 0")
-            pair = b.emit(I32.of(2), f"insertelement {pair}, {high}, i64 1")
-            whole = b.emit(I64, f"bitcast {pair} to i64")
+            whole = b.emit(I64, f"bitcast {b.vector([low, high])} to i64")
         else:
             wide = raw if kind.bits == 32 else b.convert("zext", raw, "i32")
             moved = self._call("grid.lane", wide, lane)

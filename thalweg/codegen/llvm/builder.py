@@ -358,11 +358,15 @@ class Builder:
 
     def vector(self, numbers: Sequence[Value]) -> Value:
         """A vector of scalars; of one, itself."""
-        if len(numbers) == 1:
-            return numbers[0]
-        vector = Value(numbers[0].type.of(len(numbers)), "poison")
-        for lane, number in enumerate(numbers):
-            vector = self.emit(vector.type, f"insertelement {vector}, {number}, i64 {lane}")
+        return self.from_lanes(numbers[0].type.of(len(numbers)), numbers.__getitem__)
+
+    def from_lanes(self, kind: Type, lane: Callable[[int], Value]) -> Value:
+        """A vector whose lanes are computed one after another; a scalar has one."""
+        if kind.lanes == 1:
+            return lane(0)
+        vector = Value(kind, "poison")
+        for number in range(kind.lanes):
+            vector = self.emit(kind, f"insertelement {vector}, {lane(number)}, i64 {number}")
         return vector
 
     def lane_sum(self, vector: Value) -> Value:

@@ -169,11 +169,15 @@ class ExpressionEmitter(KernelContext):
             )
         else:
             slots = self._reduce_in_lanes(scope, group, lane, accumulate)
+        self._define_results(scope, group, slots)
+        for vector, memory in zip(scope.vectors, spilled, strict=True):
+            vector.spilled |= memory
+
+    def _define_results(self, scope: Scope, group: Sequence[Reduce], slots: Slots) -> None:
+        """Define the values of reductions, given their final states."""
         for vector, slot in zip(scope.vectors, slots, strict=True):
             for expr, state in zip(group, slot, strict=True):
                 vector.define(expr, accumulator_of(expr).result(self.b, state))
-        for vector, memory in zip(scope.vectors, spilled, strict=True):
-            vector.spilled |= memory
 
     def _allocate_spills(self, scope: Scope, group: Sequence[Reduce]) -> list[dict[Expr, Spill]]:
         """Allocate a stack slot, per lane scope, for each long expression that is reused."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from thalweg.codegen.cuda.builder import GridBuilder
 from thalweg.codegen.cuda.grid import Grid
@@ -104,17 +105,11 @@ class Combination:
 
     def _state_of(self, kinds: Sequence[Type], thread: Value) -> State:
         """Load the state of a thread from shared memory."""
-        result = list[Value]()
-        for n, kind in enumerate(kinds):
-            vector = Value(kind, "poison")
-            for lane in range(kind.lanes):
-                one = self.b.load(kind.of(1), self._cell(self._row(kind, n, lane), thread))
-                if kind.lanes == 1:
-                    vector = one
-                else:
-                    vector = self.b.emit(kind, f"insertelement {vector}, {one}, i64 {lane}")
-            result.append(vector)
-        return result
+
+        def loaded(number: int, kind: Type, lane: int) -> Value:
+            return self.b.load(kind.of(1), self._cell(self._row(kind, number, lane), thread))
+
+        return [self.b.from_lanes(kind, partial(loaded, n, kind)) for n, kind in enumerate(kinds)]
 
     def _row(self, kind: Type, number: int, lane: int) -> int:
         return (number * kind.lanes + lane) * self.mapping.threads

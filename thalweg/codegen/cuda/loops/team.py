@@ -8,6 +8,7 @@ shared in the same way.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from thalweg.codegen.cuda.loops import online
 from thalweg.codegen.cuda.loops.combine import Combination
@@ -22,7 +23,7 @@ from thalweg.codegen.cuda.loops.mapping import (
 )
 from thalweg.codegen.cuda.loops.rows import Rows
 from thalweg.codegen.cuda.loops.split import Phase
-from thalweg.codegen.llvm.builder import I32, I64, Builder, Value, constant
+from thalweg.codegen.llvm.builder import I32, I64, Builder, Type, Value, constant
 from thalweg.codegen.loops.compute import bodies_of
 from thalweg.codegen.loops.lanes import (
     BlockTotals,
@@ -189,9 +190,7 @@ class TeamEmitter(GridEmitter):
         slots = [combine(group, slot) for slot in slots]
         if phase is not None and phase.is_first:
             self._keep(phase, group, slots)
-        for copy, slot in zip(scope.vectors, slots, strict=True):
-            for expr, state in zip(group, slot, strict=True):
-                copy.define(expr, accumulator_of(expr).result(self.b, state))
+        self._define_results(scope, group, slots)
 
     # Maxima with sums of exponentials
 
@@ -422,18 +421,12 @@ class TeamEmitter(GridEmitter):
     def _left(
         self, phase: Phase, expr: Reduce, like_state: Sequence[Value], part: Value
     ) -> list[Value]:
-        b, result = self.b, list[Value]()
-        for number, value in enumerate(like_state):
-            kind, vector = value.type, Value(value.type, "poison")
-            for lane in range(kind.lanes):
-                one = b.load(kind.of(1), self._cell(phase, expr, number, part, lane))
-                vector = (
-                    one
-                    if kind.lanes == 1
-                    else b.emit(kind, f"insertelement {vector}, {one}, i64 {lane}")
-                )
-            result.append(vector)
-        return result
+
+        def loaded(number: int, kind: Type, lane: int) -> Value:
+            return self.b.load(kind.of(1), self._cell(phase, expr, number, part, lane))
+
+        kinds = [value.type for value in like_state]
+        return [self.b.from_lanes(kind, partial(loaded, n, kind)) for n, kind in enumerate(kinds)]
 
     def _cell(self, phase: Phase, expr: Reduce, number: int, part: Value, lane: int) -> Value:
         """The address of a value of an item's state."""

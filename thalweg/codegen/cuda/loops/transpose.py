@@ -124,13 +124,13 @@ class TransposeEmitter(GridEmitter):
         """Define neighbours of a column as the value of a load."""
         b, (copy,) = self.b, scope.vectors
         kind = storage_type(load.buffer.dtype, copy.lanes)
-        vector = Value(kind, "poison")
-        for lane in range(copy.lanes):
+
+        def loaded(lane: int) -> Value:
             place = self._cell(number, self._plus(row, constant(I64, lane)), column)
-            one = b.load(kind.of(1), place)
-            is_one = copy.lanes == 1
-            vector = one if is_one else b.emit(kind, f"insertelement {vector}, {one}, i64 {lane}")
-        copy.define(load, from_memory(b, vector, np.dtype(load.buffer.dtype)))
+            return b.load(kind.of(1), place)
+
+        raw = b.from_lanes(kind, loaded)
+        copy.define(load, from_memory(b, raw, np.dtype(load.buffer.dtype)))
 
     def _cell(self, number: int, row: Value, column: Value) -> Value:
         width, loads = self.mapping.width, self.mapping.transposed
