@@ -221,7 +221,7 @@ class _Invocation:
         self._upload = Pinned(context, step.end_of_small)
         self._returned = Pinned(context, step.end_of_small)
         self._upload.array[:] = 0
-        self.fault = self._returned.array[step.fault : step.fault + 4].view(np.int32)
+        self.fault = self._returned.part(step.fault, (1,), np.int32)
         self._stop = Pinned(context, 16)
         self._stop.array[:] = 0
         known = {view: self.address + step.offsets[view] for view in step.offsets}
@@ -241,9 +241,7 @@ class _Invocation:
         return self._array(self._upload, view)
 
     def _array(self, pinned: Pinned, view: BufferView) -> Array:
-        start = self._step.offsets[view]
-        content = pinned.array[start : start + view.bytes]
-        return content.view(view.dtype).reshape(view.shape)
+        return pinned.part(self._step.offsets[view], view.shape, view.dtype)
 
     def bind(self, targets: BufferView, address: int) -> None:
         """Have memory from outside for a view."""

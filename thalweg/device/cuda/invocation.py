@@ -34,6 +34,8 @@ MAX_SMALL_INPUT = 1 << 16
 _ALIGNMENT = 256
 _FAULT_BYTES = 16  # results follow it
 
+_Place = tuple[int, tuple[int, ...], np.dtype[Any]]  # a byte offset, and the array there
+
 
 class Staged(NamedTuple):
     """Device memory of the invocation, and its pinned copy, if any."""
@@ -145,48 +147,39 @@ class Invocation:
         self._upload = Pinned(self._memory.context, self._fault + _FAULT_BYTES)
         self._returned = Pinned(self._memory.context, self._results_end - self._fault)
         self._upload.array[:] = self._returned.array[:] = 0
-        self.fault = self._returned.array[:4].view(np.int32)
+        self.fault = self._returned.part(0, (1,), np.int32)
         self.inputs = [
             self._staged(place, *shapes[number], sizes[number] <= MAX_SMALL_INPUT)
             for number, place in enumerate(places)
         ]
-        positions = self._upload.array[self._streams : self._streams + self._stream_bytes]
-        self.streams = positions.view(np.uint32).reshape(-1, STREAM_BYTES // 4)
-        self.outputs = [None if place < 0 else self._result(*one) for place, *one in results]
+        positions = len(template.streams), STREAM_BYTES // 4
+        self.streams = self._upload.part(self._streams, positions, np.uint32)
+        self.outputs = [None if one is None else self._result(*one) for one in results]
 
     @property
     def memory_size(self) -> int:
         """The bytes of its device memory."""
         return self._block.size
 
-    @property
-    def _stream_bytes(self) -> int:
-        return STREAM_BYTES * len(self._template.streams)
-
-    def _plan_results(self, start: int) -> tuple[int, list[tuple[int, int, Any, Any]]]:
-        """Lay out the small results: (start or -1, start, shape, dtype) of each output."""
-        found: list[tuple[int, int, Any, Any]] = []
+    def _plan_results(self, start: int) -> tuple[int, list[_Place | None]]:
+        """Lay out the small results; None for other outputs."""
+        found: list[_Place | None] = []
         for output in self._template.outputs:
-            _, shape, dtype, reference, _ = output
-            kind = None if reference >= 0 else np.dtype(dtype)
-            if kind is None or not is_small(output):
-                found.append((-1, 0, shape, kind))
+            if not is_small(output):
+                found.append(None)
                 continue
-            found.append((start, start, shape, kind))
-            start += rounded(kind.itemsize * math.prod(shape), _FAULT_BYTES)
+            kind = np.dtype(output.dtype)
+            found.append((start, output.shape, kind))
+            start += rounded(kind.itemsize * math.prod(output.shape), _FAULT_BYTES)
         return start, found
 
     def _staged(self, place: int, shape: Any, dtype: Any, is_small: bool) -> Staged:
         address = self._block.address + place
-        if not is_small:
-            return Staged(address, None)
-        size = dtype.itemsize * math.prod(shape)
-        return Staged(address, self._upload.array[place : place + size].view(dtype).reshape(shape))
+        return Staged(address, self._upload.part(place, shape, dtype) if is_small else None)
 
     def _result(self, place: int, shape: Any, dtype: Any) -> Staged:
         start = place - self._fault
-        size = dtype.itemsize * math.prod(shape)
-        array = self._returned.array[start : start + size].view(dtype).reshape(shape)
+        array = self._returned.part(start, shape, dtype)
         if self._template.writes_to_host:
             return Staged(self._returned.address + start, array)
         return Staged(self._block.address + place, array)

@@ -35,6 +35,12 @@ class Pinned:
         # The system frees the rest when the process ends.
         weakref.finalize(self, context.unpin, self.address).atexit = False
 
+    def part(self, start: int, shape: tuple[int, ...], dtype: Any) -> Array:
+        """The array at a byte offset."""
+        kind = np.dtype(dtype)
+        size = kind.itemsize * math.prod(shape)
+        return self.array[start : start + size].view(kind).reshape(shape)
+
 
 class PinnedArrays:
     """Arrays in pinned memory, for results from the device. The first array of a size is an
