@@ -395,25 +395,26 @@ class LibcudaGraph(Graph):
         return number
 
     def add_upload(self, target: int, source: int, size: int, after: Sequence[int]) -> int:
-        if size <= _MAX_KERNEL_COPY and not (target | source | size) % PIECE:
-            return self._add_kernel_copy(target, source, size, after)
         copy = _Copy(source_kind=_HOST, source_host=source)
         copy.target_kind, copy.target_device = _DEVICE, target
-        return self._add_copy(copy, size, after)
+        return self._add_copy(copy, target, source, size, after)
 
     def add_download(self, target: int, source: int, size: int, after: Sequence[int]) -> int:
-        if size <= _MAX_KERNEL_COPY and not (target | source | size) % PIECE:
-            return self._add_kernel_copy(target, source, size, after)
         copy = _Copy(source_kind=_DEVICE, source_device=source)
         copy.target_kind, copy.target_host = _HOST, target
-        return self._add_copy(copy, size, after)
+        return self._add_copy(copy, target, source, size, after)
 
-    def _add_kernel_copy(self, target: int, source: int, size: int, after: Sequence[int]) -> int:
-        pieces = size // PIECE
-        shape = LaunchShape((-(-pieces // THREADS), 1, 1), (THREADS, 1, 1))
-        return self._add_internal_kernel(
-            self._context.copier, shape, (target, source, pieces), after
-        )
+    def _add_copy(
+        self, copy: _Copy, target: int, source: int, size: int, after: Sequence[int]
+    ) -> int:
+        """Add a copy: a small one by a kernel."""
+        if size <= _MAX_KERNEL_COPY and not (target | source | size) % PIECE:
+            pieces, copier = size // PIECE, self._context.copier
+            shape = LaunchShape((-(-pieces // THREADS), 1, 1), (THREADS, 1, 1))
+            return self._add_internal_kernel(copier, shape, (target, source, pieces), after)
+        copy.source_pitch = copy.target_pitch = copy.width = size
+        copy.source_height = copy.target_height = copy.height = copy.depth = 1
+        return self._add("cuGraphAddMemcpyNode", after, byref(copy), self._context_handle)
 
     def _add_internal_kernel(
         self, function: int, shape: LaunchShape, values: Sequence[int], after: Sequence[int]
@@ -443,11 +444,6 @@ class LibcudaGraph(Graph):
     def _add_condition(self, condition: Sequence[int], after: Sequence[int]) -> int:
         shape = LaunchShape((1, 1, 1), (1, 1, 1))
         return self._add_internal_kernel(self._context.condition_setter, shape, condition, after)
-
-    def _add_copy(self, copy: _Copy, size: int, after: Sequence[int]) -> int:
-        copy.source_pitch = copy.target_pitch = copy.width = size
-        copy.source_height = copy.target_height = copy.height = copy.depth = 1
-        return self._add("cuGraphAddMemcpyNode", after, byref(copy), self._context_handle)
 
     def add_event(self, event: int, after: Sequence[int]) -> int:
         return self._add("cuGraphAddEventRecordNode", after, c_void_p(event))

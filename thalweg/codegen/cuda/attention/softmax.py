@@ -86,7 +86,7 @@ class OnlineSoftmax:
         return result
 
     def _largest(self, values: Sequence[Value]) -> Value:
-        """The maximum of numbers, which propagates NaN."""
+        """The maximum of the numbers that are not NaN: the weight of a NaN is NaN all the same."""
         b, result = self._frame.b, values[0]
         for value in values[1:]:
             result = b.intrinsic("maxnum", result, value)
