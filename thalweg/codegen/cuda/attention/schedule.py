@@ -6,7 +6,6 @@ rows. The next tile is prefetched while one is multiplied.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 from thalweg.codegen.cuda.attention.form import AttentionForm
@@ -27,49 +26,23 @@ CHOICES = [(1, 64), (1, 32)]
 _SHORT, SHORT_GRADIENT = 64, (2, 32)
 
 
-@dataclass(frozen=True)
 class Schedule:
     """The tiles of 16 rows of each warp, and the others of a tile."""
 
-    form: AttentionForm
-    tiles: int
-    others: int
-    is_emulated: bool
-
-    @property
-    def rows(self) -> int:
-        """The rows of a block."""
-        return WARPS * TILE_ROWS * self.tiles
-
-    @property
-    def row_tile(self) -> RowTile:
-        """The tile of a row operand, which a block keeps."""
-        return RowTile(self.rows, self.form.depth.extent)
-
-    @property
-    def other_tile(self) -> RowTile:
-        """The tile of an other operand in a stage."""
-        return RowTile(self.others, self.form.depth.extent)
-
-    @property
-    def stage_bytes(self) -> int:
-        """The size of a stage."""
-        return len(self.form.others_read) * self.other_tile.bytes
-
-    @property
-    def stages(self) -> int:
-        """The offset of the stages."""
-        return len(self.form.rows_read) * self.row_tile.bytes
-
-    @property
-    def exchange(self) -> int:
-        """The offset of the exchange memory of emulated lanes."""
-        return self.stages + STAGES * self.stage_bytes
-
-    @property
-    def shared_bytes(self) -> int:
-        """The shared memory of a block."""
-        return self.exchange + exchange_bytes(self.is_emulated, THREADS)
+    def __init__(self, form: AttentionForm, tiles: int, others: int, is_emulated: bool) -> None:
+        self.form, self.tiles, self.others = form, tiles, others
+        #: the rows of a block
+        self.rows = WARPS * TILE_ROWS * tiles
+        #: the tiles of a row operand, which a block keeps, and of an other operand in a stage
+        self.row_tile = RowTile(self.rows, form.depth.extent)
+        self.other_tile = RowTile(others, form.depth.extent)
+        #: the size of a stage
+        self.stage_bytes = len(form.others_read) * self.other_tile.bytes
+        #: where the stages begin, and the exchange memory of emulated lanes
+        self.stages = len(form.rows_read) * self.row_tile.bytes
+        self.exchange = self.stages + STAGES * self.stage_bytes
+        #: the shared memory of a block
+        self.shared_bytes = self.exchange + exchange_bytes(is_emulated, THREADS)
 
     def launch(self, words: Words) -> LaunchShape:
         """The launch of a call: a block per batch and block of rows."""

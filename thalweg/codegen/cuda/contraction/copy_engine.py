@@ -25,7 +25,6 @@ from thalweg.codegen.llvm.builder import I32, Value, constant
 from thalweg.ir.dynamic import is_static
 from thalweg.ir.expr import Variable
 from thalweg.ir.index import Affine
-from thalweg.ir.kernel import Argument
 from thalweg.platform.caches import memoized
 
 ALIGNMENT = 16  # bytes, of addresses and strides
@@ -70,10 +69,9 @@ def box_copy(operand: Operand, tile: SharedTile) -> BoxCopy | None:
     """The copies of an operand's tiles by the engine, if it supports them."""
     if not operand.is_plain or operand.axis != tile.axis:
         return None
-    load = operand.access.load
-    if not all(map(is_static, load.offset.integers)):
+    if not all(map(is_static, operand.access.load.offset.integers)):
         return None
-    return _Match(operand, tile, load.buffer, load.offset).found()
+    return _Match(operand, tile).found()
 
 
 def _within(space: Space, tile: int) -> bool:
@@ -89,10 +87,8 @@ def _within(space: Space, tile: int) -> bool:
 class _Match:
     """The matching of an operand to the copy engine's accesses."""
 
-    def __init__(
-        self, operand: Operand, tile: SharedTile, argument: Argument, offset: Affine
-    ) -> None:
-        self.operand, self.tile, self.argument, self.offset = operand, tile, argument, offset
+    def __init__(self, operand: Operand, tile: SharedTile) -> None:
+        self.operand, self.tile, self.offset = operand, tile, operand.access.load.offset
         self.size = tile.itemsize
         self.lane = operand.along.last if operand.axis == "k" else operand.across.last
 
@@ -157,12 +153,8 @@ class _Match:
             steps or (1,) * len(extents),
             windows,
         )
-        return TensorMapSpec(1 + self.argument_word, tensor_map, varying_extents(extents))
-
-    @property
-    def argument_word(self) -> int:
-        """The index of the buffer's argument word, which follows the fault word."""
-        return self.argument.position
+        word = 1 + self.operand.access.load.buffer.position  # it follows the fault word
+        return TensorMapSpec(word, tensor_map, varying_extents(extents))
 
     def _is_aligned(self, start: int, strides: list[int]) -> bool:
         sizes = [start * self.size, *strides]

@@ -7,7 +7,6 @@ multiplies its part of the tile: matrices by ldmatrix, products by mma.sync.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from thalweg.codegen.cuda.contraction.fragments import SLAB_BYTES, Slabs
 from thalweg.codegen.cuda.contraction.frame import GridFrame
@@ -30,48 +29,24 @@ _ACROSS = (2, 4)  # bytes of elements that may be stored across the terms
 _PIECES = STEP_BYTES // 16  # of a line, per product
 
 
-@dataclass(frozen=True)
 class Memory:
     """The layout of a block's shared memory, in bytes from its start."""
 
-    a: SharedTile
-    b: SharedTile
-    stages: int
-    warps: int
-    is_emulated: bool
-    threads: int
-
-    @classmethod
-    def of(cls, problem: Problem, schedule: Schedule, is_emulated: bool) -> Memory:
-        """The layout for a problem under a schedule."""
+    def __init__(self, problem: Problem, schedule: Schedule, is_emulated: bool) -> None:
         sides = (problem.a, schedule.m), (problem.b, schedule.n)
-        a, b = (shared_tile(operand, mn, schedule.k, _ACROSS) for operand, mn in sides)
-        return cls(a, b, schedule.stages, schedule.warps, is_emulated, schedule.threads)
-
-    @property
-    def stage(self) -> int:
-        """The size of a stage."""
-        return round_up(self.a.bytes, ATOM) + round_up(self.b.bytes, ATOM)
-
-    @property
-    def slabs(self) -> int:
-        """The offset of the slabs of sums."""
-        return self.stages * self.stage
-
-    @property
-    def exchange(self) -> int:
-        """The offset of the exchange memory of emulated lanes."""
-        return self.slabs + self.warps * SLAB_BYTES
-
-    @property
-    def size(self) -> int:
-        """The total size."""
-        return self.exchange + exchange_bytes(self.is_emulated, self.threads)
+        self.a, self.b = (shared_tile(operand, mn, schedule.k, _ACROSS) for operand, mn in sides)
+        #: the size of a stage
+        self.stage = round_up(self.a.bytes, ATOM) + round_up(self.b.bytes, ATOM)
+        #: where the slabs of sums begin, and the exchange memory of emulated lanes
+        self.slabs = schedule.stages * self.stage
+        self.exchange = self.slabs + schedule.warps * SLAB_BYTES
+        #: the total size
+        self.size = self.exchange + exchange_bytes(is_emulated, schedule.threads)
 
 
 def shared_bytes(work: Work, is_emulated: bool) -> int:
     """The shared memory of a block."""
-    return Memory.of(work.problem, work.schedule, is_emulated).size
+    return Memory(work.problem, work.schedule, is_emulated).size
 
 
 def emit_mma(work: Work, frame: GridFrame) -> None:
@@ -86,7 +61,7 @@ class _Mma:
     def __init__(self, work: Work, frame: GridFrame, tile: Tile) -> None:
         self.work, self.frame, self.tile = work, frame, tile
         problem, schedule = work.problem, work.schedule
-        self.memory = Memory.of(problem, schedule, frame.target.is_emulated)
+        self.memory = Memory(problem, schedule, frame.target.is_emulated)
         self.warp = WarpInstructions(frame, frame.at_byte(frame.memory, self.memory.exchange))
         self.sides = [
             Staging(frame, self.warp, operand, shared, tile.batch, first)
