@@ -212,6 +212,36 @@ def test_only_variables_that_a_gradient_reaches_go_back(sess: tf.Session) -> Non
     assert sess.run(start, {x: 2.0}) == 0.0
 
 
+def _looped(x: Any) -> Any:
+    return tf.while_loop(lambda i, _: i < 5, lambda i, y: (i + 1, tf.sin(y * x)), [0, x])
+
+
+def _chosen(x: Any) -> Any:
+    return tf.cond(x > 0.0, lambda: (x * x, tf.sin(x)), lambda: (x, x))
+
+
+def _switched(x: Any) -> Any:
+    branches = [lambda: (x, x), lambda: (tf.exp(x), tf.tanh(x) * x)]
+    return tf.switch_case(tf.cast(x, tf.int32), branches)
+
+
+@pytest.mark.usefixtures("lowering")
+@pytest.mark.parametrize("fed", [0, 1])
+@pytest.mark.parametrize("build", [_looped, _chosen, _switched])
+def test_what_is_fed_for_an_output_is_no_matter_to_traces(
+    sess: tf.Session, build: Any, fed: int
+) -> None:
+    """The gradient reads what the control node saved, from whichever output it takes it. A product
+    with 1 is optimised, and with it the step."""
+    x = tf.placeholder(tf.float32, [])
+    outputs = build(x)
+    (slope,) = tf.gradients(outputs[1], x)
+    expected, other = sess.run([slope, outputs[1 - fed]], {x: 1.5})
+    fetches = [slope, outputs[fed] * 1, outputs[1 - fed] * 1]
+    found = sess.run(fetches, {x: 1.5, outputs[fed]: 7})
+    np.testing.assert_allclose(found, [expected, 7, other], rtol=1e-6)
+
+
 def test_gradients_inside_bodies_go_where_their_ops_are(sess: tf.Session) -> None:
     x = tf.constant([1.0, 2.0])
 

@@ -95,6 +95,9 @@ class StepGraph:
                 self.types.add(node.op.type_name)
                 continue
             inputs = tuple([tensors.get(tensor, tensor) for tensor in node.inputs])
+            if isinstance(node.op, Trace):  # it reads from the control node, whatever is fed
+                (holder,) = node.inputs
+                inputs = (copied[holder.op].outputs[holder.value_index],)
             controls = node.controls and tuple([copied.get(n, n) for n in node.controls])
             replica = copied[node] = self.workspace.replica(node, inputs, controls)
             tensors.update(zip(node.outputs, replica.outputs, strict=True))
