@@ -261,6 +261,17 @@ def test_parts_of_other_sizes_are_not_stitched() -> None:
     assert raised.value.op.name == "put_back"
 
 
+def test_a_partition_of_constants_is_put_back() -> None:
+    """So many that their places are folded, but not the parts, whose sizes are not static."""
+    rng = np.random.default_rng(0)
+    order, chosen = rng.permutation(5000).astype(np.int32), tf.constant([0, 1] * 2500)
+    x = tf.placeholder(tf.float32, [5000])
+    parts = tf.dynamic_partition(x, chosen, 2)
+    y = tf.dynamic_stitch(tf.dynamic_partition(tf.constant(order), chosen, 2), parts)
+    with tf.Session() as session:
+        np.testing.assert_array_equal(session.run(y, {x: order}), np.arange(5000))
+
+
 def test_partitions_that_kernels_have_no_elements_of_stay() -> None:
     x, chosen = placeholder(4, 3), tf.placeholder(tf.int32, [4])
     unknown = tf.placeholder(tf.int32)

@@ -66,7 +66,7 @@ def _stitch(node: Node, graph: StepGraph) -> Sequence[Tensor] | None:
     if not isinstance(parts.op, Parts) or cut != [*parts.outputs]:
         return None
     put, counts = parts.inputs
-    if not all(map(graph.is_open, (*cut, put, counts))):
+    if not all(map(graph.is_open, (*cut, put, counts))) or not isinstance(put.op.op, PutRows):
         return None
     data, places = put.op.inputs
     if not _is_range(data, graph) or not _is_compiled(rows[0].dtype):
