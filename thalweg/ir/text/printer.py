@@ -347,5 +347,5 @@ def _integer_text(number: int) -> str:
 
 
 def _indented(lines: Iterable[str]) -> list[str]:
-    """Lines _indented by one level."""
+    """Lines indented by one level."""
     return [f"  {line}" for line in lines]

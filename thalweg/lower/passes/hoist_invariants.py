@@ -68,7 +68,7 @@ def _invariants(nest: LoopNest, along: Variable) -> list[Expr]:
 
 def _is_invariant(part: Expr, nest: LoopNest, along: Variable) -> bool:
     free = free_variables(part)
-    if along not in free or part.dtype.kind != "f" or isinstance(part, Select):
+    if along not in free or part.dtype.kind != "f" or isinstance(part, Select | Load):
         return False
     if iterations(nest.variables) < _MIN_TIMES * iterations(free):
         return False
