@@ -78,9 +78,10 @@ class HoistReductions:
     def _replacement(self, node: Node, part: Reduce, is_apart: bool) -> Expr | None:
         free = free_variables(part)
         level = tuple(v for v in self._variables if v in free)
-        key = structure([part], level)
-        is_shared = self._target.shares_reductions and not _reads_variables(part)
-        if self._fits(level, part) and not is_apart and not (is_shared and key in self._stored):
+        # One that reads a variable is of this nest alone: the variable may change before the next.
+        key = structure([part], level), self if _reads_variables(part) else None
+        is_shared = self._target.shares_reductions and key in self._stored
+        if self._fits(level, part) and not is_apart and not is_shared:
             if len(level) == len(self._variables):
                 return self._split(node, part, level)
             return None
