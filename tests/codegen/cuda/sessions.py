@@ -47,15 +47,16 @@ class Machine:
         return [self._loaded(request) for request in requests]
 
     def _loaded(self, request: Request) -> Loaded:
-        if request.key not in self.kernels:
-            kernel = request.make.args[0]  # type: ignore[attr-defined]
+        kernel = request.make.args[0]  # type: ignore[attr-defined]
+        shapes = launch_shapes(kernel, self.target, hints(kernel))
+        key = f"{request.key} {shapes}"  # run-time sizes determine the grid, but not the kernel
+        if key not in self.kernels:
             self.ran.append(kernel)
             made = emit(kernel, self.target)
-            shapes = launch_shapes(kernel, self.target, hints(kernel))
             code = host_code(self._launches(to_host(made.text, made.entries), shapes))
             launches = load_host(code, ["launches"])["launches"]
-            self.kernels[request.key] = Loaded((launches.address,), made.scratch)
-        return self.kernels[request.key]
+            self.kernels[key] = Loaded((launches.address,), made.scratch)
+        return self.kernels[key]
 
     def _launches(self, made: HostModule, shapes: Sequence[LaunchShape]) -> str:
         """A function with the CPU's signature that launches a kernel's entries. Their text has no

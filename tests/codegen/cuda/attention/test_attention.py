@@ -170,3 +170,25 @@ def test_lengths_known_at_run_time() -> None:
                         np.asarray(one, np.float32), other, rtol=2e-2, atol=2e-2
                     )
     assert machine.ran
+
+
+def test_gradients_of_lengths_known_at_run_time() -> None:
+    """The grid follows the lengths of each call."""
+    op = FusedAttentionGrad(causal=True)
+    with tf.Graph().as_default(), emulated_kernels() as machine:
+        fed = [tf.placeholder(tf.bfloat16, [None, None, 32]) for _ in range(4)]
+        fed += [tf.placeholder(tf.float32, [None, None]) for _ in range(2)]
+        q, k, v, *others = fed
+        slopes = op(q, k, v, tf.constant(0.0), *others)
+        with tf.Session() as session:
+            for batch, size in ((2, 33), (2, 64), (2, 300), (3, 16)):
+                *given, dy = [normal((batch, size, 32), BFLOAT16) for _ in range(4)]
+                wide = [x.astype(np.float32) for x in (*given, dy)]
+                output, lse = FusedAttention(causal=True).numpy(*wide[:3], np.float32(0))
+                delta = (output * wide[3]).sum(-1)
+                found = session.run(slopes, dict(zip(fed, (*given, dy, lse, delta), strict=True)))
+                wanted = op.numpy(*wide[:3], np.float32(0), wide[3], lse, delta)
+                for one, other in zip(found, wanted, strict=True):
+                    error = np.abs(np.asarray(one, np.float32) - other).max()
+                    assert error <= 0.012 * np.abs(other).max()
+    assert all(map(_is_attention, machine.ran))
