@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator
 
 from thalweg.control.liveness import needed
-from thalweg.graph.analysis.node_effects import accesses
+from thalweg.graph.analysis.node_effects import accesses, has_state
 from thalweg.graph.analysis.order import step_order
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.subgraph import is_known
@@ -56,14 +56,15 @@ class Spec:
             yield "the feeds changed"
 
     def _effect_faults(self, after: Spec) -> Iterator[str]:
-        """Nodes with effects that were added, removed or reordered."""
+        """Nodes with effects that were added, removed or reordered. Lists are values: what nothing
+        takes may go."""
         old, new = self._order, after._order
-        for node in old.keys() - new.keys():
+        for node in filter(has_state, old.keys() - new.keys()):
             yield f"{node.name}, which has effects, is gone"
         for node in new.keys() - old.keys():
             yield f"{node.name}, which has effects, is new"
         for node in old.keys() & new.keys():
-            for lost in old[node] - new[node]:
+            for lost in (old[node] & new.keys()) - new[node]:
                 yield f"{node.name} came after {lost.name} and does not any more"
 
 
