@@ -242,6 +242,39 @@ def test_what_is_fed_for_an_output_is_no_matter_to_traces(
     np.testing.assert_allclose(found, [expected, 7, other], rtol=1e-6)
 
 
+@pytest.mark.usefixtures("lowering")
+@pytest.mark.parametrize("outer", [True, False])
+@pytest.mark.parametrize("inner", [True, False])
+@pytest.mark.parametrize("in_loop", [True, False])
+def test_decided_conditionals_inside_each_other(
+    sess: tf.Session, outer: bool, inner: bool, in_loop: bool
+) -> None:
+    """Gradients are asked for inside of branches, and of them: what is constant gives what is
+    decided when the step runs."""
+
+    def powers(x: Any) -> Any:
+        return lambda: tf.exp(x), lambda: x**3
+
+    def sloped(x: Any, truths: list[Any]) -> Any:
+        y = tf.cond(truths[1], lambda: tf.sin(x) * x, lambda: tf.cond(truths[0], *powers(x)))
+        return tf.gradients(y, x)[0] * y
+
+    def program(x: Any, truths: list[Any]) -> list[Any]:
+        def chosen(z: Any) -> Any:
+            return tf.cond(truths[0], lambda: sloped(z, truths), lambda: z * z)
+
+        y = tf.while_loop(lambda i, _: i < 2, lambda i, z: (i + 1, chosen(z)), [0, x])[1]
+        y = y if in_loop else chosen(x)
+        return [y, tf.gradients(y, x)[0]]
+
+    x, values = tf.placeholder(tf.float32, [2]), [outer, inner]
+    fed = [tf.placeholder(tf.bool, []) for _ in values]
+    programs = program(x, fed), program(x, [tf.constant(value) for value in values])
+    feeds = {x: [0.3, -0.4], **dict(zip(fed, values, strict=True))}
+    for one, other in zip(*(sess.run(each, feeds) for each in programs), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
 def test_gradients_inside_bodies_go_where_their_ops_are(sess: tf.Session) -> None:
     x = tf.constant([1.0, 2.0])
 

@@ -176,13 +176,10 @@ class StepGraph:
         unknown = _UNKNOWN_ACCELERATOR if name and not is_cpu(name) else _DEFAULT_CPU
         return self.processors.get(name, unknown)
 
-    def traces(self) -> Mapping[Node, list[Node]]:
-        """The traces of each control node."""
-        traces: dict[Node, list[Node]] = defaultdict(list)
-        for node in self.nodes:
-            if isinstance(node.op, Trace):
-                traces[node.inputs[0].op].append(node)
-        return traces
+    def traces(self, node: Node) -> list[Node]:
+        """The traces of a control node."""
+        takers = [taker for tensor in node.outputs for taker in self.consumers(tensor)]
+        return [n for n in takers if isinstance(n.op, Trace) and n.inputs[0].op is node]
 
     @cached_property
     def _after_effects(self) -> set[Node]:

@@ -33,9 +33,8 @@ def hoist_invariants(graph: StepGraph) -> None:
     """Hoist costly invariant nodes out of loops."""
     if "While" not in graph.types:
         return
-    traces = graph.traces()
     for node in [node for node in graph.nodes if isinstance(node.op, While)]:
-        if not any(map(traced_tensors, traces[node])):  # they would have to follow a new body
+        if not any(map(traced_tensors, graph.traces(node))):  # they would have to follow a new body
             _Hoisting(node, graph).run()
 
 

@@ -29,9 +29,8 @@ def optimize_bodies(graph: StepGraph) -> None:
     """Run all passes in the bodies of control nodes."""
     if graph.types.isdisjoint(CONTROL_TYPES):
         return
-    traces = graph.traces()
     for node in [node for node in graph.nodes if is_control(node)]:
-        _Bodies(node, traces[node], graph).run()
+        _Bodies(node, graph.traces(node), graph).run()
 
 
 class _Bodies:

@@ -6,16 +6,15 @@ Only where no body has effects, whose order would have to be determined again.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
 
 import numpy as np
 
 from thalweg.control.branches import Branching, If
 from thalweg.control.liveness import CONTROL_TYPES, needed
 from thalweg.control.loops import While
-from thalweg.control.traces import Trace, traced_tensors
+from thalweg.control.traces import traced_tensor
 from thalweg.graph.analysis.evaluate import outputs_of
 from thalweg.graph.analysis.node_effects import accesses
 from thalweg.graph.node import Node, Tensor
@@ -31,30 +30,21 @@ def resolve_branches(graph: StepGraph) -> None:
     """Replace conditionals with a constant choice, and loops without iterations."""
     if graph.types.isdisjoint(CONTROL_TYPES):
         return
-    traces: dict[Any, list[Node]] = defaultdict(list)  # by the op, which copies of a node share
-    for node in graph.nodes:
-        if isinstance(node.op, Trace):
-            traces[node.inputs[0].op.op].append(node)
-    trace_values: dict[Any, Tensor] = {}  # by the op of a trace
 
     def rewrite(node: Node) -> Sequence[Tensor] | None:
-        if isinstance(node.op, Trace):
-            return [trace_values[node.op]] if node.op in trace_values else None
+        traces = graph.traces(node)
         if isinstance(node.op, While):
-            return _without_iterations(node, node.op, traces[node.op], graph)
+            return _without_iterations(node, node.op, traces, graph)
         body = _known_branch(node, graph)
-        if body is None or not _can_resolve(traces[node.op], body):
+        if body is None or not _can_resolve(traces, body):
             return None
         graph.fire("decided conditional", node)
-        outputs, values_by_trace = _inlined(node, body, traces[node.op], graph)
-        trace_values.update(values_by_trace)
-        for trace in traces[node.op]:  # now: nodes without consumers are removed
-            if trace in graph:
-                graph.replace(trace.output, values_by_trace[trace.op])
+        outputs, traced = _inlined(node, body, traces, graph)
+        for trace, value in zip(traces, traced, strict=True):  # now: unused nodes are removed
+            graph.replace(trace.output, value)
         return outputs
 
-    roots = {*CONTROL_TYPES, *(trace.type for nodes in traces.values() for trace in nodes)}
-    graph.rewrite(rewrite, roots)
+    graph.rewrite(rewrite, CONTROL_TYPES)
 
 
 def _known_branch(node: Node, graph: StepGraph) -> Body | None:
@@ -103,34 +93,26 @@ _MAX_ELEMENTS = 64  # of what a condition compares
 def _can_resolve(traces: Sequence[Node], body: Body) -> bool:
     """Whether each trace is of the branch that runs, or has a static shape: its value is not
     read."""
-    tensors = [tensor for trace in traces for tensor in traced_tensors(trace)]
-    others = [tensor for tensor in tensors if tensor.graph is not body.graph]
+    others = [t for t in map(traced_tensor, traces) if t.graph is not body.graph]
     return all(t.shape.is_fully_defined() and t.dtype.is_numpy_compatible for t in others)
 
 
 def _inlined(
     node: Node, body: Body, traces: Sequence[Node], graph: StepGraph
-) -> tuple[list[Tensor], dict[Any, Tensor]]:
+) -> tuple[list[Tensor], list[Tensor]]:
     """The outputs of a branch, inlined in place of the conditional, and the values of its
     traces."""
     rewriter = Rewriter(graph.workspace, body.bound(node), replaces=True)
-    read = {trace.op: tensor for trace in traces for tensor in traced_tensors(trace)}
-    own_traced = [tensor for tensor in read.values() if tensor.graph is body.graph]
+    traced = list(map(traced_tensor, traces))
+    own_traced = [tensor for tensor in traced if tensor.graph is body.graph]
     for inner in needed([*body.outputs, *own_traced], body.targets, rewriter.tensors):
         if not isinstance(inner.op, Argument):
             unused = {tensor: tensor for tensor in inner.inputs if tensor not in rewriter.tensors}
             rewriter.tensors.update(unused)  # inputs that an inner control node does not need
             graph.insert([rewriter.copy(inner)], node)
-    outputs = [rewriter.tensors[tensor] for tensor in body.outputs]
-    return outputs, {
-        op: _traced_value(tensor, body, rewriter, node, graph) for op, tensor in read.items()
-    }
-
-
-def _traced_value(
-    tensor: Tensor, body: Body, rewriter: Rewriter, node: Node, graph: StepGraph
-) -> Tensor:
-    if tensor.graph is body.graph:
-        return rewriter.tensors[tensor]
-    shape, dtype = tensor.shape.as_list(), tensor.dtype.base_dtype.as_numpy_dtype
-    return graph.build(node, lambda: constant(np.zeros([size or 0 for size in shape], dtype)))
+    for tensor in traced:
+        if tensor.graph is not body.graph:  # of the other branch: only its shape is used
+            zeros = np.zeros(tensor.shape.whole or (), tensor.dtype.base_dtype.as_numpy_dtype)
+            rewriter.tensors[tensor] = graph.build(node, partial(constant, zeros))
+    values = rewriter.tensors
+    return [values[tensor] for tensor in body.outputs], [values[tensor] for tensor in traced]
