@@ -63,6 +63,11 @@ class FloorMod:
             return low, high
         return 0, self.modulus - 1
 
+    @property
+    def period(self) -> int:
+        """The numbers after which a remainder repeats, or a quotient changes."""
+        return self.divisor * max(self.modulus, 1)
+
 
 Term = Variable | FloorMod | Expr
 
@@ -154,8 +159,13 @@ class Affine:
     @property
     def variables(self) -> frozenset[Variable]:
         """The variables in it, those inside quotients and remainders included."""
-        inner = [term.number.variables for term in self.terms if isinstance(term, FloorMod)]
+        inner = [term.number.variables for term in self.floor_mods]
         return frozenset(self.strides).union(*inner)
+
+    @property
+    def floor_mods(self) -> list[FloorMod]:
+        """The terms that are quotients and remainders."""
+        return [term for term in self.terms if isinstance(term, FloorMod)]
 
     def replaced(self, new: Callable[[Variable | Expr], Affine | Variable | Expr | None]) -> Affine:
         """This with variables and opaque expressions replaced where `new` returns a sum or term."""
@@ -447,8 +457,7 @@ def _fits(value: Affine, dtype: np.dtype[Any]) -> bool:
     their range is known, or where they are no sum."""
     if all(isinstance(part, Word) for part in value.parts):
         return True
-    numbers = [term.number for term in value.terms if isinstance(term, FloorMod)]
-    if not all(_fits(number, dtype) for number in numbers):
+    if not all(_fits(term.number, dtype) for term in value.floor_mods):
         return False
     low, high = value.bounds
     limits = np.iinfo(dtype)

@@ -25,7 +25,7 @@ from thalweg.ir.expr import (
 )
 from thalweg.ir.functions.dtypes import BOOL, Dtype
 from thalweg.ir.functions.reductions import REDUCTIONS
-from thalweg.ir.index import Affine, FloorMod
+from thalweg.ir.index import Affine
 from thalweg.ir.kernel import Contraction, Kernel, Loops, Store
 from thalweg.ir.rewrite import free_variables, postorder, walk
 
@@ -62,7 +62,7 @@ def faults(kernel: Kernel) -> Iterator[str]:
         if load.buffer not in kernel.arguments:
             yield "a load is of a buffer that is no argument"
     for offset in kernel.offsets:
-        if any(isinstance(term, FloorMod) for term in offset.terms):
+        if offset.floor_mods:
             yield f"a quotient or remainder in {offset} is no expression"
 
 

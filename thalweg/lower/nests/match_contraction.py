@@ -74,8 +74,7 @@ def _roles(
 
 def floor_mods(root: Expr) -> list[FloorMod]:
     """The quotients and remainders in the offsets that an expression loads at."""
-    terms = [term for load in loads_in([root]) for term in load.offset.terms]
-    return [term for term in terms if isinstance(term, FloorMod)]
+    return [term for load in loads_in([root]) for term in load.offset.floor_mods]
 
 
 def _factor(part: Expr) -> Access | None:
@@ -157,8 +156,7 @@ def strides_of(form: Any, at: IndexTuple, target: Target) -> dict[Variable, int]
         outer = [v for v in at.variables if v in term.number.terms]
         if len(term.number.terms) != 1 or len(outer) != 1:
             return {}
-        by = term.divisor * max(term.modulus, 1)
-        strides[outer[0]] = math.lcm(strides.get(outer[0], 1), by)
+        strides[outer[0]] = math.lcm(strides.get(outer[0], 1), term.period)
     return strides if math.prod(strides.values()) <= target.max_strided_phases else {}
 
 

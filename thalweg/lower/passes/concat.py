@@ -18,7 +18,7 @@ from functools import cache, partial
 from math import prod
 
 from thalweg.ir.expr import Expr, Load, Select, Variable
-from thalweg.ir.index import Affine, FloorMod, floor_mod, number, row_major, total
+from thalweg.ir.index import Affine, floor_mod, number, row_major, total
 from thalweg.ir.kernel import Store
 from thalweg.ir.rewrite import loads_in
 from thalweg.ir.target import Target
@@ -250,5 +250,4 @@ def layout_of(write: Store, leaf: Load, limits: Limits) -> Layout | None:
 
 def _in_digits(variable: Variable, low: int, high: int, offset: Affine) -> Affine:
     """An index that runs from `low` to `high`, by the digits of it that an offset has."""
-    terms = [term for term in offset.terms if isinstance(term, FloorMod)]
-    return number(low) + row_major(digits_of(variable, high - low, terms))
+    return number(low) + row_major(digits_of(variable, high - low, offset.floor_mods))

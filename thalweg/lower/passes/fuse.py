@@ -21,7 +21,7 @@ from typing import Any
 
 from thalweg.graph.node import Node
 from thalweg.ir.expr import Expr, Index, Load, Variable
-from thalweg.ir.index import Affine, FloorMod, row_major, unraveled
+from thalweg.ir.index import Affine, row_major, unraveled
 from thalweg.ir.kernel import Store
 from thalweg.ir.loop import iterations
 from thalweg.ir.rewrite import free_variables, walk
@@ -187,8 +187,7 @@ def _matched_loops(second: LoopNest, first: LoopNest) -> Substitution | None:
 def _keeps_affine(nest: LoopNest, renamed: Renaming) -> bool:
     """Whether a nest's renamed offsets are sums of variables, and its values use no index."""
     offsets = [*nest.load_offsets, *(write.offset for write in nest.writes)]
-    terms = [term for offset in offsets for term in renamed.place(offset).terms]
-    if any(isinstance(term, FloorMod) for term in terms):
+    if any(renamed.place(offset).floor_mods for offset in offsets):
         return False
     return not any(isinstance(part, Index) for part in walk(nest.values))
 

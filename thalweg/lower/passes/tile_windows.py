@@ -33,7 +33,6 @@ from thalweg.ir.functions.dtypes import Dtype
 from thalweg.ir.functions.reductions import REDUCTIONS
 from thalweg.ir.index import (
     Affine,
-    FloorMod,
     affine,
     bounds_of,
     expressed,
@@ -126,8 +125,7 @@ def _row_sides(variable: Variable, nest: LoopNest) -> Iterable[int]:
     """The same along the contiguous variable, where a row of the result interleaves several rows of
     the input: whole vectors."""
     offsets = nest.load_offsets
-    terms = [t for p in offsets for t in p.terms if isinstance(t, FloorMod)]
-    steps = [t.divisor * max(t.modulus, 1) for t in terms if variable in t.number.terms]
+    steps = [t.period for p in offsets for t in p.floor_mods if variable in t.number.terms]
     if not steps or any(offset.factor(variable) for offset in offsets):
         return ()
     sides = (math.lcm(_ROW, *steps), variable.extent)
@@ -136,10 +134,9 @@ def _row_sides(variable: Variable, nest: LoopNest) -> Iterable[int]:
 
 def _period(variable: Variable, offset: Affine) -> int:
     """The period, along a variable, of the quotients and remainders in an offset."""
-    terms = [t for t in offset.terms if isinstance(t, FloorMod) and variable in t.number.terms]
-    periods = [t.divisor * max(t.modulus, 1) for t in terms]
-    factors = [t.number.factor(variable) for t in terms]
-    return math.lcm(*(n // math.gcd(n, f) for n, f in zip(periods, factors, strict=True)))
+    terms = [term for term in offset.floor_mods if variable in term.number.terms]
+    factors = [math.gcd(term.period, term.number.factor(variable)) for term in terms]
+    return math.lcm(*(term.period // f for term, f in zip(terms, factors, strict=True)))
 
 
 def _overlaps(variable: Variable, offset: Affine) -> bool:
