@@ -153,7 +153,7 @@ class _Rematerialization:
 
     def _is_computable(self, position: int, value: _Value, changed: dict[int, LoopNest]) -> bool:
         """Whether all operands of a value are live and unchanged until its last use."""
-        loads = _loads(value.expression) or set()
+        loads = {load.buffer for load in loads_in([value.expression])}
         last = max(reader for reader, nest in changed.items() if loads <= nest.reads)
         return all(self._is_kept(buffer, position, last, value.buffer.bytes) for buffer in loads)
 
@@ -260,22 +260,13 @@ class _RowInlining(_Rematerialization):
         return is_same and (buffer.bytes <= size or super()._is_kept(buffer, position, last, size))
 
 
-def _loads(value: Expr) -> set[Buffer] | None:
-    """The buffers that an expression loads from; None if it has reductions, or loads at offsets
-    that are not sums of variables."""
-    buffers: set[Buffer] = set()
-    for part in walk([value]):
-        if isinstance(part, Accumulated | Reduce | Scan):
-            return None
-        if isinstance(part, Load):
-            buffers.add(part.buffer)
-            if not part.offset.is_plain:
-                return None
-    return buffers
-
-
 def _is_plain(value: Expr) -> bool:
-    return not isinstance(value, Const) and _loads(value) is not None
+    """Whether an expression has no reductions, and loads at sums of variables."""
+    parts = walk([value])
+    reduces = any(isinstance(part, Accumulated | Reduce | Scan) for part in parts)
+    loads = [part for part in parts if isinstance(part, Load)]
+    is_constant = isinstance(value, Const)
+    return not (is_constant or reduces) and all(load.offset.is_plain for load in loads)
 
 
 def _recomputing(nest: LoopNest, value: _Value) -> LoopNest | None:
