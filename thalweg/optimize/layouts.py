@@ -165,7 +165,7 @@ def _form_of_elementwise(node: Node) -> Form | None:
 
     def build(inputs: Sequence[Tensor]) -> Any:
         operands = [_widened(t, rank) if n in small else t for n, t in enumerate(inputs)]
-        return node.op([*operands]) if isinstance(node.op, AddN) else node.op(*operands)
+        return node.op(*node.grouped(operands))
 
     return Form(images, (0,), 0.0, build)
 
@@ -197,29 +197,20 @@ def _form_of_per_axis_op(node: Node, *, lists: Sequence[int] = (1,)) -> Form | N
     return Form((0,), (0,), 0.0, build)
 
 
-def _form_of_concat(node: Node) -> Form | None:
-    *images, last = range(len(node.inputs))
-    return _form_along_axis(node, tuple(images), last, lambda xs, axis: node.op(xs[:-1], axis))
-
-
-def _form_of_split(node: Node) -> Form | None:
-    return _form_along_axis(node, (1,), 0, lambda xs, axis: node.op(axis, xs[1]))
-
-
-def _form_of_split_v(node: Node) -> Form | None:
-    return _form_along_axis(node, (0,), 2, lambda xs, axis: node.op(xs[0], xs[1], axis))
-
-
-def _form_along_axis(
-    node: Node, image_inputs: tuple[int, ...], axis_input: int, build: Callable[[Any, Any], Any]
-) -> Form | None:
-    """An op along an axis."""
-    rank, axis = _rank(node.outputs[0]), integers(node.inputs[axis_input])
-    if rank < 4 or axis is None or any(_rank(node.inputs[n]) != rank for n in image_inputs):
+def _form_along_axis(node: Node, *, images: slice, axis: int) -> Form | None:
+    """An op along an axis, given the positions of the images and of the axis."""
+    rank, along = _rank(node.outputs[0]), integers(node.inputs[axis])
+    image_inputs = tuple(range(len(node.inputs))[images])
+    if rank < 4 or along is None or any(_rank(node.inputs[n]) != rank for n in image_inputs):
         return None
-    new_axis = np.array(to_last(rank).index(axis[0] % rank), np.int32)
-    outputs = tuple(range(len(node.outputs)))
-    return Form(image_inputs, outputs, 0.0, lambda inputs: build(list(inputs), new_axis))
+    new_axis = np.array(to_last(rank).index(along[0] % rank), np.int32)
+
+    def build(inputs: Sequence[Any]) -> Any:
+        given = [*inputs]
+        given[axis] = new_axis
+        return node.op(*node.grouped(given))
+
+    return Form(image_inputs, tuple(range(len(node.outputs))), 0.0, build)
 
 
 def _form_of_reduction(node: Node) -> Form | None:
@@ -253,9 +244,9 @@ def _form_of_transpose(node: Node, times: LayoutTimes) -> Form | None:
 
 
 _FORMS: dict[type[Any], Callable[[Node], Form | None]] = {
-    ConcatV2: _form_of_concat,
-    Split: _form_of_split,
-    SplitV: _form_of_split_v,
+    ConcatV2: partial(_form_along_axis, images=slice(-1), axis=-1),
+    Split: partial(_form_along_axis, images=slice(1, 2), axis=0),
+    SplitV: partial(_form_along_axis, images=slice(1), axis=2),
     Pad: _form_of_per_axis_op,
     PadV2: _form_of_per_axis_op,
     BroadcastTo: _form_of_per_axis_op,
