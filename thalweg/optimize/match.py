@@ -108,7 +108,7 @@ def match_at(node: Node, rule: Rule, pattern: Apply, graph: StepGraph) -> Match 
         return None
     if any(graph.is_guarded(bound[name]) for name in rule.dropped):
         return None
-    if graph.devices is not None and len({*map(graph.device, nodes)}) > 1:
+    if len({*map(graph.device, nodes)}) > 1:
         return None
     bound["root"] = node.outputs[0]
     return Match(node, tuple(nodes), bound, graph.uses)

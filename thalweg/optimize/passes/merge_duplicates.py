@@ -52,7 +52,7 @@ def _are_same(first: Node, second: Node, graph: StepGraph) -> bool:
     """Whether one of two nodes of equal type and inputs can replace the other."""
     if first.controls != second.controls or not is_pure(first):
         return False
-    if graph.devices is not None and graph.device(first) != graph.device(second):
+    if graph.device(first) != graph.device(second):
         return False
     if first.op.type_name != "Const" and first.op != second.op:
         return False

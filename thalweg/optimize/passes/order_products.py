@@ -87,7 +87,7 @@ def _is_link(tensor: Tensor, user: Node, graph: StepGraph) -> bool:
     """Whether a factor is a product without other uses."""
     node = tensor.op
     is_own = isinstance(node.op, MatMul) and graph.is_open(tensor) and graph.uses(tensor) == 1
-    return is_own and (graph.devices is None or graph.device(node) == graph.device(user))
+    return is_own and graph.device(node) == graph.device(user)
 
 
 Splits = dict[tuple[int, int], int]

@@ -30,5 +30,4 @@ def strip_identities(graph: StepGraph) -> None:
 
 def _crosses_devices(node: Node, graph: StepGraph) -> bool:
     """Whether a node copies a value to another device."""
-    device = graph.device(node)
-    return graph.devices is not None and any(graph.device(t.op) != device for t in node.inputs)
+    return any(graph.device(tensor.op) != graph.device(node) for tensor in node.inputs)
