@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import add
 from types import MethodType
 from typing import Any, NamedTuple, cast
 
@@ -425,10 +427,7 @@ def _sum(parts: Sequence[Gradient], method: int | None) -> Gradient:
         return _concat_slices(cast("Sequence[IndexedSlices]", parts))
     tensors = [convert_to_tensor(part) for part in parts]
     if method == AggregationMethod.EXPERIMENTAL_TREE:
-        total = tensors[0]
-        for tensor in tensors[1:]:
-            total = total + tensor
-        return total
+        return reduce(add, tensors)
     return arithmetic.add_n(tensors)
 
 
