@@ -43,8 +43,10 @@ class Machine:
         self.ran: list[Kernel] = []
 
     def load_all(self, requests: Sequence[Request], _: Any) -> list[Loaded]:
-        """The kernels asked for, as functions that the CPU's device can call."""
-        return [self._loaded(request) for request in requests]
+        """The kernels asked for, as functions that the CPU's device can call; equal ones of a step
+        are one function."""
+        loaded = {request.key: self._loaded(request) for request in requests}
+        return [loaded[request.key] for request in requests]
 
     def _loaded(self, request: Request) -> Loaded:
         kernel = request.make.args[0]  # type: ignore[attr-defined]
