@@ -1,6 +1,6 @@
 """The table of reductions: one row each, and the only list of them.
 
-A row has a reduction's NumPy definition, its identity, the code that combines two partial results,
+A row has a reduction's NumPy definition, its identity, the function that combines two elements,
 and what planners need. A new reduction is a row here, and the op block that reduces with it.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from thalweg.ir.functions.dtypes import BOOL, INT64, Dtype
-from thalweg.ir.functions.function import Emit, Site
+from thalweg.ir.functions.function import Site
 from thalweg.ir.functions.register import Register
 from thalweg.ir.functions.table import FUNCTIONS
 from thalweg.platform.dtype_traits import bounds, is_float
@@ -30,7 +30,6 @@ class Reduction:
     numpy: Any  # a ufunc, or a function that finds a position along an axis
     identity: Callable[[Dtype], Any]  # the result for no elements, by dtype
     function: str  # of the function table: combines two elements
-    emit: Emit | None = None  # replaces that function's code
     result: Dtype | None = None  # the dtype of the result; None: that of the elements
     sign: str = ""  # of a combining store in kernel text: "+="
     rounds: bool = False  # inexact: narrow floats accumulate in float32
@@ -50,7 +49,7 @@ class Reduction:
 
     def combine(self, site: Site, one: Register, other: Register) -> Register:
         """Combine two elements or partial results."""
-        emit = self.emit or FUNCTIONS[self.function].emit
+        emit = FUNCTIONS[self.function].emit
         assert emit is not None
         return emit(site, one, other)
 
@@ -93,19 +92,6 @@ def _beats(function: str, site: Site, one: Register, other: Register) -> Registe
     return one.compared(("s" if site.signed else "u") + relation, other)
 
 
-def _extreme(function: str) -> Emit:
-    """The larger or smaller of two; NaN propagates."""
-
-    def emit(site: Site, one: Register, other: Register) -> Register:
-        if site.is_float and (found := one.nan_extreme(f"{function}imum", other)) is not None:
-            return found
-        best = _beats(function, site, one, other).choose(one, other)
-        # x86's maximum returns the second operand if either is NaN, so only the first is checked.
-        return one.is_nan().choose(one, best) if site.is_float else best
-
-    return emit
-
-
 def _number(value: int) -> Callable[[Dtype], Any]:
     return lambda dtype: np.asarray(value).astype(dtype)[()]
 
@@ -119,8 +105,8 @@ _ROWS = (
         "sum", np.add, _number(0), "add", sign="+=", rounds=True, compensated=True, atomic=True
     ),
     Reduction("prod", np.multiply, _number(1), "mul", sign="*=", rounds=True),
-    Reduction("max", np.maximum, _bound(0), "max", _extreme("max"), sign="max="),
-    Reduction("min", np.minimum, _bound(1), "min", _extreme("min"), sign="min="),
+    Reduction("max", np.maximum, _bound(0), "max", sign="max="),
+    Reduction("min", np.minimum, _bound(1), "min", sign="min="),
     Reduction("all", np.logical_and, _number(1), "and", result=BOOL),
     Reduction("any", np.logical_or, _number(0), "or", result=BOOL),
     _Position("argmax", np.argmax, _bound(0), "max", result=INT64),
