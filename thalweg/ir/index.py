@@ -159,7 +159,7 @@ class Affine:
     @property
     def variables(self) -> frozenset[Variable]:
         """The variables in it, those inside quotients and remainders included."""
-        inner = [term.number.variables for term in self.floor_mods]
+        inner = [term.number.variables for term in self.terms if isinstance(term, FloorMod)]
         return frozenset(self.strides).union(*inner)
 
     @property
