@@ -29,7 +29,7 @@ from thalweg.graph.shapes import TensorShape
 from thalweg.lower import lowering
 from thalweg.lower.control import builder
 from thalweg.lower.control.program import Capacity
-from thalweg.lower.fingerprint import control_fingerprint
+from thalweg.lower.fingerprint import control_fingerprint, op_text
 from thalweg.lower.specialise import ControlRegion
 from thalweg.ops.core.context import VariableCell
 from thalweg.platform.disk_cache import Disk
@@ -347,6 +347,16 @@ def test_branches_and_their_traces() -> None:
     kinds = [(2.0, False), (4.0, False), (2.0, True), (4.0, True)]
     found = [control_fingerprint(unit(*kind)) for kind in kinds]
     assert None not in found and len({*found}) == len(kinds)
+
+
+def test_the_text_of_conditionals_in_conditionals_does_not_grow_with_their_depth() -> None:
+    def text(count: int) -> str:
+        with tf.Graph().as_default():
+            x = tf.placeholder(tf.int32, [])
+            cases = [(tf.equal(x, k), lambda k=k: tf.constant(k)) for k in range(count)]
+            return op_text(tf.case(cases, lambda: tf.constant(-1)).op.op)
+
+    assert len(text(12)) <= len(text(6))
 
 
 def test_what_only_this_process_knows_has_no_fingerprint() -> None:
