@@ -16,6 +16,7 @@ from thalweg.alias.inside.util import (
     tf_inspect,
 )
 from thalweg.alias.libraries import edward
+from thalweg.runtime import fetches
 from thalweg.runtime.fetches import register_session_run_conversion_functions
 
 
@@ -44,6 +45,20 @@ def test_types_can_be_fetched_and_fed():
     pair = Pair(x, x * 2)
     with tf.Session() as session:
         assert session.run({"pair": pair}, {pair: 3.0}) == {"pair": 9.0}
+
+
+def test_a_type_is_registered_once_and_before_the_types_it_extends(monkeypatch):
+    class Indices(tf.SparseTensor):
+        pass
+
+    monkeypatch.setattr(fetches, "_conversions", [*fetches._conversions])
+    register_session_run_conversion_functions(Indices, lambda s: ([s.indices], list))
+    for kind in (Indices, tf.SparseTensor, tf.IndexedSlices, object):
+        with pytest.raises(ValueError, match="has already been registered"):
+            register_session_run_conversion_functions(kind, lambda s: ([s.values], list))
+    sparse = Indices([[2]], [1.0], [3])
+    with tf.Session() as session:
+        assert session.run(sparse) == [[[2]]]
 
 
 def test_parameters_of_our_functions_are_those_of_tensorflow():

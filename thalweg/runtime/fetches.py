@@ -140,7 +140,7 @@ def register_session_run_conversion_functions(
         feed_function: (an object, the value fed for it) -> pairs of a tensor and its value.
         feed_function_for_partial_run: accepted for compatibility and ignored.
     """
-    if any(issubclass(tensor_type, known.kind) for known in _conversions):
+    if any(issubclass(known.kind, tensor_type) for known in _conversions):
         raise ValueError(f"{tensor_type} has already been registered so ignore it.")
     _conversions.insert(0, _Conversion(tensor_type, fetch_function, feed_function))
 
