@@ -219,6 +219,15 @@ def test_a_callable_takes_options_as_run_does():
     assert metadata.step_stats.dev_stats
 
 
+def test_a_callable_fetches_what_it_was_made_for():
+    x = tf.placeholder(tf.float32)
+    fetches = [x + 1.0]
+    with tf.Session() as session:
+        run = session.make_callable(fetches, [x], accept_options=True)
+        fetches.append(x)
+        assert run(1.0) == run(1.0, options=tf.RunOptions()) == [2.0]
+
+
 def test_partial_run():
     a, b = tf.placeholder(tf.float32, name="a"), tf.placeholder(tf.float32, name="b")
     r1 = a + 1.0

@@ -145,11 +145,7 @@ class BaseSession:
             values = cached.run(arrays)
             self._calls[key] = parsed, cached
             return parsed.result(values)
-        values = self._execute(self._plan(step), arrays, options, run_metadata)
-        if run_metadata is not None and options and options.output_partition_graphs:
-            for graph in self._partition_graphs(step):
-                run_metadata.partition_graphs.add().ParseFromString(graph.SerializeToString())
-        return parsed.result(values)
+        return self._run_with_options(parsed, step, arrays, options, run_metadata)
 
     def _parse(
         self, fetches: FetchLike, feed_dict: Mapping[Any, Any] | None
@@ -159,6 +155,16 @@ class BaseSession:
         feeds = dict(feed_items(self._graph, feed_dict)) if feed_dict else {}
         step = Step(tuple(parsed.tensors), tuple(parsed.targets), tuple(feeds))
         return parsed, step, list(feeds.values())
+
+    def _run_with_options(
+        self, parsed: Fetches, step: Step, arrays: Sequence[Any], options: Any, metadata: Any
+    ) -> Structure:
+        """Run a step, and fill `metadata` with what `options` ask for."""
+        values = self._execute(self._plan(step), arrays, options, metadata)
+        if metadata is not None and options and options.output_partition_graphs:
+            for graph in self._partition_graphs(step):
+                metadata.partition_graphs.add().ParseFromString(graph.SerializeToString())
+        return parsed.result(values)
 
     def _partition_graphs(self, step: Step) -> list[Any]:
         """The partitions of a step as GraphDefs, one for each device."""
@@ -302,9 +308,10 @@ class BaseSession:
         def call(*values: Any, options: Any = None, run_metadata: RunMetadata | None = None) -> Any:
             if options is None and run_metadata is None:
                 return plain(*values)
+            self._check_open()
             _check_count(len(values), count)
-            feeds = dict(zip(tensors, values, strict=True))
-            return self.run(fetches, feeds, options, run_metadata)
+            arrays = [*map(feed_value, tensors, values)]
+            return self._run_with_options(parsed, signature, arrays, options, run_metadata)
 
         return call if accept_options else plain
 
