@@ -36,7 +36,8 @@ class Prologue:
         self._graph, self.keys, self._context = graph, keys, context
         done: set[int] = set()
         self.calls: list[_Call] = []
-        is_eligible = not graph.feeds and not graph.fetches
+        # Calls alone: one frame, where each vertex has its own index, and no feeds or merges.
+        is_eligible = all(v.call for v in graph.graph.vertices) and not graph.fetches
         for vertex in graph.calls() if is_eligible else ():
             if self._is_ready(vertex):
                 received = [p.place for p, _ in self._producers(vertex) if p.key is not None]
