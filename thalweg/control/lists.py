@@ -59,7 +59,8 @@ class ListValue:
     @property
     def on_device(self) -> Buffer | None:
         """The device buffer whose rows are the entries, if they are stored so."""
-        rows = self._storage.rows if isinstance(self._storage, Stacked) else None
+        storage = self._storage  # looked up once: another thread may clear it
+        rows = storage.rows if isinstance(storage, Stacked) else None
         return rows if isinstance(rows, Buffer) else None
 
     def take_over(
