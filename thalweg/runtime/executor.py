@@ -180,12 +180,13 @@ def _by_fetch_index(
 def _fetched(plan: Plan, values: Sequence[Any], fetch: Fetch) -> list[Any]:
     """Fetch the contents of slots; a failing read is attributed to the variable's node."""
     results: list[Any] = []
-    for value, slot in zip(values, plan.fetches, strict=True):
-        try:
+    try:
+        for value in values:
             results.append(fetch(value))
-        except errors.OpError as error:
-            (node,) = (
-                i.node for i in plan.instructions if i.output <= slot < i.output + i.output_count
-            )
-            raise_at(error, node)
+    except errors.OpError as error:
+        slot = plan.fetches[len(results)]
+        (node,) = (
+            i.node for i in plan.instructions if i.output <= slot < i.output + i.output_count
+        )
+        raise_at(error, node)
     return results
