@@ -119,3 +119,20 @@ def test_a_loop_reads_a_list_whose_rows_are_columns_in_memory():
     with tf.Session() as session:
         actual = session.run(total, {x: columns})
     np.testing.assert_allclose(actual, columns[1] + 2 * columns[2])
+
+
+@pytest.mark.parametrize("is_row", [True, False])
+def test_a_loop_writes_rows_and_indices_of_unknown_rank(is_row):
+    def body(i, array):
+        row, index = x * tf.to_float(i), i
+        if is_row:
+            row = tf.placeholder_with_default(row, None)
+        else:
+            index = tf.placeholder_with_default(index, None)
+        return i + 1, array.write(index, row)
+
+    x = tf.constant([1.0, 2.0])
+    array = tf.TensorArray(tf.float32, 3).write(0, x * 0.0)
+    stacked = tf.while_loop(lambda i, _: i < 3, body, [1, array])[1].stack()
+    with tf.Session() as session:
+        assert session.run(stacked).tolist() == [[0.0, 0.0], [1.0, 2.0], [2.0, 4.0]]

@@ -286,10 +286,12 @@ class Inlining:
 
     def _count_access(self, counts: BufferView | None, index: Any, node: Node) -> None:
         """Count a read or write of a row."""
-        if counts is not None:
-            memory = self._scratch.reference(counts)
-            once = np.ones(index.shape.as_list(), np.int32)
-            self._scratch.target(ScatterAdd(), (memory, index, once), node)
+        if counts is None:
+            return
+        if index.shape.whole is None:
+            raise NotCompiled(node, "the shape of an index is known only when it ran")
+        memory, once = self._scratch.reference(counts), np.ones(index.shape.whole, np.int32)
+        self._scratch.target(ScatterAdd(), (memory, index, once), node)
 
     # Control nodes
 

@@ -164,7 +164,7 @@ def written_view(rows: ListBuffer, value: Tensor, node: Node) -> BufferView:
         rows.view = BufferView(rows.where, rows.dtype.as_numpy_dtype, rows.shape)
     if rows.view.where in (Storage.INPUT, Storage.CONSTANT):
         raise NotCompiled(node, "it writes to a list that is no variable of the loop")
-    if tuple(value.shape.as_list()) != rows.element:
+    if value.shape.sizes != rows.element:
         raise NotCompiled(node, "the elements of the list differ in shape")
     return rows.view
 
