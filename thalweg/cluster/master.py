@@ -44,7 +44,7 @@ from thalweg.optimize.pipeline import PassReport
 from thalweg.partition.cut import Partition, partition
 from thalweg.partition.rendezvous import Key
 from thalweg.partition.transfers import Receiving, Sending
-from thalweg.place.placer import Placement, Placer, is_replicated
+from thalweg.place.placer import Placement, Placer, used_devices
 from thalweg.platform import spans
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.config import SessionOptions
@@ -167,7 +167,7 @@ class Master(Engine):
         """Partition and register a step; one that this process runs alone is planned locally."""
         nodes = prune(step.fetches, step.targets, step.feeds)
         placement = self.placer.place(nodes)
-        tasks = _placed_tasks(placement) or {self._member.task}
+        tasks = {*map(task_of, used_devices(placement))} or {self._member.task}
         if tasks == {self._member.task} and self._own is not None:
             return plan(step, self.devices, self.placer, COMPILES, self._switches)
         if len(tasks) > 1 and has_primitives(nodes):
@@ -492,10 +492,6 @@ class RunningStep:
 def _proxy_device(device: str) -> Device:
     """A local CPU device under the name of another task's device."""
     return cpu_device(DeviceSpec.from_string(device).device_index or 0, task=task_of(device))
-
-
-def _placed_tasks(placement: Placement) -> set[str]:
-    return {task_of(device) for node, device in placement.items() if not is_replicated(node)}
 
 
 def _tasks_sent_first(part: Partition) -> set[str]:

@@ -25,11 +25,11 @@ from thalweg.graph.graph import Graph
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.rewriter import Rewriter
-from thalweg.graph.subgraph import Argument
+from thalweg.graph.subgraph import Argument, is_constant
 from thalweg.ops.core.basic import Const
 from thalweg.partition import transfers
 from thalweg.partition.rendezvous import Key
-from thalweg.place.placer import Placement, is_replicated, with_inner
+from thalweg.place.placer import Placement, with_inner
 from thalweg.platform.arrays import Array
 
 _MIN_SENT_UNREAD = 1 << 20  # bytes of a variable that is sent without a copying read before
@@ -58,7 +58,7 @@ class Partition:
 
 def spans(node: Node, placement: Mapping[Node, Any]) -> bool:
     """Whether a conditional or loop contains nodes on other devices than its own."""
-    inner = (each for each in with_inner(node) if not is_replicated(each))
+    inner = (each for each in with_inner(node) if not is_constant(each))
     return any(placement.get(each, placement[node]) != placement[node] for each in inner)
 
 
@@ -74,7 +74,7 @@ def partition(
     needs = Needs(fetches, targets, dict.fromkeys(feeds))
     partitioner = _Partitioner(feeds, placement, order, needs.wanted)
     for node in nodes:
-        if not is_replicated(node):
+        if not is_constant(node):
             partitioner.copy(node)
     return partitioner.partitions(fetches, targets)
 
@@ -213,7 +213,7 @@ class _Partitioner:
             return argument
         if node not in self._order:  # an input that a control node does not need
             return part.argument(tensor)
-        if is_replicated(node):
+        if is_constant(node):
             copy = part.rewriter.copy(node)
             part.order[copy] = set()
             return copy.outputs[0]
@@ -263,7 +263,7 @@ class _Partitioner:
 
     def _after(self, nodes: Collection[Node], part: _Builder) -> set[Node]:
         """The nodes of a partition that complete after the given nodes of the step."""
-        return {self._completion(node, part) for node in nodes if not is_replicated(node)}
+        return {self._completion(node, part) for node in nodes if not is_constant(node)}
 
     def _completion(self, node: Node, part: _Builder) -> Node:
         """The copy of a node, or the Recv that completes after it on another device."""
@@ -285,12 +285,12 @@ class _Partitioner:
         for number, tensor in enumerate(fetches):
             part = self.part(self._fetch_device(tensor))
             part.fetches.append(Slot(number, self._local(tensor, tensor.op, part)))
-        targets = [node for node in targets if not is_replicated(node)]
+        targets = [node for node in targets if not is_constant(node)]
         return [self._build(self._parts[device], targets) for device in sorted(self._parts)]
 
     def _fetch_device(self, tensor: Tensor) -> str:
         """The device to fetch a tensor from; for a constant or a feed, one that reads it."""
-        if tensor in self._fed or is_replicated(tensor.op):
+        if tensor in self._fed or is_constant(tensor.op):
             readers = [p.device for p in self._parts.values() if tensor in p.rewriter.tensors]
             return next(iter(readers or self._parts), "") or self._placement[tensor.op]
         return self._placement[tensor.op]

@@ -129,7 +129,7 @@ class Placer:
 
     def _common_device(self, nodes: Iterable[Node]) -> str:
         """The only device that nodes, and those inside them, require; "" if there is none."""
-        nodes = [each for node in nodes for each in with_inner(node) if not is_replicated(each)]
+        nodes = [each for node in nodes for each in with_inner(node) if not is_constant(each)]
         devices = {self._required_device(node) for node in nodes} - {""}
         return devices.pop() if len(devices) == 1 else ""
 
@@ -206,9 +206,9 @@ def with_inner(node: Node) -> Iterator[Node]:
         yield from with_inner(inner)
 
 
-def is_replicated(node: Node) -> bool:
-    """Whether a node is a constant, which is copied to every device that reads it."""
-    return is_constant(node)
+def used_devices(placement: Placement) -> set[str]:
+    """The devices of some nodes, without constants, which are copied to every device."""
+    return {device for node, device in placement.items() if not is_constant(node)}
 
 
 def _is_source(node: Node) -> bool:

@@ -21,13 +21,14 @@ from thalweg.device.device import Device
 from thalweg.graph.analysis.order import Order, step_order, touches_state
 from thalweg.graph.device import is_cpu
 from thalweg.graph.node import Node, Tensor
+from thalweg.graph.subgraph import is_constant
 from thalweg.ir.target import Target
 from thalweg.lower.regions import Unit, regions, with_traces
 from thalweg.lower.specialise import ControlRegion, Region
 from thalweg.optimize.options import DEFAULT, OptimizerSwitches
 from thalweg.optimize.pipeline import PassReport, optimize
 from thalweg.partition.cut import Partition, partition
-from thalweg.place.placer import Placement, Placer, is_replicated, with_inner
+from thalweg.place.placer import Placement, Placer, used_devices, with_inner
 from thalweg.runtime.compiled import Backend, RemoteDevice, Run
 from thalweg.runtime.dataflow.control_region import DataflowStep, control_call
 from thalweg.runtime.dataflow.run import Dataflow
@@ -117,7 +118,7 @@ class Plan:
             copies = holders[earlier]
             if writes and touches_state(earlier):
                 yield from (at for at in copies if at != place)
-            elif place not in copies and not is_replicated(earlier):
+            elif place not in copies and not is_constant(earlier):
                 yield from copies[:1]
 
 
@@ -207,10 +208,10 @@ def _optimized_placement(nodes: Sequence[Node], placement: Placement) -> Placeme
 
 
 def _used_devices(placement: Placement, devices: Sequence[Device]) -> Sequence[Device]:
-    """The devices that a step uses; replicated nodes do not count."""
+    """The devices that a step uses."""
     if len(devices) == 1:
         return devices
-    names = {name for node, name in placement.items() if not is_replicated(node)}
+    names = used_devices(placement)
     return [device for device in devices if device.name in names] or devices[:1]
 
 
@@ -264,8 +265,7 @@ def backend_of(
     if remote_device is not None:
         absent = {*placement.values()} - by_name.keys()
         by_name.update((name, remote_device(name)) for name in absent)
-    used = {name for node, name in placement.items() if not is_replicated(node)}
-    is_alone = used <= {device.name}
+    is_alone = used_devices(placement) <= {device.name}
     device_of = None if is_alone else {node: by_name[name] for node, name in placement.items()}
     has_accelerator = not all(each.is_host for each in devices)
     return Backend(device, _fallback, compiled, device_of, has_accelerator)

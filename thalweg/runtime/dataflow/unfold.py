@@ -24,10 +24,9 @@ from thalweg.control.traces import LoopCount, LoopTrace, traced_tensor
 from thalweg.graph.analysis.node_effects import has_state, is_sequential
 from thalweg.graph.analysis.order import Order, step_order, touches_state
 from thalweg.graph.node import Node, Tensor
-from thalweg.graph.subgraph import Argument, Body
+from thalweg.graph.subgraph import Argument, Body, is_constant
 from thalweg.lower.regions import Unit
 from thalweg.lower.specialise import ControlRegion, Region
-from thalweg.place.placer import is_replicated
 from thalweg.runtime.compiled import host_arrays
 from thalweg.runtime.dataflow.tokens import (
     Input,
@@ -150,7 +149,7 @@ class Unfolder(ABC):
 
     def unit(self, unit: Unit, section: Section, order: Order) -> None:
         """Unfold a node, a region or a control node."""
-        if isinstance(unit, Node) and self.folds and is_replicated(unit):
+        if isinstance(unit, Node) and self.folds and is_constant(unit):
             section.values.setdefault(unit.outputs[0], Known(unit.op.numpy()))
         elif isinstance(unit, Node) and isinstance(unit.op, Primitive):
             self._primitive(unit, section, order)
@@ -173,7 +172,7 @@ class Unfolder(ABC):
         self.bind_outputs(section, unit.outputs, source)
         for node in call.nodes:
             end = source.vertex
-            if node in section.ends and not is_replicated(node):  # several regions have the read
+            if node in section.ends and not is_constant(node):  # several regions have the read
                 ends = self.done(section, node), end
                 end = self.add(section, VertexKind.PASS, (Known(None),), ends).vertex
             section.ends[node] = end
@@ -199,7 +198,7 @@ class Unfolder(ABC):
             for each in order.get(node, ())
             if each in section.ends
             and each not in producers
-            and not is_replicated(each)
+            and not is_constant(each)
             and (each not in nodes or node.op.footprint or node.op.bodies)
         ]
 
