@@ -35,7 +35,7 @@ from thalweg.ops.state.state import VariableV2
 from thalweg.partition.cut import Partition, Slot
 from thalweg.place.placer import Placement, with_inner
 from thalweg.runtime.compiled import RemoteDevice
-from thalweg.runtime.kernels import Call, ForeignCell
+from thalweg.runtime.kernels import Call, ForeignCell, temporary_cell
 
 Unit = Node | Region | ControlRegion
 
@@ -107,10 +107,7 @@ class RemoteCell(ForeignCell):
 
     def local(self) -> VariableCell:
         """A copy of the variable in this process, with the current value."""
-        tensor = self.node.outputs[0]
-        cell = VariableCell(self.node.name, tensor.dtype.base_dtype, tensor.shape)
-        cell.assign(self.read())
-        return cell
+        return temporary_cell(self.node.outputs[0], self.read())
 
     def _partition(self) -> Partition:
         graph = Graph()

@@ -102,6 +102,13 @@ class ForeignCell(ABC):
         """A read-only copy in this process, with the current value."""
 
 
+def temporary_cell(tensor: Tensor, value: Any) -> VariableCell:
+    """A variable with a value, in place of the one that a tensor refers to."""
+    cell = VariableCell(tensor.op.name, tensor.dtype.base_dtype, tensor.shape)
+    cell.assign(value)
+    return cell
+
+
 def _converting(
     function: Callable[..., Any], convert: Callable[[Iterable[Any]], list[Any]]
 ) -> Callable[..., Any]:

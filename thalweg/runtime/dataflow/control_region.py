@@ -19,13 +19,12 @@ from thalweg.graph.analysis.order import Order
 from thalweg.graph.node import Node, Tensor
 from thalweg.lower.regions import Unit, regions, with_traces
 from thalweg.lower.specialise import ControlRegion
-from thalweg.ops.core.context import VariableCell
 from thalweg.partition.cut import spans
 from thalweg.runtime.compiled import Backend, RemoteDevice, host_arrays
 from thalweg.runtime.dataflow.run import Dataflow
 from thalweg.runtime.dataflow.tokens import TokenGraph, VertexKind
 from thalweg.runtime.dataflow.unfold import Section, Unfolder, has_primitives, values_in
-from thalweg.runtime.kernels import Call, call_of, local_cells
+from thalweg.runtime.kernels import Call, call_of, local_cells, temporary_cell
 from thalweg.runtime.native_control import NativeControl
 
 #: If False, the dataflow executor runs all control nodes; results are the same.
@@ -66,7 +65,7 @@ class ControlCall:
     def __call__(self, context: Any, *values: Any) -> list[Any]:
         inputs = list(values)
         for place in self._fed:
-            inputs[place] = _fed_cell(self.unit.inputs[place], inputs[place])
+            inputs[place] = temporary_cell(self.unit.inputs[place], inputs[place])
         if not self._spans:  # then no body writes to a variable of another process
             inputs = local_cells(inputs)
         if self.native is not None and NATIVE:
@@ -112,13 +111,6 @@ class DataflowStep:
         sources = tuple(root.values[tensor] for tensor in self.outputs)
         graph = TokenGraph(tuple(unfolder.vertices), len(self.inputs), sources)
         return Call(Dataflow(graph), True, (), self.nodes[-1], self.nodes)
-
-
-def _fed_cell(tensor: Tensor, value: Any) -> VariableCell:
-    """A temporary variable with a fed value, in place of the variable that `tensor` refers to."""
-    cell = VariableCell(tensor.op.name, tensor.dtype.base_dtype, tensor.shape)
-    cell.assign(value)
-    return cell
 
 
 # Token graphs
