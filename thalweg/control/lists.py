@@ -191,10 +191,7 @@ class ListValue:
 
     def scatter(self, indices: Array, value: Array) -> Self:
         """Write row k of `value` to entry `indices[k]`."""
-        if np.ndim(indices) != 1:
-            raise errors.invalid(
-                f"Expected indices to be a vector, but received shape: {_dims(indices)}"
-            )
+        _check_indices(indices)
         if np.ndim(value) == 0:
             raise errors.invalid("Input value for unpack must be at least a vector")
         if len(indices) != len(value):
@@ -296,10 +293,7 @@ class ListValue:
 
     def gather(self, indices: Array, shape: TensorShape | None = None) -> Array:
         """Some entries as the rows of one array."""
-        if np.ndim(indices) != 1:
-            raise errors.invalid(
-                f"Expected indices to be a vector, but received shape: {_dims(indices)}"
-            )
+        _check_indices(indices)
         with self._lock:
             if len(indices) == 0:
                 return self._empty_rows(shape)
@@ -496,6 +490,13 @@ class ListValue:
 
     def _error(self, message: str) -> errors.InvalidArgumentError:
         return errors.invalid(f"TensorArray {self.name}: {message}")
+
+
+def _check_indices(indices: Array) -> None:
+    if np.ndim(indices) != 1:
+        raise errors.invalid(
+            f"Expected indices to be a vector, but received shape: {_dims(indices)}"
+        )
 
 
 def _dims(value: Any) -> str:

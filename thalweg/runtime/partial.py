@@ -27,9 +27,9 @@ class PartialRun:
     def __init__(self, declared: Fetches, feeds: Sequence[Tensor], engine: Engine) -> None:
         nodes = needed(declared.tensors, declared.targets, dict.fromkeys(feeds))
         if not nodes:
-            raise _invalid("No nodes in the graph need to run for this partial run.")
+            raise errors.invalid("No nodes in the graph need to run for this partial run.")
         if has_primitives(nodes):
-            raise _invalid("A step that has control primitives cannot be run in parts.")
+            raise errors.invalid("A step that has control primitives cannot be run in parts.")
         tensors = [tensor for node in nodes for tensor in node.outputs]
         self._placement = engine.placer.place(nodes)
         units = with_traces(nodes, tensors)
@@ -68,12 +68,16 @@ class PartialRun:
     def _check(self, wanted: Fetches, feeds: Mapping[Tensor, Any]) -> None:
         for tensor in feeds:
             if tensor not in self._feeds:
-                raise _invalid(f"The feed {tensor.name} was not specified in partial_run_setup.")
+                raise errors.invalid(
+                    f"The feed {tensor.name} was not specified in partial_run_setup."
+                )
             if tensor in self._fed:
-                raise _invalid(f"The feed {tensor.name} has already been fed.")
+                raise errors.invalid(f"The feed {tensor.name} has already been fed.")
         for tensor in wanted.tensors:
             if tensor not in self._declared.tensors:
-                raise _invalid(f"The fetch {tensor.name} was not specified in partial_run_setup.")
+                raise errors.invalid(
+                    f"The fetch {tensor.name} was not specified in partial_run_setup."
+                )
 
     def _run(self, wanted: Fetches) -> None:
         nodes = [
@@ -94,7 +98,3 @@ class PartialRun:
                     resources = self._resources.on(self._placement[instruction.nodes[0]])
                     run([instruction], self._slots, resources, Cancellation())
                     self._done.update(instruction.nodes)
-
-
-def _invalid(message: str) -> errors.InvalidArgumentError:
-    return errors.InvalidArgumentError(None, None, message)

@@ -330,9 +330,7 @@ class BaseSession:
         """Continue a partial run with more feeds, as far as `fetches` need."""
         self._check_open()
         if handle not in self._partial_runs:
-            raise errors.InvalidArgumentError(
-                None, None, "Must run 'setup' before performing partial runs!"
-            )
+            raise errors.invalid("Must run 'setup' before performing partial runs!")
         parsed = Fetches(self._graph, fetches)
         feeds = dict(feed_items(self._graph, feed_dict or {}))
         running = self._partial_runs[handle]
