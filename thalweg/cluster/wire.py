@@ -322,9 +322,10 @@ def write(
 ) -> bytearray:
     """Encode a message, without session and sequence; `contents` are the inline values."""
     kind, step, fields, _, request = message
+    flags = _IS_ANSWER if is_answer else 0
     if isinstance(fields, FixedFields):
         if not headers:
-            return fields.prefix(kind, step, request, _IS_ANSWER if is_answer else 0, 0)
+            return fields.prefix(kind, step, request, flags, 0)
         encoded_fields = fields.encoded
     else:
         encoded_fields = _encode(dict(fields)).encode() if fields else b""
@@ -332,7 +333,6 @@ def write(
         raise ValueError(
             f"{kind.name}: {len(encoded_fields)} bytes of fields, {len(headers)} values"
         )
-    flags = _IS_ANSWER if is_answer else 0
     frame = bytearray(
         _HEAD.pack(
             MAGIC, VERSION, kind, 0, 0, step, request, flags, len(headers), len(encoded_fields)
@@ -355,12 +355,7 @@ def write_inline(message: Message, is_answer: bool, request: int, limit: int) ->
         return None
     flags = _IS_ANSWER if is_answer else 0
     if not values:
-        cached = fields.prefixes.get((kind, flags, 0))
-        if cached is None:
-            return fields.prefix(kind, step, request, flags, 0)
-        frame = bytearray(cached)
-        _STEP.pack_into(frame, _STEP_OFFSET, step, request)
-        return frame
+        return fields.prefix(kind, step, request, flags, 0)
     if len(values) > 1:
         return _write_plain(fields, message, request, flags, limit)
     (value,) = values
@@ -436,11 +431,6 @@ def _write_header(frame: bytearray, header: ValueHeader) -> None:
 
 #: Writes session and sequence into a frame: pack_stamp(frame, STAMP_OFFSET, session, sequence).
 pack_stamp = _STAMP.pack_into
-
-
-def stamp(frame: bytearray, session: int, sequence: int) -> None:
-    """Write session and sequence into a frame."""
-    pack_stamp(frame, STAMP_OFFSET, session, sequence)
 
 
 def bundle_head(sizes: Sequence[int]) -> bytes:

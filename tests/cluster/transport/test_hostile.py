@@ -61,7 +61,7 @@ class Stranger:
 
     def send(self, message: Message, session: int, sequence: int, *headers: ValueHeader) -> bytes:
         frame = wire.write(message, headers)
-        wire.stamp(frame, session, sequence)
+        wire.pack_stamp(frame, wire.STAMP_OFFSET, session, sequence)
         self.socket.send(bytes(frame))
         return bytes(frame)
 
@@ -169,7 +169,7 @@ def test_who_guesses_a_session_within_the_host_is_cut_off(server: Endpoint, stra
 
 def attach_to(session: int) -> bytes:
     frame = wire.write(Message(Kind.ATTACH))
-    wire.stamp(frame, session, 1)
+    wire.pack_stamp(frame, wire.STAMP_OFFSET, session, 1)
     return bytes(frame)
 
 
@@ -200,7 +200,7 @@ def sample_frames(session: int) -> Iterator[bytes]:
     ]
     for sequence, (message, headers) in enumerate(messages):
         frame = wire.write(message, headers)
-        wire.stamp(frame, session, sequence + 2)
+        wire.pack_stamp(frame, wire.STAMP_OFFSET, session, sequence + 2)
         yield bytes(frame)
     yield bytes(wire.write(Message(Kind.TENSOR, 9), [inline], [array]))
 

@@ -12,6 +12,7 @@ from thalweg import errors
 from thalweg.cluster import wire
 from thalweg.cluster.transport import local, outbound
 from thalweg.cluster.transport.loop import Loop
+from thalweg.cluster.transport.outbox import BatchedSends
 from thalweg.cluster.transport.peer import Peer
 from thalweg.cluster.wire import Kind, Message
 
@@ -142,7 +143,7 @@ def test_what_is_sent_together_leaves_in_one_packet_and_in_order(
     peer = client.peer(server.address)
     ask(peer)
     sizes = packets(peer, monkeypatch)
-    with client.loop.batched_sends():
+    with BatchedSends(client.loop.outboxes):
         for step in range(3):
             peer.send(Message(Kind.RUN, step, wire.FixedFields()))
         assert not sizes
@@ -160,7 +161,7 @@ def test_no_packet_has_more_messages_or_bytes_than_it_may(
     ask(peer)
     sizes = packets(peer, monkeypatch)
     large = np.zeros(30_000, np.uint8)
-    with client.loop.batched_sends():
+    with BatchedSends(client.loop.outboxes):
         for step in range(wire.MAX_BUNDLE + 1):
             peer.send(Message(Kind.RUN, step, wire.FixedFields()))
         for step in range(6):
@@ -205,7 +206,7 @@ def test_who_is_lost_takes_nothing_that_was_held(endpoint: MakeEndpoint):
     peer = client.peer(server.address)
     ask(peer)
     answers = list[Exception | None]()
-    with client.loop.batched_sends():
+    with BatchedSends(client.loop.outboxes):
         peer.request(Message(Kind.STATUS), lambda _, error: answers.append(error))
         server.close()
         client.handler.losses.get(timeout=LONG)

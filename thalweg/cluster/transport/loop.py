@@ -80,14 +80,10 @@ class Loop:
         """Start the I/O thread."""
         self._thread.start()
 
-    def batched_sends(self) -> BatchedSends:
-        """A context manager that batches this thread's messages to each peer in one packet."""
-        return BatchedSends(self.outboxes)
-
     def run_batched(self, work: Callback) -> None:
-        """Call a function, which must not block, inside `batched_sends`; messages are sent even if
-        a signal handler raises."""
-        batched_sends = self.batched_sends()
+        """Call a function, which must not block, and batch its messages to each peer in one packet;
+        they are sent even if a signal handler raises."""
+        batched_sends = BatchedSends(self.outboxes)
         try:
             with batched_sends:
                 work()

@@ -1,7 +1,7 @@
 """Outboxes: small messages that a thread sends to one peer in a row are batched in one packet.
 
 Each packet wakes a thread of another process, which costs more than to write or read a message. The
-I/O thread has an outbox during each callback, other threads inside `Loop.batched_sends`. An outbox
+I/O thread has an outbox during each callback, other threads inside `Loop.run_batched`. An outbox
 is flushed before its thread blocks.
 """
 

@@ -148,9 +148,9 @@ class Unpacker:
             return value
         value = wire.value_of(header, mapping.memory(header.offset, header.nbytes))
         if header.is_view:
-            mapping.release_with(value, header.offset)
+            mapping.clear_with(value, mapping.lease_of(header.offset))
         else:
-            mapping.release(header.offset)
+            mapping.clear(mapping.lease_of(header.offset))
         return value
 
     def _value_of_stream(self, header: ValueHeader, memory: mmap) -> Any:

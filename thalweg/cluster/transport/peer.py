@@ -432,9 +432,6 @@ class Peer(ABC):
 
     def _received_local(self, channel: Channel, packet: bytes) -> None:
         try:
-            if not packet.startswith(wire.BUNDLE_MAGIC):
-                self.handle(channel, wire.read(packet), ())
-                return
             for frame in wire.frames_of(packet):
                 try:
                     self.handle(channel, wire.read(frame), ())

@@ -222,21 +222,18 @@ class Mapping:
             raise WireError(f"{nbytes} bytes from {offset} are beyond the segment")
         return memoryview(self._memory)[offset : offset + nbytes]
 
-    def release_with(self, owner: Any, offset: int) -> None:
-        """Release a slot when `owner`, the array over it, is freed; its views keep it alive."""
-        self.clear_with(owner, FIRST_LEASE + offset // self._slot_bytes)
+    def lease_of(self, offset: int) -> int:
+        """The place of a slot's lease byte."""
+        return FIRST_LEASE + offset // self._slot_bytes
 
     def clear_with(self, owner: Any, place: int) -> None:
-        """Clear a lease byte when `owner` is freed."""
+        """Clear a lease byte when `owner`, the array over its memory, is freed; the views of that
+        array keep it alive."""
         if not FIRST_LEASE <= place < _PAGE:
             raise WireError(f"byte {place} tells of no lease")
-        self._leases[place] = weakref.ref(owner, lambda _: self._release(place))
+        self._leases[place] = weakref.ref(owner, lambda _: self.clear(place))
 
-    def release(self, offset: int) -> None:
-        """Release a slot now."""
-        self._release(FIRST_LEASE + offset // self._slot_bytes)
-
-    def _release(self, place: int) -> None:
+    def clear(self, place: int) -> None:
         """Clear a lease byte; called during garbage collection on any thread, so takes no lock."""
         self._leases.pop(place, None)
         if not self._is_inherited:
