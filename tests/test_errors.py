@@ -46,6 +46,8 @@ def test_unknown_codes_and_classes() -> None:
     with pytest.raises(KeyError):
         errors.error_code_from_exception_type(errors.OpError)
     assert errors.UnknownError(None, None, "odd", 37).error_code == 37
+    assert type(errors.of_code(37, None, "odd")) is errors.UnknownError
+    assert type(errors.of_code(errors.ABORTED, None, "odd")) is errors.AbortedError
 
 
 def test_the_text_names_the_op_and_its_origin() -> None:

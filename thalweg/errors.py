@@ -285,6 +285,11 @@ def invalid(message: str) -> InvalidArgumentError:
 _EXCEPTIONS: dict[int, type[OpError]] = {cls.code: cls for cls in OpError.__subclasses__()}
 
 
+def of_code(code: int, op: Any, message: str) -> OpError:
+    """The error of a status code, an UnknownError for a code that is not known here."""
+    return _EXCEPTIONS.get(code, UnknownError)(None, op, message)
+
+
 @public("errors.exception_type_from_error_code")
 def exception_type_from_error_code(error_code: int) -> type[OpError]:
     """The exception class of a status code; a KeyError for OK and unknown codes."""

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from thalweg import errors
+from thalweg.cluster.wire import Kind, Message
 from thalweg.graph.graph import Graph
 from thalweg.graph.node import Node
 
@@ -27,11 +28,19 @@ def encode(error: BaseException, task: str) -> dict[str, Any]:
 
 def decode(fields: Mapping[str, Any], graph: Graph | None = None) -> errors.OpError:
     """The error in a message, bound to the node of the graph that it names."""
-    error_class = _CLASSES.get(fields["code"], errors.UnknownError)
     text = fields["text"]
     if fields["task"] and fields["task"] not in text:
         text = f"{text} [on {fields['task']}]"
-    return error_class(None, _node(graph, fields["node"]), text)
+    return errors.of_code(fields["code"], _node(graph, fields["node"]), text)
+
+
+def answered(reply: Message | None, error: Exception | None, graph: Graph | None = None) -> Message:
+    """The reply of a task; raises what kept the task from replying, or the error in its reply."""
+    if reply is None:
+        raise error or errors.UnavailableError(None, None, "A task did not answer")
+    if reply.kind is Kind.FAILED:
+        raise decode(reply.fields, graph)
+    return reply
 
 
 def _node(graph: Graph | None, name: str) -> Node | None:
@@ -42,8 +51,3 @@ def _node(graph: Graph | None, name: str) -> Node | None:
         except KeyError:
             name = name.rpartition("/")[0]
     return None
-
-
-_CLASSES: dict[int, type[errors.OpError]] = {
-    kind.code: kind for kind in errors.OpError.__subclasses__()
-}

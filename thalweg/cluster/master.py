@@ -226,18 +226,13 @@ class Master(Engine):
     def _peer(self, task: str) -> Peer | None:
         return None if task == self._member.task and self._own else self._tasks[task].peer
 
-    def _request_all(self, requests: Sequence[tuple[Peer, Message]]) -> list[Message]:
-        """Send all requests, then wait for the replies; returned in request order."""
-        queue = SimpleQueue[tuple[int, Message | None, Exception | None]]()
-        for index, (peer, message) in enumerate(requests):
-            peer.request(message, _reply_callback(queue, index))
-        replies: dict[int, Message] = {}
+    def _request_all(self, requests: Sequence[tuple[Peer, Message]]) -> None:
+        """Send all requests, then wait for the replies."""
+        replies = SimpleQueue[tuple[Message | None, Exception | None]]()
+        for peer, message in requests:
+            peer.request(message, lambda reply, error: replies.put((reply, error)))
         for _ in requests:
-            index, reply, error = queue.get()
-            if reply is None or error is not None:
-                raise error or errors.InternalError(None, None, "No answer")
-            replies[index] = _raise_if_failed(reply, self._graph())
-        return [replies[index] for index in range(len(replies))]
+            failures.answered(*replies.get(), self._graph())
 
     def explained(self, planned: Plan) -> Plan:
         """The plan with its partitions planned in this process, on CPU proxies of all devices."""
@@ -420,14 +415,11 @@ class RunningStep:
         try:
             if spans.is_on():
                 spans.record_span(f"run on {part.task}", part.partitions[0].nodes[0], self._started)
-            if message is None:
-                raise error or errors.UnavailableError(None, None, "A task did not answer")
-            if message.kind is Kind.FAILED:
-                raise failures.decode(message.fields, self._graph)
-            if places := message.fields["places"]:
-                self._fetched.update(by_index(places, message))
-            if (keys := message.fields["keys"]) and self._member.worker is not None:
-                values = message.values[-len(keys) :]
+            reply = failures.answered(message, error, self._graph)
+            if places := reply.fields["places"]:
+                self._fetched.update(by_index(places, reply))
+            if (keys := reply.fields["keys"]) and self._member.worker is not None:
+                values = reply.values[-len(keys) :]
                 self._member.worker.receive(self._number, keys, values)
         except errors.OpError as failure:
             self.fail(failure)
@@ -534,16 +526,3 @@ def _deregister(
     for peer in peers:
         if peer.is_alive:
             Member.send(peer, message)
-
-
-def _reply_callback(
-    queue: SimpleQueue[tuple[int, Message | None, Exception | None]], index: int
-) -> Callable[[Message | None, Exception | None], None]:
-    return lambda message, error: queue.put((index, message, error))
-
-
-def _raise_if_failed(reply: Message, graph: Graph | None) -> Message:
-    """The reply itself; raises the error that a FAILED one carries."""
-    if reply.kind is Kind.FAILED:
-        raise failures.decode(reply.fields, graph)
-    return reply

@@ -86,7 +86,8 @@ class Member:
         replies = _RetryingBroadcast(
             self.endpoint, remote, message, options.timeout_in_ms
         ).answers()
-        infos |= {task: _task_info(task, *reply) for task, reply in replies.items()}
+        for task, (peer, reply) in replies.items():
+            infos[task] = TaskInfo(task, peer.address, reply.fields["devices"], peer)
         return {task: infos[task] for task in used}
 
     def _cluster(self, options: SessionOptions) -> ClusterSpec:
@@ -145,8 +146,7 @@ class Client(Member):
         replies = _RetryingBroadcast(self.endpoint, tasks, message, options.timeout_in_ms).answers()
         _, reply = replies[""]
         self.task = reply.fields["task"]
-        jobs: Mapping[str, Mapping[str, str]] = reply.fields["cluster"]
-        return ClusterSpec({job: {int(i): a for i, a in jobs[job].items()} for job in jobs})
+        return ClusterSpec(reply.fields["cluster"])
 
     def close(self, session: str, tasks: Iterable[TaskInfo]) -> None:
         super().close(session, tasks)
@@ -216,7 +216,3 @@ def _waiting_text(missing: Iterable[str], tasks: Mapping[str, str]) -> str:
         f"Waiting for tasks that do not answer: {named}. "
         "tf.ConfigProto(operation_timeout_in_ms=...) limits how long, device_filters for which"
     )
-
-
-def _task_info(task: str, peer: Peer, reply: Message) -> TaskInfo:
-    return TaskInfo(task, peer.address, reply.fields["devices"], peer)

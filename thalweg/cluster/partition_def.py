@@ -14,7 +14,7 @@ from thalweg import protos
 from thalweg.graph.graph import Graph
 from thalweg.graph.graphdef.importer import import_graph_def
 from thalweg.graph.graphdef.serial import function_library, node_def
-from thalweg.graph.node import Node, Tensor
+from thalweg.graph.node import Node
 from thalweg.graph.subgraph import Argument
 from thalweg.partition.cut import Partition, Slot
 from thalweg.place.placer import Placement, with_inner
@@ -83,11 +83,7 @@ def _predecessors(node: Node) -> set[Node]:
 
 
 def _slots(graph: Graph, pairs: Sequence[tuple[int, str]]) -> tuple[Slot, ...]:
-    return tuple(Slot(place, _tensor(graph, name)) for place, name in pairs)
-
-
-def _tensor(graph: Graph, name: str) -> Tensor:
-    return graph.get_tensor_by_name(name)
+    return tuple(Slot(place, graph.get_tensor_by_name(name)) for place, name in pairs)
 
 
 def _placement(nodes: Sequence[Node], device: str) -> Placement:

@@ -89,7 +89,7 @@ class RemoteCalls:
         """Send a request and block until the reply."""
         replies = SimpleQueue[tuple[Message | None, Exception | None]]()
         self.peer(device).request(message, lambda reply, error: replies.put((reply, error)))
-        return _raise_if_failed(*replies.get())
+        return failures.answered(*replies.get())
 
 
 class RemoteCell(ForeignCell):
@@ -140,14 +140,15 @@ class RemoteUnit:
         cells = dict(zip(self._inputs, map(self._colocated_cell, inputs), strict=True))
         values = [_feed_value(item) for item in inputs if self._colocated_cell(item) is None]
         message = self._calls.run(self._handle(cells), values)
-        abort = Message(Kind.ABORT, message.step, failures.encode(_caller_cancelled(), ""))
+        stopped = errors.CancelledError(None, None, "The step that called this was stopped")
+        abort = Message(Kind.ABORT, message.step, failures.encode(stopped, ""))
         peer = self._calls.peer(self._device)
         unsubscribe = context.cancellation.on_cancel(lambda: peer.send(abort))
 
         def on_reply(reply: Message | None, error: Exception | None) -> None:
             unsubscribe()
             try:
-                done(self._assemble_outputs(_raise_if_failed(reply, error), cells), None)
+                done(self._assemble_outputs(failures.answered(reply, error), cells), None)
             except errors.OpError as failure:
                 done(None, failure if failure.op else failure.at(context.node))
 
@@ -236,15 +237,3 @@ def _argument(graph: Graph, tensor: Tensor) -> Tensor:
 def _feed_value(item: Any) -> Any:
     """The value to send for an input: variables are read."""
     return item.read() if isinstance(item, ForeignCell | VariableCell) else item
-
-
-def _raise_if_failed(reply: Message | None, error: Exception | None) -> Message:
-    if reply is None:
-        raise error or errors.UnavailableError(None, None, "A task did not answer")
-    if reply.kind is Kind.FAILED:
-        raise failures.decode(reply.fields)
-    return reply
-
-
-def _caller_cancelled() -> errors.CancelledError:
-    return errors.CancelledError(None, None, "The step that called this was stopped")

@@ -247,7 +247,8 @@ class Worker:
                 session = session or session_of(number)
                 step = TaskStep(number, session, self._prefix, self._outgoing)
                 if number in self._ended or session not in self._sessions:
-                    step.cancel(_step_ended_error(number))
+                    text = f"Step {number:x} has ended"
+                    step.cancel(errors.AbortedError(None, None, text))
                 else:
                     self._steps[number] = step
             return step
@@ -382,7 +383,3 @@ class TaskStep(Rendezvous):
 
 def _reset_error(task: str) -> errors.AbortedError:
     return errors.AbortedError(None, None, f"{task} was reset: its sessions have ended")
-
-
-def _step_ended_error(number: int) -> errors.AbortedError:
-    return errors.AbortedError(None, None, f"Step {number:x} has ended")

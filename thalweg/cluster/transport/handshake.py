@@ -122,8 +122,5 @@ def refused(error: errors.OpError) -> Message:
 def refusal(address: str, decoded: DecodedMessage) -> errors.OpError:
     """The error that a REFUSED message carries."""
     code = field(decoded.fields, "code", int)
-    text = f"{address} refuses this process: {field(decoded.fields, 'reason', str)}"
-    try:
-        return errors.exception_type_from_error_code(code)(None, None, text)
-    except KeyError:
-        return errors.UnknownError(None, None, text)
+    reason = field(decoded.fields, "reason", str)
+    return errors.of_code(code, None, f"{address} refuses this process: {reason}")
