@@ -31,10 +31,10 @@ from thalweg.graph.rewriter import Rewriter
 from thalweg.graph.subgraph import Argument
 from thalweg.lower.specialise import ControlRegion, Region
 from thalweg.ops.core.context import VariableCell
-from thalweg.ops.state.state import VariableV2
 from thalweg.partition.cut import Partition, Slot
 from thalweg.place.placer import Placement, with_inner
 from thalweg.runtime.compiled import RemoteDevice
+from thalweg.runtime.dataflow.wiring import OBJECTS
 from thalweg.runtime.kernels import Call, ForeignCell, temporary_cell
 
 Unit = Node | Region | ControlRegion
@@ -55,7 +55,7 @@ class RemoteCalls:
         return RemoteDevice(device, lambda unit: self._call(unit, device, placement))
 
     def _call(self, unit: Unit, device: str, placement: Placement) -> Call:
-        if isinstance(unit, Node) and isinstance(unit.op, VariableV2):
+        if isinstance(unit, Node) and isinstance(unit.op, OBJECTS):
             cell = RemoteCell(self, unit, device)
             return Call(lambda: cell, False, (), unit, (unit,))
         nodes = (unit,) if isinstance(unit, Node) else unit.nodes
@@ -93,7 +93,7 @@ class RemoteCalls:
 
 
 class RemoteCell(ForeignCell):
-    """A variable on another task."""
+    """A variable, or another object of the session, on another task."""
 
     def __init__(self, calls: RemoteCalls, node: Node, device: str) -> None:
         self._calls, self.node, self.device = calls, node, device
@@ -125,13 +125,14 @@ class RemoteUnit:
     def __init__(self, calls: RemoteCalls, unit: Unit, device: str, placement: Placement) -> None:
         self._calls, self._device, self._placement = calls, device, placement
         self._nodes = (unit,) if isinstance(unit, Node) else unit.nodes
-        references = unit.references if isinstance(unit, Region) else ()
+        is_region = isinstance(unit, Region)
+        references = unit.references if is_region else ()
         self._inputs: tuple[Tensor, ...] = (*unit.inputs, *references)
         self._outputs = tuple(unit.outputs)
         self._is_control = isinstance(unit, ControlRegion)
         #: Fetched if a control node has no other outputs in use: it runs only for its effects.
         self._any_output = [*unit.node.outputs[:1]] if isinstance(unit, ControlRegion) else []
-        self._roots = reference_roots(self._nodes)
+        self._roots = unit.roots if is_region else reference_roots(self._nodes)
         self._handles: dict[tuple[Node | None, ...], int] = {}
         self._lock = threading.Lock()
 
@@ -196,9 +197,15 @@ class RemoteUnit:
             node: set[Node]() for node in graph.nodes if not isinstance(node.op, Argument)
         }
         for node in self._nodes:
-            for tensor in node.inputs:  # a control node may have unused inputs
-                if tensor not in rewriter.tensors:
-                    rewriter.tensors[tensor] = _argument(graph, tensor)
+            for tensor in node.inputs:
+                if tensor in rewriter.tensors:
+                    continue
+                root = self._roots.get(tensor)  # of a reference that another unit returned
+                rewriter.tensors[tensor] = (
+                    rewriter.tensors[root]
+                    if root in rewriter.tensors
+                    else _argument(graph, tensor)  # a control node may have unused inputs
+                )
             copied = rewriter.copy(node)
             placement[copied] = self._device
             predecessors[copied] = {

@@ -25,7 +25,7 @@ from thalweg.runtime.kernels import Call, Context, raise_at, starter_of
 from thalweg.runtime.resources import Objects
 
 EMPTY: Any = object()  # a slot without a token
-_LASTING = (Const, VariableV2, QueueHandle, AccumulatorHandle)
+OBJECTS = (VariableV2, QueueHandle, AccumulatorHandle)  # refer to objects of the session
 _LEAVING = frozenset({VertexKind.EXIT, VertexKind.COLLECT, VertexKind.COUNT})
 _ENDS_DEAD = _LEAVING | {VertexKind.NEXT_ITERATION}  # do not propagate dead tokens
 _MERGE_SLOTS = (EMPTY, 0, 0)  # the value, the index of its input, the number of dead inputs
@@ -89,7 +89,7 @@ class WiredVertex:
         if call is None or self.executable is not None or call.device or self.controls:
             return False
         # A step of control primitives is a call that is attributed to its last node.
-        is_lookup = len(call.nodes) == 1 and isinstance(call.node.op, _LASTING)
+        is_lookup = len(call.nodes) == 1 and isinstance(call.node.op, (Const, *OBJECTS))
         return is_lookup and not any(edges.merges for edges in self.edges)
 
 
