@@ -80,3 +80,25 @@ def test_a_reference_that_an_assignment_on_another_task_returned(session: tf.Ses
     value = np.array([1, 2, 3], np.float32)
     assert session.run(result, {given: value}).tolist() == [12.0, 24.0, 36.0]
     assert session.run(variable).tolist() == [12.0, 24.0, 36.0]
+
+
+def test_the_gradient_of_a_loop_on_another_task_inside_a_loop(session: tf.Session) -> None:
+    x = tf.placeholder(tf.float32, [2])
+
+    def body(i: Any, y: Any) -> Any:
+        with tf.device(SECOND):
+            _, z = tf.while_loop(lambda j, _: j < 2, lambda j, z: (j + 1, z * x), [0, y])
+        return i + 1, tf.sin(z)
+
+    with tf.device(FIRST):
+        _, result = tf.while_loop(lambda i, _: i < 2, body, [0, x])
+        (gradient,) = tf.gradients(result, x)
+    value = np.array([0.5, 1.25], np.float32)
+    found = session.run([result, gradient], {x: value})
+    y, slope = value.astype(np.float64), np.ones(2)
+    for _ in range(2):
+        z = y * value**2
+        slope = np.cos(z) * (slope * value**2 + 2 * y * value)
+        y = np.sin(z)
+    np.testing.assert_allclose(found[0], y, rtol=1e-5)
+    np.testing.assert_allclose(found[1], slope, rtol=1e-5)

@@ -21,6 +21,7 @@ from thalweg.cluster.partition_def import encode
 from thalweg.cluster.transport.endpoint import Peer
 from thalweg.cluster.values import packed, values_of
 from thalweg.cluster.wire import Kind, Message
+from thalweg.control.traces import Trace
 from thalweg.graph.analysis.node_effects import reference_roots
 from thalweg.graph.analysis.order import step_order
 from thalweg.graph.device import task_of
@@ -230,8 +231,12 @@ class RemoteUnit:
 
 def runs_on_control_device(node: Node) -> bool:
     """Whether a node in a control node's body must run on the control node's device, regardless of
-    its placement: lists (variants) cannot leave their process."""
-    return any(tensor.dtype is variant for tensor in (*node.inputs, *node.outputs))
+    its placement: lists (variants) cannot leave their process, nor those that traces make of it."""
+    tensors = [*node.inputs, *node.outputs]
+    if node.op.bodies:
+        readers = [reader for tensor in node.outputs for reader in tensor.consumers()]
+        tensors += [t for each in readers if isinstance(each.op, Trace) for t in each.outputs]
+    return any(tensor.dtype is variant for tensor in tensors)
 
 
 def _argument(graph: Graph, tensor: Tensor) -> Tensor:
