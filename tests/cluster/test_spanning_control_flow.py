@@ -102,3 +102,12 @@ def test_the_gradient_of_a_loop_on_another_task_inside_a_loop(session: tf.Sessio
         y = np.sin(z)
     np.testing.assert_allclose(found[0], y, rtol=1e-5)
     np.testing.assert_allclose(found[1], slope, rtol=1e-5)
+
+
+def test_a_list_cannot_be_fetched_from_another_task(session: tf.Session) -> None:
+    with tf.device(SECOND):
+        array = tf.TensorArray(tf.float32, 1, colocate_with_first_write_call=False)
+        written = array.write(0, 1.0)
+    with pytest.raises(tf.errors.InternalError, match="cannot be sent to another process"):
+        session.run(written.flow)
+    assert session.run(written.stack()).tolist() == [1.0]

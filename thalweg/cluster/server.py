@@ -168,9 +168,15 @@ class TaskServer(Member):
         try:
             reply = handler(message)
         except Exception as error:
-            reply = Message(Kind.FAILED, message.step, failures.encode(error, self.task))
+            reply = self._failure(message, error)
         with suppress(errors.OpError):  # the requester may be gone
-            peer.reply(message, reply)
+            try:
+                peer.reply(message, reply)
+            except (TypeError, ValueError) as error:  # the values cannot be sent
+                peer.reply(message, self._failure(message, error))
+
+    def _failure(self, request: Message, error: Exception) -> Message:
+        return Message(Kind.FAILED, request.step, failures.encode(error, self.task))
 
     def _reply_from_worker_thread(
         self, handler: Callable[[Message], Message]
