@@ -89,6 +89,17 @@ class TestGradientTape:
             y = before * x
         assert float(tape.gradient(y, x)) == 6.0
 
+    def test_the_gradient_of_a_target_that_is_a_source_is_its_seed(self):
+        for scale in (1.0, 5.0):  # the second call is recorded as the first one
+            x = tf.constant(np.full(20, scale))
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = x * 2
+            seed = tf.constant(np.full(20, 3 * scale))
+            dy, dx = tape.gradient(y, [y, x], output_gradients=seed)
+            np.testing.assert_array_equal(dy.numpy(), np.full(20, 3 * scale))
+            np.testing.assert_array_equal(dx.numpy(), np.full(20, 6 * scale))
+
     def test_intermediates_are_sources_too(self):
         x = tf.constant(3.0)
         with tf.GradientTape() as tape:

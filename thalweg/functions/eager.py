@@ -237,11 +237,12 @@ class EagerGraph(threading.local, Graph):
         start = len(lazy_trace.trace.nodes)
         before = lazy_trace.end
         with graphs.pushed(lazy_trace.trace), consulted.pushed(set()) as leaves:
-            outputs, pack = make()
+            results, pack = make()
+            outputs = tuple(map(lazy_trace.trace.capture, results))  # some are eager tensors
         entered = {node for trace_node in lazy_trace.end.path(before) for node in trace_node.nodes}
         new_nodes = [node for node in lazy_trace.trace.nodes[start:] if node not in entered]
         nodes = tuple(node for node in new_nodes if PROXY not in node.annotations)
-        child = TraceNode(lazy_trace.end, nodes, tuple(outputs), OP, pack=pack)
+        child = TraceNode(lazy_trace.end, nodes, outputs, OP, pack=pack)
         is_short = child.size < _LONG_TRACE
         child.is_plain = pack is None and is_short and not (child.is_special or child.has_effects)
         if key is not None and lazy_trace.end is before:
