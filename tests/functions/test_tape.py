@@ -256,6 +256,52 @@ class TestGradientTape:
         assert len(EAGER.trace.nodes) - nodes < 150
 
 
+def _gradients_across_the_border(read: Callable[[str, Any], Any]) -> list[Any]:
+    """Gradients of a tape of which an input was computed before it, and a target after it."""
+    x = tf.constant(3.0)
+    before = read("before", x * 2)
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch([x, before])
+        y = read("inside", before * x)
+        z = read("end", y * before)
+        with tape.stop_recording():
+            gap = read("gap", y * 5)
+        w = z + gap
+    after = read("after", z * 2)
+    both = [x, before]
+    found = [tape.gradient(before, both), tape.gradient(y, both), tape.gradient(z, both)]
+    found += [tape.gradient(z, [x]), tape.gradient(z, [x, before, y])]
+    found += [tape.gradient(after, both), tape.gradient(w, both), tape.gradient([z, gap], both)]
+    return [gradient for row in found for gradient in row]
+
+
+class TestBorders:
+    """Only what was computed while the tape recorded is differentiated."""
+
+    expected = (None, 1.0, 6.0, 3.0, 36.0, 36.0, 36.0, 36.0, 36.0, 6.0, None, None, *[36.0] * 4)
+
+    @pytest.mark.parametrize("place", ["nowhere", "before", "inside", "end", "gap", "after"])
+    def test_in_eager_code_wherever_a_value_is_read(self, place: str) -> None:
+        def read(at: str, value: Any) -> Any:
+            if at == place:
+                value.numpy()
+            return value
+
+        for _ in range(2):
+            found = _gradients_across_the_border(read)
+            assert tuple(g if g is None else float(g) for g in found) == self.expected
+
+    def test_in_a_function(self) -> None:
+        found = tf.function(lambda: _gradients_across_the_border(lambda _, value: value))()
+        assert tuple(g if g is None else float(g) for g in found) == self.expected
+
+    def test_in_a_graph(self) -> None:
+        with tf.Graph().as_default(), tf.Session() as session:
+            found = _gradients_across_the_border(lambda _, value: value)
+            values = [g if g is None else session.run(g) for g in found]
+            assert tuple(values) == self.expected
+
+
 class TestInGraphs:
     def test_a_tape_records_the_nodes_inside(self):
         with tf.Graph().as_default(), tf.Session() as session:

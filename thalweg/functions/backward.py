@@ -182,7 +182,7 @@ class BackwardStage:
             [self.differentiable(y) for y, seeds in self.seeds.items() for _ in seeds],
             [self.differentiable(x) for x in xs],
             [seed for seeds in self.seeds.values() for seed in seeds],
-            stop_gradients=self._stop_gradients(produced | set(xs)),
+            stop_gradients=self._stop_gradients({*xs, *self.seeds}, produced),
         )
         of = {x: gradient for x, gradient in zip(xs, results, strict=True) if gradient is not None}
         for leaf, (stage, tensor) in linked.items():
@@ -194,10 +194,11 @@ class BackwardStage:
             if x in of and not (x in linked and is_earlier):
                 summands[number].append(of[x])
 
-    def _stop_gradients(self, inside: set[Tensor]) -> list[Tensor]:
-        """The tensors computed before the tape started, where gradients stop."""
-        outside = {t for node in self.nodes for t in node.inputs if t not in inside}
-        return [self.differentiable(tensor) for tensor in outside if tensor.op.inputs]
+    def _stop_gradients(self, ends: set[Tensor], produced: set[Tensor]) -> list[Tensor]:
+        """The tensors computed while the tape did not record, where gradients stop: inputs of its
+        nodes, sources and targets."""
+        outside = {t for node in self.nodes for t in node.inputs} | ends
+        return [self.differentiable(t) for t in outside - produced if t.op.inputs]
 
 
 @dataclass(frozen=True)

@@ -208,8 +208,9 @@ class GradientTape:
         watched_tensors = _watched_tensors(inside, self._watched, variables)
         is_watched = [source in watched_tensors or source in variables for source in sources]
         xs = list(itertools.compress(sources, is_watched))
-        stops = [t for n in inside for t in n.inputs if t.op not in inside and not is_read(t.op)]
-        stops = [t for t in stops if t not in self._watched and t not in xs]
+        used = {t for node in inside for t in node.inputs} - {*self._watched, *xs}
+        ends = {t for t in (*self._watched, *xs, *ys) if type(t) is Tensor and t.op.inputs}
+        stops = [t for t in used | ends if t.op not in inside and not is_read(t.op)]
         found = iter(gradients(ys, xs, seeds, stop_gradients=stops) if xs else [])
         return [next(found) if watched else None for watched in is_watched]
 
