@@ -7,7 +7,7 @@ import gc
 import pickle
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import thalweg as tf
 from thalweg.functions import steps
 from thalweg.functions.eager import EAGER
 from thalweg.graph.graph import forget_default_graph
+from thalweg.ops.rare.barriers import Barrier
 
 
 @pytest.fixture(autouse=True)
@@ -299,6 +300,77 @@ class TestErrors:
                 tf.gather(tf.constant([1.0, 2.0]), tf.constant([9]))
         finally:
             tf.set_eager_sync(False)
+
+
+def _queue() -> list[Any]:
+    queue = tf.FIFOQueue(10, [tf.float32], [[2]])
+    queue.enqueue_many([np.arange(10, dtype=np.float32).reshape(5, 2)])
+    return [queue.dequeue_many(2), queue.dequeue_up_to(2), queue.dequeue(), queue.size()]
+
+
+def _barrier() -> list[Any]:
+    barrier = Barrier((tf.float32,), shapes=((),))
+    barrier.insert_many(0, ["a", "b"], [1.0, 2.0])
+    return [*barrier.take_many(2).values, barrier.ready_size()]
+
+
+def _slices() -> list[Any]:
+    variable = tf.Variable(np.arange(12, dtype=np.float32).reshape(4, 3))
+    row = variable[1]
+    total = row + 1.0
+    row.assign([5.0, 6.0, 7.0])
+    variable[2:, tf.constant(1)].assign(variable[:2, 0] * 2)
+    with pytest.raises(ValueError, match="only supported for variables"):
+        variable[0][1:].assign([1.0, 2.0])
+    return [row, total, variable.value()]
+
+
+def _lists() -> list[Any]:
+    values = tf.constant(np.arange(6, dtype=np.float32).reshape(3, 2))
+    entries = tf.TensorArray(tf.float32, tf.size(values) // 2, clear_after_read=False)
+    entries = entries.unstack(values)
+    grown = tf.TensorArray(tf.float32, 0, dynamic_size=True).write(0, values[0])
+    mapped = tf.map_fn(lambda row: row * 2, values)
+    summed = tf.scan(lambda total, row: total + row, values)
+    folded = tf.foldl(lambda total, row: total + row, values)
+    return [entries.stack(), entries.read(1), grown.stack(), grown.size(), mapped, summed, folded]
+
+
+def _gradients() -> list[Any]:
+    variable, x = tf.Variable([1.0, 2.0]), tf.constant([3.0, 4.0])
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(x)
+        hidden = tf.tanh(x * variable)
+        loss = tf.reduce_sum(hidden * hidden)
+    gradients = tape.gradient(loss, [x, variable, hidden])
+    tf.train.AdamOptimizer(0.1).apply_gradients([(gradients[1], variable)])
+    return [*gradients, variable.value(), tape.gradient(hidden, x)]
+
+
+def _branches() -> list[Any]:
+    x = tf.constant([1.0, -2.0])
+    branch = tf.cond(tf.reduce_sum(x) > 0, lambda: x + 1, lambda: x - 1)
+    loop = tf.while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, y * 1.5), [0, x])
+    parts = tf.split(x, 2)
+    return [branch, *loop, *parts, *tf.unique(tf.constant([1, 2, 1]))]
+
+
+@pytest.mark.parametrize("program", [_queue, _barrier, _slices, _lists, _gradients, _branches])
+def test_a_program_that_runs_op_by_op_gives_the_same(program: Callable[[], list[Any]]) -> None:
+    expected = [tensor.numpy() for tensor in program()]
+    tf.set_eager_sync(True)
+    try:
+        actual = [tensor.numpy() for tensor in program()]
+    finally:
+        tf.set_eager_sync(False)
+    for first, second in zip(expected, actual, strict=True):
+        np.testing.assert_allclose(first, second, rtol=1e-6)
+
+
+def test_a_slice_of_a_variable_is_assigned_what_was_read_after_it() -> None:
+    variable, x = tf.Variable([1.0, 2.0, 3.0]), tf.constant([4.0, 5.0]) * 2
+    variable[1:].assign(x.numpy())
+    assert variable.numpy().tolist() == [1.0, 8.0, 10.0]
 
 
 class TestRandom:

@@ -33,7 +33,7 @@ from thalweg.control.list_ops import (
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import DType, as_dtype, int32, int64
 from thalweg.graph.graph import get_default_graph
-from thalweg.graph.known import constant_value
+from thalweg.graph.known import constant_input, constant_value
 from thalweg.graph.likes import TensorLike
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.origin import user_line
@@ -140,7 +140,7 @@ class TensorArray:
             self._flow = make(size, name=name or "TensorArray")
         self._info.node = self._flow.op
         if not dynamic_size:
-            count = constant_value(self._flow.op.inputs[0])
+            count = constant_input(self._flow, 0)
             self._info.size = None if count is None else int(count)
 
     def with_flow(self, flow: Tensor) -> TensorArray:

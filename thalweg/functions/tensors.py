@@ -20,7 +20,7 @@ from thalweg.functions.devices import eager_devices
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import as_dtype
 from thalweg.graph.graph import get_default_graph
-from thalweg.graph.likes import MaybeNone
+from thalweg.graph.likes import MaybeNone, TensorLike
 from thalweg.graph.node import Node, Tensor, operators
 from thalweg.graph.shapes import TensorShape
 from thalweg.ops.core.basic import identity
@@ -91,6 +91,7 @@ class EagerTensor(Tensor):
     _literal: Literal | None  # of a small constant
     _position: int  # its index among the tensors of the lazy trace
     _lazy_trace: Any  # the lazy trace that the position is of
+    slice_of: tuple[Any, Any]  # the variable and the index, if it is `variable[index]`
 
     @property
     def op(self) -> Node:  # pyright: ignore[reportIncompatibleVariableOverride] - made on demand
@@ -295,6 +296,13 @@ class EagerTensor(Tensor):
             except IndexError:
                 pass  # the op raises a better error
         return operators["getitem"](self, key)
+
+    def assign(self, value: TensorLike, name: str | None = None) -> Tensor:
+        """Assign to the slice of a variable that this tensor is: `variable[1:3].assign(value)`."""
+        if not hasattr(self, "slice_of"):
+            return super().assign(value, name)
+        variable, key = self.slice_of
+        return operators["assign_at"](variable.gradient_source(), key, value, name)
 
     def __deepcopy__(self, memo: Any) -> EagerTensor:
         return self

@@ -23,6 +23,7 @@ from thalweg.functions.trace import host_array
 from thalweg.graph.convert import convert_to_tensor, stand_ins
 from thalweg.graph.dtypes import DType
 from thalweg.graph.graph import get_default_graph, graphs
+from thalweg.graph.likes import IndexLike
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.shapes import TensorShape, unknown_shape
 from thalweg.graph.subgraph import root
@@ -143,6 +144,12 @@ class EagerVariable(ResourceVariable):
     def is_initialized(self, name: str | None = None) -> Tensor:
         """True."""
         return convert_to_tensor(True)
+
+    def __getitem__(self, key: IndexLike) -> Tensor:
+        part = super().__getitem__(key)
+        if isinstance(part, EagerTensor):
+            part.slice_of = self, key  # to assign to it once it is computed, too
+        return part
 
     # Changes
 

@@ -82,6 +82,13 @@ def constant_value(tensor: TensorLike, partial: bool = False) -> Array | None:
     return None if elements is None else np.array(elements, dtype=object)
 
 
+def constant_input(tensor: Tensor, index: int) -> Array | None:
+    """The value of an input of a tensor's node, as `constant_value` gives it; None for an eager
+    tensor that was computed, which has no inputs any more."""
+    inputs = tensor.op.inputs
+    return constant_value(inputs[index]) if inputs else None
+
+
 def _value(tensor: Tensor) -> Array | None:
     return _query.memoized(_query.values, _evaluated, tensor)
 

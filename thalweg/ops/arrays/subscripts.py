@@ -73,6 +73,10 @@ class _Spec:
         return [casting.cast(vector, dtypes.int64) for vector in vectors]
 
 
+def _spec(key: Any) -> _Spec:
+    return _Spec(list(cast("Sequence[Any]", key)) if isinstance(key, list | tuple) else [key])
+
+
 def _check_index(parameter: str, tensor: Tensor) -> None:
     if tensor.dtype.base_dtype not in dtypes.INDEX:
         raise TypeError(
@@ -98,8 +102,7 @@ def _check_part(part: Any) -> None:
 @operator("getitem")
 def getitem(tensor: Tensor, key: Any) -> Tensor:
     """`tensor[key]`: integers, slices, `...`, `None`, and scalar tensors as bounds."""
-    parts = list(cast("Sequence[Any]", key)) if isinstance(key, list | tuple) else [key]
-    spec = _Spec(parts)
+    spec = _spec(key)
     with name_scope(None, "strided_slice", [tensor, *spec.begin, *spec.end, *spec.strides]) as name:
         begin, end, strides = spec.vectors()
         return strided_slice(tensor, begin, end, strides, **spec.masks, name=name)
@@ -116,6 +119,13 @@ def slice_assign(slice_: Tensor, value: Any, name: str | None = None) -> Tensor:
             f"a slice of one, not {slice_!r} (at {user_line()})"
         )
     return StridedSliceAssign(**node.op.attributes)(ref, *node.inputs[1:], value, name=name)
+
+
+@operator("assign_at")
+def assign_at(ref: Tensor, key: Any, value: Any, name: str | None = None) -> Tensor:
+    """`variable[key].assign(value)`, for the variable's reference."""
+    spec = _spec(key)
+    return StridedSliceAssign(**spec.masks)(ref, *spec.vectors(), value, name=name)
 
 
 def _reference(tensor: Tensor) -> Tensor | None:

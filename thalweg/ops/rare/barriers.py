@@ -17,7 +17,7 @@ from thalweg.graph.analysis.effects import reads
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import DType
 from thalweg.graph.graph import get_default_graph
-from thalweg.graph.known import constant_value
+from thalweg.graph.known import constant_input
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, scalar, unknown_shape, vector
@@ -355,7 +355,7 @@ class Barrier:
             timeout_ms=-1 if timeout is None else timeout,
         )
         taken = take(self._barrier_ref, num_elements, name=name or f"{self._name}_BarrierTakeMany")
-        known = None if allow_small_batch else constant_value(taken[0].op.inputs[1])
+        known = None if allow_small_batch else constant_input(taken[0], 1)
         batch = vector(None if known is None else int(known))
         taken.indices.set_shape(batch)
         taken.keys.set_shape(batch)

@@ -15,7 +15,7 @@ from typing import Any, cast
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import DType, as_dtype, int64, resource
 from thalweg.graph.graph import get_default_graph
-from thalweg.graph.known import constant_value
+from thalweg.graph.known import constant_input
 from thalweg.graph.likes import DTypeLike, ShapeLike, Structure, TensorLike
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.scopes import get_seed, name_scope
@@ -214,7 +214,7 @@ class QueueBase:
         """
         take = self._op(QueueDequeueMany, component_types=tuple(self._dtypes))
         tensors = take(self._queue_ref, n, name=name or f"{self._name}_DequeueMany")
-        known = constant_value(tensors[0].op.inputs[1])
+        known = constant_input(tensors[0], 1)
         return self._taken(tensors, vector(None if known is None else int(known)))
 
     def dequeue_up_to(self, n: TensorLike, name: str | None = None) -> Structure:
