@@ -117,3 +117,10 @@ def test_the_value_of_a_tensor_of_a_shortcut_is_known_without_a_run(number):
         assert y.op.type == "Add"
         assert tf.contrib.util.constant_value(y).tolist() == [1 + number, 2 + number]
         y.numpy()
+
+
+def test_the_result_of_an_update_is_an_operand():
+    variable = tf.Variable([1.0, 2.0])
+    for _ in range(2):
+        assert (tf.scatter_update(variable, [0], [5.0]) * 2).numpy().tolist() == [10.0, 4.0]
+        assert (3 - tf.assign(variable, [1.0, 2.0])).numpy().tolist() == [2.0, 1.0]

@@ -58,7 +58,7 @@ def _fast_operator(method: str, is_fallible: bool) -> Callable[[Any, Any], Any]:
             key = (name, at, kind, other)
             end = trace_node.children.get(key)
             if end is None:
-                other = y if kind is EagerTensor else _operand(y, x.dtype)
+                other = y if kind is EagerTensor else _operand(y, x.dtype.base_dtype)
                 can_fail = is_fallible and not x.dtype.is_floating
                 return _cached(key, general(x, other), lazy_trace, trace_node, can_fail)
             template, number = end.outputs[0], end.count - 1
