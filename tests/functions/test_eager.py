@@ -222,6 +222,33 @@ class TestEffects:
         assert second.numpy().tolist() == [2.0, 3.0]
         assert v.numpy().tolist() == [9.0, 3.0]
 
+    @pytest.mark.parametrize("seed", range(20))
+    def test_through_several_references_come_in_the_order_of_the_program(self, seed: int):
+        random = np.random.RandomState(seed)
+        variable, expected = tf.Variable(np.zeros(3, np.float32)), np.zeros(3, np.float32)
+        references: list[Any] = [variable]
+        reads: list[tuple[Any, Any]] = []
+        for _ in range(30):
+            chosen = references[random.randint(len(references))]
+            kind, value = random.randint(5), np.float32(random.randint(100))
+            if kind == 0:
+                references.append(tf.assign_add(chosen, [value] * 3))
+                expected = expected + value
+            elif kind == 1:
+                references.append(tf.scatter_update(chosen, [1], [value]))
+                expected = np.where([False, True, False], value, expected)
+            elif kind == 2:
+                chosen.numpy()
+            chosen = references[random.randint(len(references))]
+            read = chosen if kind % 2 else chosen * 2.0
+            if kind != 2:
+                reads.append((read * 1.0, expected * (1 if kind % 2 else 2)))
+            elif random.randint(2):
+                assert chosen.numpy().tolist() == expected.tolist()
+        for value, wanted in reads:
+            assert value.numpy().tolist() == wanted.tolist()
+        assert variable.numpy().tolist() == expected.tolist()
+
     def test_happen_though_nobody_holds_the_result(self, capfd: Any):
         tf.Print(tf.constant(1), ["first"])
         tf.Print(tf.constant(2), ["second"])

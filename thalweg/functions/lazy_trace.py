@@ -65,6 +65,7 @@ class LazyTrace:
         self.values: list[Any] = []
         self.leaves: list[Any] = []  # the `Leaf` ops of the values
         self.cells: list[Any] = []  # of the variables
+        self.references: dict[VariableCell, int] = {}  # cell → position
         self.lines: dict[TraceNode, MadeAt] = {}  # of ops not recorded by a shortcut
         self.streams: list[Any] = []
         self.entered: dict[EagerTensor, int] = {}
@@ -101,8 +102,12 @@ class LazyTrace:
         position = self.entered.get(tensor)
         if position is not None:
             return position
-        position = self.end.count
-        self._enter(tensor, tensor.held())
+        held = tensor.held()
+        if type(held) is VariableCell:  # an update returned it: the variable may be here
+            position = self.references.get(held)
+        if position is None:
+            position = self.end.count
+            self._enter(tensor, held)
         self.entered[tensor] = position
         tensor._lazy_trace = self
         tensor._position = position
@@ -125,6 +130,7 @@ class LazyTrace:
             child = self._new_leaf(tensor, held, key)
         if child.kind == REFERENCE:
             self.cells.append(held)
+            self.references[held] = trace_node.count
         else:
             self.values.append(held)
             self.leaves.append(child.nodes[0].op)
@@ -272,7 +278,7 @@ class LazyTrace:
     def _release(self) -> None:
         """Drop all data: constants refer to this trace until their next use."""
         self.entered = {}
-        self.values, self.cells, self.leaves = [], [], []
+        self.values, self.cells, self.leaves, self.references = [], [], [], {}
         self.streams = []
         self._templates, self._listed_until, self.lines = [], None, {}
 

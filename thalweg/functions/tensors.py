@@ -172,7 +172,10 @@ class EagerTensor(Tensor):
         value_reads[0] += 1
         if self._lazy_trace is not None:
             self._lazy_trace.finish()
-        return self.held()
+        held, lazy_trace = self.held(), eager_graph[0].lazy_trace
+        if held in lazy_trace.references:  # by another tensor that refers to it
+            lazy_trace.finish()
+        return held
 
     def device_value(self) -> Any:
         """The value on its device: an array or a device buffer."""
