@@ -109,6 +109,16 @@ def test_wrong_shapes() -> None:
             session.run(left @ right, {left: np.zeros((2, 3)), right: np.zeros((2, 3))})
 
 
+@pytest.mark.parametrize("shape", [[], [3]])
+def test_products_of_what_is_no_matrix_are_refused(shape: list[int]) -> None:
+    with tf.Graph().as_default():
+        x, matrix = tf.zeros(shape), tf.zeros([3, 3])
+        for factors in ((x, matrix), (matrix, x)):
+            for product in (tf.matmul, tf.sparse_matmul):
+                with pytest.raises(ValueError, match=f"rank 2 but is rank {len(shape)}"):
+                    product(*factors)
+
+
 def test_names() -> None:
     with tf.Graph().as_default():
         assert tf.matmul(tf.zeros([1, 2]), tf.zeros([2, 1]), name="product").op.name == "product"

@@ -107,7 +107,7 @@ def _product_shape(a: Tensor, b: Tensor, flip_a: bool, flip_b: bool) -> TensorSh
 
 
 def _matrix_sizes(tensor: Tensor, flip: bool) -> tuple[Size, Size]:
-    sizes = tensor.shape.sizes or (None, None)
+    sizes = (None, None) if tensor.shape.sizes is None else tensor.shape.sizes
     if len(sizes) != 2:
         raise ValueError(f"Shape must be rank 2 but is rank {len(sizes)}")
     return (sizes[1], sizes[0]) if flip else (sizes[0], sizes[1])
