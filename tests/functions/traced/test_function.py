@@ -3,6 +3,7 @@
 import enum
 import functools
 import gc
+import operator
 import threading
 import weakref
 
@@ -264,6 +265,25 @@ def test_an_input_signature_makes_one_trace(eager):
         function(tf.ones([2, 2]))
     with pytest.raises(TypeError, match="TensorSpec"):
         tf.function(lambda x: x, input_signature=[3])
+
+
+def test_an_input_signature_holds_for_variadic_arguments(mode):
+    numbers = [tf.TensorSpec([None], tf.float32), tf.TensorSpec([], tf.float32)]
+    total, seen = counted(lambda *values: tf.add_n([*map(tf.reduce_sum, values)]))
+    total = tf.function(total.python_function, input_signature=numbers)
+    for size in (2, 3):
+        assert mode(total(np.ones(size, np.float32), 4.0)) == size + 4
+    assert len(seen) == 1
+    first = tf.function(operator.itemgetter(0), input_signature=numbers[:1])  # has no signature
+    assert mode(first(np.array([5.0, 6.0], np.float32))) == 5.0
+    rest = tf.function(lambda x, *flags: x * len(flags), input_signature=numbers[1:])
+    assert mode(rest(3.0, "a", "b")) == 6.0
+    with pytest.raises(TypeError, match=r"argument 'values' must be like .* sequence length"):
+        total(np.ones(2, np.float32))
+    with pytest.raises(TypeError, match="takes no tensors besides"):
+        rest(3.0, tf.constant(1.0))
+    with pytest.raises(TypeError, match="cannot take the 2 specified"):
+        tf.function(lambda x: x, input_signature=numbers)(1.0)
 
 
 def test_concrete_functions_show_themselves_and_run(mode):

@@ -284,20 +284,31 @@ class Parameters:
 
     def bind_specs(self, bound: dict[str, Any]) -> Arguments:
         """The arguments of a call, which must fit the input signature."""
-        specs = self.specs or ()
-        if len(specs) > len(bound):
-            raise TypeError(f"{self._name}{self} cannot take the {len(specs)} specified arguments")
-        specified, tensors = dict(bound), list[Any]()
-        for (name, value), spec in zip(bound.items(), specs, strict=False):
-            specified[name] = spec
-            tensors += _spec_tensors(self._name, name, value, spec)
+        specs = self._specs_by_name()
+        specified, tensors = bound | specs, list[Any]()
+        for name, spec in specs.items():
+            tensors += _spec_tensors(self._name, name, bound[name], spec)
         arguments = arguments_of(specified)
         if len(arguments.tensors) != len(tensors):
             raise TypeError(
-                f"{self._name} has specs for its first {len(specs)} arguments, and takes no "
-                "tensors besides"
+                f"{self._name} has specs for its first {len(self.specs or ())} arguments, and "
+                "takes no tensors besides"
             )
         return arguments._replace(tensors=tuple(tensors))
+
+    def _specs_by_name(self) -> dict[str, Any]:
+        """The specs by parameter: `*args` has those that are left when it comes, as a tuple."""
+        by_name: dict[str, Any] = {}
+        rest = list(self.specs or ())
+        for parameter in self._signature.parameters.values():
+            if rest and parameter.kind is parameter.VAR_POSITIONAL:
+                by_name[parameter.name], rest = tuple(rest), []
+            elif rest:
+                by_name[parameter.name] = rest.pop(0)
+        if rest:
+            count = len(self.specs or ())
+            raise TypeError(f"{self._name}{self} cannot take the {count} specified arguments")
+        return by_name
 
     def __str__(self) -> str:
         return str(self._signature)
