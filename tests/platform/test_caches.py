@@ -34,6 +34,7 @@ LIMITS = {
     "plans of eager code": 256,
     "programs of a loop or conditional": 64,
     "programs of a region": 128,
+    "prologues of parts": 512,
     "random streams": 1_000,
     "runs without a program": 1_024,
     "schedules that won": 1 << 13,
