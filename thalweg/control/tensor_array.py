@@ -149,6 +149,13 @@ class TensorArray:
         array._flow = flow
         return array
 
+    @property
+    def static_key(self) -> tuple[Any, ...]:
+        """What is known of the list while a graph is built: functions are traced for it."""
+        info = self._info
+        shape = info.element_shape.sizes
+        return info.dtype, shape, info.infer_shape, info.dynamic_size, info.size
+
     def components(self) -> list[Tensor]:
         """The tensors that represent the list: the flow."""
         return [self._flow]

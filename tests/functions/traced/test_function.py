@@ -286,6 +286,16 @@ def test_an_input_signature_holds_for_variadic_arguments(mode):
         tf.function(lambda x: x, input_signature=numbers)(1.0)
 
 
+def test_lists_count_by_dtype_shape_and_size(eager):
+    function, seen = counted(lambda array: array.stack())
+    for size in (2, 2, 3):
+        for values in (np.ones(size, np.float32), np.ones(size, np.int32), np.ones((size, 2))):
+            array = tf.TensorArray(values.dtype, size).unstack(values)
+            stacked = function(array).numpy()
+            assert stacked.dtype == values.dtype and stacked.tolist() == values.tolist()
+    assert len(seen) == 6
+
+
 def test_concrete_functions_show_themselves_and_run(mode):
     function = tf.function(lambda x, k: {"y": x * k})
     concrete = function.get_concrete_function(tf.TensorSpec([None], tf.float32), 3)

@@ -83,9 +83,11 @@ class StructureKind(NamedTuple):
 
     type: type
     keys: tuple[Any, ...]
+    static: Any = None  # what a composite tensor knows besides its parts
 
     def __repr__(self) -> str:
-        return f"{self.type.__name__} of {len(self.keys)}"
+        static = "" if self.static is None else f" {self.static}"
+        return f"{self.type.__name__} of {len(self.keys)}{static}"
 
 
 Kind = TensorKind | ValueKind | StructureKind | IdentityKey
@@ -120,7 +122,8 @@ def _describe(value: Any, skeleton: list[Kind], tensors: list[Any]) -> None:
     parts = _parts(value)
     if parts is not None:
         keys = tuple(key for key, _ in parts)
-        skeleton.append(StructureKind(value.__class__, keys))
+        static = value.static_key if hasattr(value, "with_components") else None
+        skeleton.append(StructureKind(value.__class__, keys, static))
         for _, part in parts:
             _describe(part, skeleton, tensors)
     else:
