@@ -105,6 +105,24 @@ class Dataset(Described):
         made = op(**leaves(given))
         return Dataset(made(self.variant, *inputs, name=made.type_name), given)
 
+    # As a composite tensor: an argument or a result of functions and branches
+
+    @property
+    def static_key(self) -> str:
+        """The spec of the elements: functions are traced for it."""
+        return repr(self._spec)
+
+    def components(self) -> list[Tensor]:
+        """The tensor whose value is the dataset."""
+        return [self.variant]
+
+    def with_components(self, components: Sequence[Tensor]) -> Dataset:
+        """A dataset of the same elements' spec and options with another value."""
+        (variant,) = components
+        result = Dataset(variant, self._spec)
+        result._options = self._options
+        return result
+
     # Sources
 
     @staticmethod
@@ -545,7 +563,7 @@ class Dataset(Described):
 
     def with_options(self, options: Any) -> Dataset:
         """The same dataset with options."""
-        result = Dataset(self.variant, self._spec)
+        result = self.with_components(self.components())
         result._options = options
         return result
 

@@ -14,9 +14,12 @@ from thalweg.data.iterator_state import NeverCancelled, SessionIterator
 from thalweg.functions.devices import resources
 from thalweg.functions.eager import EAGER
 from thalweg.functions.tensors import known
+from thalweg.graph.graph import get_default_graph
 from thalweg.graph.likes import Structure
 from thalweg.graph.node import Tensor
+from thalweg.graph.origin import user_line
 from thalweg.graph.shapes import scalar
+from thalweg.graph.subgraph import SubGraph
 from thalweg.ops.core.buffer import Buffer
 from thalweg.ops.core.context import VariableCell
 from thalweg.public import public
@@ -50,6 +53,12 @@ class EagerIterator(Described):
 
     def get_next(self, name: str | None = None) -> Structure:
         """The next element; raises OutOfRangeError after the last."""
+        if isinstance(get_default_graph(), SubGraph):
+            raise RuntimeError(
+                "An iterator of eager code has no next element while a function, a branch or a "
+                f"loop is traced (at {user_line()}): it would be the same one in every call. Pass "
+                "elements as arguments, or use `Dataset.reduce`"
+            )
         if self._has_variables:
             EAGER.flush()  # the recorded trace may update them
         values = tensors_of(self._iterator.next(NeverCancelled()))

@@ -7,7 +7,7 @@ reads their current values.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -19,6 +19,8 @@ from thalweg.data.columns import as_array
 from thalweg.data.flow import Element, Pipeline, Run, Stage
 from thalweg.device.local import local_devices
 from thalweg.functions.tensors import EagerTensor
+from thalweg.functions.trace import Reference
+from thalweg.graph.analysis.node_effects import inner_nodes
 from thalweg.graph.composite import SparseTensorValue
 from thalweg.graph.graphdef.attributes import FunctionName
 from thalweg.graph.graphdef.functions import Lambda
@@ -57,6 +59,13 @@ class TracedFunction:
         (body,), self.captured = close_bodies(
             [trace_body(call, holder, kinds, is_control_flow=False)]
         )
+        outside = [t for t in body.arguments[len(kinds) :] if t.dtype.is_ref_dtype]
+        for node in _taking_references(body, outside):
+            raise ValueError(
+                f"{holder} runs {node.name!r} ({node.type}, made at {node.origin}) on a reference "
+                "from outside: a variable, a queue or a reader. The functions of a pipeline take "
+                "values, also those of variables: run this op in a step, or before the pipeline"
+            )
         cells = tuple(_eager_cell(tensor) for tensor in self.captured)
         self.function = Lambda(body, sparse_leaves(self.spec), cells)
 
@@ -68,6 +77,17 @@ class TracedFunction:
         converted = structure.converted(given)
         self.spec = structure.map_structure(structure.spec_of, converted)
         return structure.tensors_of(converted)
+
+
+def _taking_references(body: Body, references: Collection[Tensor]) -> Iterator[Node]:
+    """The nodes that run on one of these references, also in the bodies of nodes."""
+    for node in inner_nodes(body) if references else ():
+        for inner in node.op.bodies:
+            bound = inner.bound(node)
+            yield from _taking_references(inner, [t for t in bound if bound[t] in references])
+        pairs = zip(node.inputs, node.takes_references(), strict=True)
+        if not node.op.bodies and any(is_ref and t in references for t, is_ref in pairs):
+            yield node
 
 
 def _packed(spec: Any, tensors: Iterator[Tensor]) -> Any:
@@ -121,7 +141,8 @@ def _cell(context: Context, tensor: Tensor, value: Any) -> Any:
     node = tensor.op
     if isinstance(node.op, Identity) and not node.control_inputs:
         node = node.inputs[0].op
-    return node.op.kernel(context.at(node)) if isinstance(node.op, VariableV2) else value
+    is_variable = isinstance(node.op, VariableV2 | Reference)
+    return node.op.kernel(context.at(node)) if is_variable else value
 
 
 def _eager_cell(tensor: Tensor) -> VariableCell | None:

@@ -141,12 +141,20 @@ def _assert_same(nest1: Any, nest2: Any, check_types: bool) -> None:
     if is_sequence(nest1) != is_sequence(nest2):
         raise _mismatch("nested structure", nest1, nest2)
     if not is_sequence(nest1):
+        _assert_same_elements(nest1, nest2)
         return
     if check_types:
         _assert_same_type(nest1, nest2)
     _assert_same_keys(nest1, nest2)
     for part1, part2 in zip(_parts(nest1), _parts(nest2), strict=True):
         _assert_same(part1, part2, check_types)
+
+
+def _assert_same_elements(nest1: Any, nest2: Any) -> None:
+    """Raise if two datasets have elements of different specs."""
+    specs = [getattr(nest, "element_spec", None) for nest in (nest1, nest2)]
+    if specs[0] != specs[1]:
+        raise _mismatch("element_spec", nest1, nest2)
 
 
 def _assert_same_type(nest1: Any, nest2: Any) -> None:
