@@ -5,10 +5,12 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -583,6 +585,67 @@ class TestMemory:
         assert len(steps._steps) <= 256
 
 
+@pytest.fixture
+def often_switching() -> Iterator[None]:
+    """Threads take turns every few instructions."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(interval)
+
+
+_weighted = tf.function(lambda x, y: x * 2.0 + y)
+
+
+def _vectors(numbers: Any, shared: Any) -> list[Any]:
+    """Constants, and a pending sum of two of them, which another thread reads."""
+    vectors = [tf.constant(np.full(20, number)) for number in numbers]
+    vectors.append(vectors[0] + vectors[1])
+    shared.put(vectors[-1])
+    return vectors
+
+
+def _shared_function(numbers: Any, shared: Any) -> tuple[float, Any]:
+    *_, c, total = _vectors(numbers, shared)
+    a_b, c_number = numbers[0] + numbers[1], numbers[2]
+    return (a_b * 2 + c_number) * 2 + a_b, _weighted(_weighted(total, c), total)
+
+
+def _shared_gradient(numbers: Any, shared: Any) -> tuple[float, Any]:
+    *_, c, total = _vectors(numbers, shared)
+    with tf.GradientTape() as tape:
+        tape.watch(total)
+        product = total * c
+        shared.put(product)
+        loss = tf.reduce_sum(product * product)
+    return 2 * (numbers[0] + numbers[1]) * numbers[2] ** 2, tape.gradient(loss, total)
+
+
+def _shared_update(numbers: Any, shared: Any) -> tuple[float, Any]:
+    variable = tf.Variable(np.zeros(20))
+    gradient = _vectors(numbers, shared)[-1] * 2.0
+    shared.put(gradient)
+    tf.train.GradientDescentOptimizer(1.0).apply_gradients([(gradient, variable)])
+    return -2 * (numbers[0] + numbers[1]), variable
+
+
+def _shared_operators(numbers: Any, shared: Any) -> tuple[float, Any]:
+    *_, c, total = _vectors(numbers, shared)
+    result, wanted = total, numbers[0] + numbers[1]
+    for _ in range(5):
+        result, wanted = result * c + total, wanted * numbers[2] + numbers[0] + numbers[1]
+        shared.put(result)
+    return wanted, tf.reduce_mean(result) + tf.maximum(result, 0.0) - result
+
+
+_SHARED_PROGRAMS = {
+    "function": _shared_function,
+    "gradient": _shared_gradient,
+    "update": _shared_update,
+    "operators": _shared_operators,
+}
+
+
 class TestThreads:
     def test_have_their_own_lazy_traces(self):
         results: dict[int, float] = {}
@@ -617,6 +680,32 @@ class TestThreads:
         thread.join()
         assert float(pending[0]) == 6.0
         assert v.numpy() == 5.0
+
+    @pytest.mark.parametrize("program", ["function", "gradient", "update", "operators"])
+    def test_may_read_what_another_one_goes_on_recording_with(
+        self, program: str, often_switching: None
+    ):
+        shared: SimpleQueue[Any] = SimpleQueue()
+        failed: list[BaseException] = []
+
+        def read() -> None:
+            while (tensor := shared.get()) is not None:
+                try:
+                    tensor.numpy()
+                except Exception as error:
+                    failed.append(error)
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        random = np.random.RandomState(0)
+        try:
+            for _ in range(400):
+                wanted, tensor = _SHARED_PROGRAMS[program](random.rand(3), shared)
+                np.testing.assert_allclose(tensor.numpy(), np.full(20, wanted), rtol=1e-6)
+        finally:
+            shared.put(None)
+            reader.join()
+        assert not failed
 
 
 @pytest.mark.parametrize(

@@ -34,10 +34,10 @@ class TraceSpan:
         self._end: TraceNode | None = None
         self.saved: dict[Tensor, Any] = {}
 
-    def close(self) -> None:
-        """End the span: later ops are not part of it."""
+    def close(self, end: TraceNode | None = None) -> None:
+        """End the span, here or at a trace node: later ops are not part of it."""
         if self._end is None:
-            self._end = self.lazy_trace.end
+            self._end = end or self.lazy_trace.end
 
     @property
     def end(self) -> TraceNode:
@@ -58,7 +58,6 @@ class TraceSpan:
 
     def save(self, values: Mapping[Tensor, Any]) -> None:
         """Keep the values of the `wanted` tensors."""
-        self.close()
         self.saved = {tensor: values[tensor] for tensor in self.wanted()}
 
 
@@ -214,8 +213,10 @@ class EagerGradient:
         ys = [y if type(y) is EagerTensor else convert_to_tensor(y) for y in targets]
         xs = [self._source(source) for source in sources]
         filled_seeds = [self._seed(y, seed) for y, seed in zip(ys, seeds, strict=True)]
-        key = self._key(EAGER.current(), ys, xs, filled_seeds)
-        return EAGER.record_subgraph(key, lambda: self._build(ys, xs, filled_seeds))
+        lazy_trace = EAGER.current()
+        key = self._key(lazy_trace, ys, xs, filled_seeds)
+        results = EAGER.record_subgraph(lazy_trace, key, lambda: self._build(ys, xs, filled_seeds))
+        return self.run(targets, sources, seeds) if results is None else results
 
     def _source(self, source: Any) -> Any:
         """The tensor of a source; a variable that is not watched as it is."""
@@ -228,13 +229,15 @@ class EagerGradient:
     def _seed(self, y: Tensor, seed: Any) -> Any:
         if seed is None or isinstance(seed, IndexedSlices):
             return seed
-        tensor = convert_to_tensor(seed, y.dtype.base_dtype)
-        EAGER.template(cast("EagerTensor", tensor))  # enters it into the span
-        return tensor
+        return convert_to_tensor(seed, y.dtype.base_dtype)
 
     def _key(self, lazy_trace: LazyTrace, ys: list[Any], xs: list[Any], seeds: list[Any]) -> Any:
-        """The structure of the gradient as a key; None if it needs nodes that already ran."""
+        """The structure of the gradient as a key; None if it needs nodes that already ran. The
+        seeds enter the trace."""
         parts: list[Any] = ["gradient"]
+        for seed in seeds:
+            if type(seed) is EagerTensor:
+                lazy_trace.position(seed)
         for span in self.trace_spans:
             if span.lazy_trace is not lazy_trace:
                 return None

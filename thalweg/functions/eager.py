@@ -408,14 +408,18 @@ class EagerGraph(threading.local, Graph):
 
     # Subgraphs recorded as one op: gradients, updates, calls
 
-    def record_subgraph(self, key: Any, make: Callable[[], Sequence[Any]]) -> list[Any]:
+    def record_subgraph(
+        self, lazy_trace: LazyTrace, key: Any, make: Callable[[], Sequence[Any]]
+    ) -> list[Any] | None:
         """Record the nodes that `make` builds as graph code; cached by the key.
 
         `make` returns tensors, IndexedSlices or None. Eager tensors that it uses become leaves, so
-        the key must contain their positions. Nothing is cached if the key is None.
+        the key must contain their positions in the trace. Nothing is cached if the key is None. The
+        result is None if another thread has run the trace meanwhile: they have other positions now.
         """
-        lazy_trace = self.current()
         with lazy_trace.lock:
+            if lazy_trace.closed:
+                return None
             child = lazy_trace.child(key)
             if child is None:
                 child = self._build_child(lazy_trace, key, lambda: _results_outputs(make()))

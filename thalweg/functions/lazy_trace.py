@@ -79,10 +79,11 @@ class LazyTrace:
     @property
     def templates(self) -> list[Tensor]:
         """The tensors of the hidden graph by position, listed on demand."""
-        if self._listed_until is not self.end:
-            for trace_node in self.end.path(self._listed_until):
+        end = self.end  # read once: its thread may record while another one runs the trace
+        if self._listed_until is not end:
+            for trace_node in end.path(self._listed_until):
                 self._templates += trace_node.outputs
-            self._listed_until = self.end
+            self._listed_until = end
         return self._templates
 
     def line(self, trace_node: TraceNode | None) -> MadeAt | None:
@@ -103,10 +104,10 @@ class LazyTrace:
         if position is not None:
             return position
         held = tensor.held()
-        if type(held) is VariableCell:  # an update returned it: the variable may be here
-            position = self.references.get(held)
-        if position is None:
-            position = self.end.count
+        position = count = self.end.count
+        if type(held) is VariableCell:  # it may be here: updates return other tensors of it
+            position = self.references.setdefault(held, count)
+        if position == count:
             self._enter(tensor, held)
         self.entered[tensor] = position
         tensor._lazy_trace = self
@@ -130,7 +131,6 @@ class LazyTrace:
             child = self._new_leaf(tensor, held, key)
         if child.kind == REFERENCE:
             self.cells.append(held)
-            self.references[held] = trace_node.count
         else:
             self.values.append(held)
             self.leaves.append(child.nodes[0].op)
@@ -261,15 +261,20 @@ class LazyTrace:
             self.finish()
 
     def _run(self) -> None:
+        """Run the ops up to here. If this is another thread, the trace's own may be recording one
+        more: it records it again, in a new trace."""
         self.variable_reads.clear()
-        count = self.end.count
+        end = self.end
+        count = end.count
         live = [t for t in self.tensors if getrefcount(t) > _TRACE_REFCOUNT and t._position < count]
-        spans = self.spans and [span for ref in self.spans if (span := ref()) is not None]
-        if live or self.end.path_has_effects or spans:
+        spans = [span for ref in self.spans if (span := ref()) is not None] if self.spans else []
+        for span in spans:
+            span.close(end)
+        if live or end.path_has_effects or spans:
             try:
-                self._compute(live, spans)
+                self._compute(end, live, spans)
             except BaseException as error:  # also an interrupt: the tensors have no values
-                self._fail(error, live)
+                self._fail(end, error, live)
                 raise
         self.tensors = []
         if not spans:
@@ -282,22 +287,22 @@ class LazyTrace:
         self.streams = []
         self._templates, self._listed_until, self.lines = [], None, {}
 
-    def _compute(self, live: list[EagerTensor], spans: list[Any]) -> None:
+    def _compute(self, end: TraceNode, live: list[EagerTensor], spans: list[Any]) -> None:
         key: Any = tuple([t._position for t in live])
         if spans:
             key = (key, *[(span.start, span.end) for span in spans])
-        step: RecordedStep | None = self.end.plans.get(key)
+        step: RecordedStep | None = end.plans.get(key)
         if step is None:
             wanted = [self.templates[t._position] for t in live]
             for span in spans:
                 wanted += span.wanted()
-            if not wanted and not self.end.path_has_effects:
+            if not wanted and not end.path_has_effects:
                 return
-            step = self.end.plans[key] = StepBuilder(self.end, self.values).build(wanted)
+            step = end.plans[key] = StepBuilder(end, self.values).build(wanted)
         try:
             results = step.run(self.values, self.cells, self.streams)
         except errors.OpError as error:
-            raise self._located(error, step) from error
+            raise self._located(end, error, step) from error
         if spans:  # a tensor has one array: tapes find tensors by their values
             values = dict(zip(step.wanted, map(as_array, results), strict=True))
             results = [values[template] for template in step.wanted]
@@ -308,37 +313,37 @@ class LazyTrace:
         if step.step.devices is not None:
             set_devices(live, step.step.devices)
 
-    def _located(self, error: errors.OpError, step: RecordedStep) -> errors.OpError:
+    def _located(self, end: TraceNode, error: errors.OpError, step: RecordedStep) -> errors.OpError:
         """An error at the line that recorded the op in this trace, not in the first one like it."""
         node = error.op
         original = step.originals.get(node)
-        line = self.line(next((p for p in self.end.path() if original in p.nodes), None))
+        line = self.line(next((p for p in end.path() if original in p.nodes), None))
         if line is None:
             return error
         located = copy(node)
         located.made_at = line
         return error.at(located)
 
-    def _fail(self, error: BaseException, live: list[EagerTensor]) -> None:
+    def _fail(self, end: TraceNode, error: BaseException, live: list[EagerTensor]) -> None:
         """Compute each tensor alone, so that only those which depend on the failed op fail. After
         an interrupt all of them fail."""
         pending = [tensor for tensor in live if tensor._array is None]
         if isinstance(error, Exception):
             for tensor in pending:
-                tensor.resolve(self._compute_alone(tensor, error))
+                tensor.resolve(self._compute_alone(end, tensor, error))
             return
         message = "The step that was to compute this value was interrupted; compute it again."
         for tensor in pending:
             tensor.resolve(Failure(errors.CancelledError(None, None, message)))
 
-    def _compute_alone(self, tensor: EagerTensor, error: Exception) -> Any:
+    def _compute_alone(self, end: TraceNode, tensor: EagerTensor, error: Exception) -> Any:
         """The value of a tensor, or the failure; `error` is that of the whole step."""
         template = self.templates[tensor._position]
         nodes = needed([template], (), {})
         if any(node.op.stateful and not isinstance(node.op, Leaf) for node in nodes):
             return Failure(error)  # it cannot be computed at any time
         try:
-            step = StepBuilder(self.end, self.values).build([template], runs_effects=False)
+            step = StepBuilder(end, self.values).build([template], runs_effects=False)
             (result,) = step.run(self.values, self.cells, self.streams)
             return as_array(result)
         except Exception as own_error:  # perhaps not the one that stopped the step

@@ -91,15 +91,18 @@ class GradientTape:
         self._recording = False
         if self in EAGER.tapes:
             EAGER.tapes.remove(self)
-            self._trace_spans[-1].close()
+            for span in self._trace_spans[-1:]:
+                span.close()
         else:
             self._graph_spans[-1].close()
 
     def follow(self, lazy_trace: LazyTrace) -> None:
-        """Continue in another lazy trace."""
-        span = TraceSpan(lazy_trace)
-        self._trace_spans.append(span)
-        lazy_trace.spans.append(weakref.ref(span))
+        """Continue in another lazy trace, unless another thread runs it: then in the next one."""
+        with lazy_trace.lock:
+            if not lazy_trace.closed:
+                span = TraceSpan(lazy_trace)
+                self._trace_spans.append(span)
+                lazy_trace.spans.append(weakref.ref(span))
 
     def accessed(self, variable: Variable) -> None:
         """Watch a trainable variable that is read, unless that is switched off."""
@@ -114,7 +117,7 @@ class GradientTape:
             elif isinstance(item, Tensor):
                 self._watched[item] = None
                 if isinstance(item, EagerTensor):
-                    EAGER.template(item)  # enters it into the span
+                    EAGER.position(item)  # enters it into the span
             else:
                 raise ValueError(
                     f"Passed in object of type {type(item).__name__}, expected a tensor or variable"

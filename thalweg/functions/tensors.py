@@ -151,7 +151,9 @@ class EagerTensor(Tensor):
         """The value, computed if it is pending: an array, a device buffer, a variable's cell or a
         handle."""
         if self._array is None:
-            self._lazy_trace.finish()
+            lazy_trace = self._lazy_trace
+            if lazy_trace is not None:  # else another thread has run it by now
+                lazy_trace.finish()
         array = self._array
         if type(array) is Failure:
             raise array.error
@@ -170,8 +172,9 @@ class EagerTensor(Tensor):
     def cell(self) -> VariableCell:
         """The variable that this tensor refers to, after all pending ops, which may write it."""
         value_reads[0] += 1
-        if self._lazy_trace is not None:
-            self._lazy_trace.finish()
+        lazy_trace = self._lazy_trace
+        if lazy_trace is not None:
+            lazy_trace.finish()
         held, lazy_trace = self.held(), eager_graph[0].lazy_trace
         if held in lazy_trace.references:  # by another tensor that refers to it
             lazy_trace.finish()

@@ -270,13 +270,18 @@ def update(
 
     `slots` are the other variables that it updates.
     """
-    key = _key(owner, grads_and_vars, slots)
+    lazy_trace, key = EAGER.current(), _key(owner, grads_and_vars, slots)
 
     def make() -> list[Any]:
         apply()
         return []
 
-    result = apply() if key is None else EAGER.record_subgraph(key, make)
+    if key is None:
+        result = apply()
+    else:
+        result = EAGER.record_subgraph(lazy_trace, key, make)
+        if result is None:
+            return update(owner, grads_and_vars, slots, apply)
     if not EAGER.tapes:
         # Ending the trace here gives all training steps the same structure. Gradients that are not
         # referenced by then are never stored.

@@ -250,12 +250,16 @@ class ConcreteFunction:
 
     def _record(self, tensors: Sequence[Any]) -> list[Any]:
         """Record the nodes of the body into the current lazy trace."""
-        positions = tuple(map(EAGER.position, self._inputs(tensors)))
-        templates = [EAGER.lazy_trace.templates[position] for position in positions]
+        inputs = self._inputs(tensors)
         for variable in self.variables:
             for tape in EAGER.tapes:
                 tape.accessed(variable)
-        return EAGER.record_subgraph((self, positions), lambda: inline(self.body, templates)[0])
+        lazy_trace = EAGER.current()
+        key = self, *map(lazy_trace.position, inputs)
+        outputs = EAGER.record_subgraph(
+            lazy_trace, key, lambda: inline(self.body, list(map(EAGER.template, inputs)))[0]
+        )
+        return self._record(tensors) if outputs is None else outputs
 
 
 def _run_pending_before(has_effects: bool) -> None:
