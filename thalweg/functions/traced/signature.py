@@ -21,6 +21,7 @@ from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import DType, as_dtype
 from thalweg.graph.node import Tensor
 from thalweg.graph.origin import user_line
+from thalweg.graph.shapes import TensorShape
 
 Sizes = tuple[int | None, ...] | None
 
@@ -244,9 +245,7 @@ def covers(known: Sizes, given: Sizes) -> bool:
 
 def generalized(first: Sizes, second: Sizes) -> Sizes:
     """The most specific shape that covers both."""
-    if first is None or second is None or len(first) != len(second):
-        return None
-    return tuple(a if a == b else None for a, b in zip(first, second, strict=True))
+    return TensorShape.of(first).most_specific_compatible_shape(TensorShape.of(second)).sizes
 
 
 # Parameters
