@@ -244,7 +244,7 @@ class EagerGraph(threading.local, Graph):
         nodes = tuple(node for node in new_nodes if PROXY not in node.annotations)
         child = TraceNode(lazy_trace.end, nodes, outputs, OP, pack=pack)
         is_short = child.size < _LONG_TRACE
-        child.is_plain = pack is None and is_short and not (child.is_special or child.has_effects)
+        child.is_plain = pack is None and is_short and not child.is_special
         if key is not None and lazy_trace.end is before:
             lazy_trace.cache_child(key, child, leaves)
         return child

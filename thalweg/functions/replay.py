@@ -151,7 +151,7 @@ def _call_and_cache(
 def _is_replayable(trace_node: TraceNode) -> bool:
     if trace_node.kind != OP:
         return trace_node.kind == LITERAL
-    return not (trace_node.is_special or trace_node.has_effects or trace_node.consulted)
+    return not (trace_node.is_special or trace_node.consulted)
 
 
 def _result_positions(

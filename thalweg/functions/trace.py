@@ -67,8 +67,7 @@ class TraceNode:
     randoms: tuple[Node, ...] = ()
     writes: bool = False
     custom_gradients: int = 0  # of the path
-    is_special: bool = False
-    has_effects: bool = False
+    is_special: bool = False  # a call of it has effects, draws numbers or has its own gradient
     path_has_effects: bool = False
     is_plain: bool = False  # its only result is a single tensor: the fast path takes it
     first_op: TraceNode | None = None  # of the path
@@ -80,8 +79,8 @@ class TraceNode:
         self.randoms = tuple(node for node in nodes if isinstance(node.op, Random))
         self.writes = any(written_variables(node) for node in nodes)
         self.custom_gradients = sum(isinstance(node.op, CustomGradient) for node in nodes)
-        self.is_special = bool(self.randoms) or self.writes or self.custom_gradients > 0
-        self.has_effects = self.path_has_effects = any(map(has_effect, nodes))
+        self.path_has_effects = any(map(has_effect, nodes))
+        self.is_special = bool(self.randoms or self.custom_gradients) or self.path_has_effects
         self.count, self.size = len(self.outputs), len(nodes)
         if parent is not None:
             self.custom_gradients += parent.custom_gradients
