@@ -76,7 +76,7 @@ class BackwardStage:
         self._count = spans[-1].end.count  # of positions; tensors may enter after the last span
         values = [trace_node.outputs[0] for trace_node in path if trace_node.kind == VALUE]
         references = [trace_node.outputs[0] for trace_node in path if trace_node.kind == REFERENCE]
-        cells = dict(zip(references, lazy_trace.cells, strict=False))
+        cells = dict(zip(references, lazy_trace.references, strict=False))
         self._leaves: dict[Tensor, Any] = dict(zip(values, lazy_trace.values, strict=False))
         saved = {t: value for span in spans for t, value in span.saved.items()}
         #: What was computed last comes last.

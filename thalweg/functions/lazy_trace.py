@@ -64,8 +64,7 @@ class LazyTrace:
         self.tensors: list[EagerTensor] = []  # pending
         self.values: list[Any] = []
         self.leaves: list[Any] = []  # the `Leaf` ops of the values
-        self.cells: list[Any] = []  # of the variables
-        self.references: dict[VariableCell, int] = {}  # cell → position
+        self.references: dict[Any, int] = {}  # a cell, or a queue and the like → position
         self.lines: dict[TraceNode, MadeAt] = {}  # of ops not recorded by a shortcut
         self.streams: list[Any] = []
         self.entered: dict[EagerTensor, int] = {}
@@ -105,7 +104,7 @@ class LazyTrace:
             return position
         held = tensor.held()
         position = count = self.end.count
-        if type(held) is VariableCell:  # it may be here: updates return other tensors of it
+        if tensor.dtype.is_ref_dtype:  # it may be here: updates return other tensors of it
             position = self.references.setdefault(held, count)
         if position == count:
             self._enter(tensor, held)
@@ -129,9 +128,7 @@ class LazyTrace:
         child = trace_node.children.get(key)
         if child is None:
             child = self._new_leaf(tensor, held, key)
-        if child.kind == REFERENCE:
-            self.cells.append(held)
-        else:
+        if child.kind == VALUE:
             self.values.append(held)
             self.leaves.append(child.nodes[0].op)
         self.end = child
@@ -283,7 +280,7 @@ class LazyTrace:
     def _release(self) -> None:
         """Drop all data: constants refer to this trace until their next use."""
         self.entered = {}
-        self.values, self.cells, self.leaves, self.references = [], [], [], {}
+        self.values, self.leaves, self.references = [], [], {}
         self.streams = []
         self._templates, self._listed_until, self.lines = [], None, {}
 
@@ -300,7 +297,7 @@ class LazyTrace:
                 return
             step = end.plans[key] = StepBuilder(end, self.values).build(wanted)
         try:
-            results = step.run(self.values, self.cells, self.streams)
+            results = step.run(self.values, [*self.references], self.streams)
         except errors.OpError as error:
             raise self._located(end, error, step) from error
         if spans:  # a tensor has one array: tapes find tensors by their values
@@ -344,7 +341,7 @@ class LazyTrace:
             return Failure(error)  # it cannot be computed at any time
         try:
             step = StepBuilder(end, self.values).build([template], runs_effects=False)
-            (result,) = step.run(self.values, self.cells, self.streams)
+            (result,) = step.run(self.values, [*self.references], self.streams)
             return as_array(result)
         except Exception as own_error:  # perhaps not the one that stopped the step
             return Failure(own_error)
