@@ -28,7 +28,6 @@ LIMITS = {
     "kernels in memory": 1 << 13,
     "keys of sent values": 4_096,
     "kernels of a GPU": 1 << 13,
-    "kinds of tensors in eager code": 10_000,
     "numbers as operands": 1_000,
     "plans of a session": 1_000,
     "plans of eager code": 256,

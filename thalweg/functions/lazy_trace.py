@@ -10,7 +10,6 @@ that are still referenced.
 
 from __future__ import annotations
 
-import itertools
 import threading
 from copy import copy
 from sys import getrefcount
@@ -41,7 +40,6 @@ from thalweg.graph.subgraph import needed
 from thalweg.ops.core.basic import Const
 from thalweg.ops.core.buffer import Buffer
 from thalweg.ops.core.context import VariableCell
-from thalweg.platform.caches import Bounded
 
 _MAX_LITERALS = 3  # literals of one dtype and shape at a trace node; further ones enter as values
 
@@ -146,7 +144,7 @@ class LazyTrace:
         child = trace_node.children[key] = TraceNode(trace_node, (node,), node.outputs, LITERAL)
         return child
 
-    def _new_leaf(self, tensor: EagerTensor, held: Any, key: int) -> TraceNode:
+    def _new_leaf(self, tensor: EagerTensor, held: Any, key: Any) -> TraceNode:
         if tensor.dtype.is_ref_dtype:
             device = _device_of(held)
             template = add_reference(self.trace, tensor.dtype, tensor.shape, device)
@@ -347,18 +345,12 @@ class LazyTrace:
             return Failure(own_error)
 
 
-_leaf_keys = Bounded[Any, int]("kinds of tensors in eager code", 10_000)
-_numbers = itertools.count()
-
-
-def _leaf_key(tensor: EagerTensor, held: Any) -> int:
-    """The key of a leaf in the trace tree: a number for its dtype and shape, and a variable's
-    device."""
+def _leaf_key(tensor: EagerTensor, held: Any) -> tuple[Any, ...]:
+    """The key of a leaf in the trace tree: its dtype and shape, and a variable's device."""
+    dtype = tensor.dtype.as_datatype_enum
     if type(held) is np.ndarray or isinstance(held, Buffer):
-        key: Any = tensor.dtype, held.shape
-    else:
-        key = tensor.dtype, tensor.shape, _device_of(held)
-    return _leaf_keys.setdefault(key, next(_numbers))
+        return dtype, held.shape
+    return dtype, tensor.shape.sizes, _device_of(held)
 
 
 def _device_of(held: Any) -> str:

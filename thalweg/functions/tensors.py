@@ -87,7 +87,7 @@ class EagerTensor(Tensor):
 
     _array: Any  # the value, a variable's cell, a Failure, or None while it is pending
     _device: str  # where it was computed; not set without GPUs
-    _leaf_key: int | None  # its key as a leaf of a trace, once it was one
+    _leaf_key: Any  # its key as a leaf of a trace, once it was one
     _literal: Literal | None  # of a small constant
     _position: int  # its index among the tensors of the lazy trace
     _lazy_trace: Any  # the lazy trace that the position is of
