@@ -152,7 +152,7 @@ class _EnclosingBodies(NamedTuple):
     def source(self, x: Any) -> Tensor:
         """The tensor to differentiate with respect to, in one of these graphs."""
         tensor, graph = _source(x), self.outermost
-        if not isinstance(graph, SubGraph) or tensor.graph in self.bodies:
+        if not isinstance(graph, SubGraph) or tensor.op.graph in self.bodies:
             return tensor
         return graph.capture(tensor)
 
