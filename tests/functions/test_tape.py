@@ -302,6 +302,128 @@ class TestBorders:
             assert tuple(values) == self.expected
 
 
+class _Model:
+    """A tape of numbers: it records an op if an operand is watched, or computed from a watched one,
+    by then."""
+
+    def __init__(self) -> None:
+        self.known: set[int] = set()
+        self.ops: list[tuple[int, dict[int, float]]] = []  # (result, operand → partial derivative)
+
+    def record(self, result: int, partials: dict[int, float]) -> None:
+        if not self.known.isdisjoint(partials):
+            self.known.add(result)
+            self.ops.append((result, partials))
+
+    def gradient(self, target: int, source: int) -> float | None:
+        found = {target: 1.0}
+        for result, partials in reversed(self.ops):
+            for operand, partial in partials.items() if result in found else ():
+                found[operand] = found.get(operand, 0.0) + found[result] * partial
+        return found.get(source) if source in self.known else None
+
+
+def _random_tape(seed: int, read: Callable[[Any], Any]) -> tuple[list[Any], list[float | None]]:
+    """The gradients of a random program by a tape, and by the model."""
+    random, model = np.random.RandomState(seed), _Model()
+    variable = tf.Variable(0.7)
+    tensors: list[Any] = [variable, tf.constant(0.3), tf.constant(1.1)]
+    numbers = [0.7, 0.3, 1.1]
+    tape, is_open = tf.GradientTape(persistent=True), False
+    for _ in range(24):
+        kind, a, b = random.randint(8), random.randint(len(numbers)), random.randint(len(numbers))
+        x, y, i, j = tensors[a], tensors[b], numbers[a], numbers[b]
+        if kind == 0:
+            (tape.__exit__ if is_open else tape.__enter__)(*[None] * (3 * is_open))
+            is_open = not is_open
+        elif kind == 1 and a:
+            tape.watch(x)
+            model.known.add(a)
+        elif kind == 2 and a:
+            read(x)
+        elif kind > 2:
+            partials = {a: np.cos(i)} if a == b else {a: j, b: i} if kind < 6 else {a: 1.0, b: -1.0}
+            tensors.append(tf.sin(x) if a == b else x * y if kind < 6 else x - y)
+            numbers.append(np.sin(i) if a == b else i * j if kind < 6 else i - j)
+            if is_open:
+                model.known |= {0} & partials.keys()
+                model.record(len(numbers) - 1, partials)
+    if is_open:
+        tape.__exit__(None, None, None)
+    found: list[Any] = []
+    expected: list[float | None] = []
+    for _ in range(6):
+        target, *sources = (random.randint(1, len(numbers)) for _ in range(3))
+        found += tape.gradient(tensors[target], [variable, *[tensors[n] for n in sources]])
+        expected += [model.gradient(target, n) for n in (0, *sources)]
+    return found, expected
+
+
+class TestRandomTapes:
+    """What a tape records, wherever it is opened, watches and is read."""
+
+    @staticmethod
+    def check(found: list[Any], expected: list[float | None]) -> None:
+        assert [value is None for value in found] == [value is None for value in expected]
+        pairs = [(f, e) for f, e in zip(found, expected, strict=True) if e is not None]
+        np.testing.assert_allclose(*np.array(pairs or [(0, 0)]).T, rtol=1e-4, atol=1e-5)
+
+    @pytest.mark.parametrize("seed", range(60))
+    def test_in_eager_code(self, seed: int) -> None:
+        for reads in (True, False, True):
+            found, expected = _random_tape(seed, lambda x, reads=reads: x.numpy() if reads else x)
+            self.check([g if g is None else float(g) for g in found], expected)
+
+    @pytest.mark.parametrize("seed", range(30))
+    def test_in_a_function(self, seed: int) -> None:
+        expected: list[float | None] = []
+
+        def program(start: Any) -> Any:
+            found, expected[:] = _random_tape(seed, lambda x: x)
+            return tf.cond(start > 0, lambda: 1.0, lambda: 0.0), found
+
+        found = tf.function(program)(tf.constant(1.0))[1]
+        self.check([g if g is None else float(g) for g in found], expected)
+
+    @pytest.mark.parametrize("seed", range(30))
+    @pytest.mark.parametrize("in_branch", [False, True])
+    def test_in_a_graph(self, seed: int, in_branch: bool) -> None:
+        with tf.Graph().as_default(), tf.Session() as session:
+            expected: list[float | None] = []
+
+            def program() -> list[Any]:
+                found, expected[:] = _random_tape(seed, lambda x: x)
+                return [tf.constant(np.nan) if g is None else g for g in found]
+
+            yes = tf.placeholder(tf.bool, [])
+            found = (
+                tf.cond(yes, program, lambda: [tf.constant(0.0)] * 18) if in_branch else program()
+            )
+            session.run(tf.global_variables_initializer())
+            values = session.run(found, {yes: True})
+            self.check([None if np.isnan(value) else float(value) for value in values], expected)
+
+
+@pytest.mark.parametrize("in_branch", [False, True])
+def test_in_a_function_captured_tensors_and_variables_are_sources(in_branch: bool) -> None:
+    variable, captured = tf.Variable(3.0), tf.constant(2.0) * 1.0
+
+    def program() -> list[Any]:
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch(captured)
+            y = captured * variable
+            z = y * y
+        assert tape.watched_variables() == (variable,)
+        sources = [y, captured, variable]
+        return [*tape.gradient(z, sources), *tf.gradients(z, sources)]
+
+    def either(x: Any) -> Any:
+        return tf.cond(x > 0, program, lambda: [x] * 6) if in_branch else program()
+
+    values = [float(value) for value in tf.function(either)(tf.constant(1.0))]
+    assert values == [12.0, 36.0, 24.0] * 2
+
+
 class TestInGraphs:
     def test_a_tape_records_the_nodes_inside(self):
         with tf.Graph().as_default(), tf.Session() as session:

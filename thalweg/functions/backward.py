@@ -22,14 +22,16 @@ from thalweg.functions.trace import OP, REFERENCE, VALUE, TraceNode
 from thalweg.graph.composite import IndexedSlices
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.node import Node, Tensor
+from thalweg.ops.core import filling
 from thalweg.variables.variable import Variable
 
 
 class TraceSpan:
     """The part of a lazy trace that a tape recorded: a path between two trace nodes."""
 
-    def __init__(self, lazy_trace: LazyTrace) -> None:
+    def __init__(self, lazy_trace: LazyTrace, number: int) -> None:
         self.lazy_trace = lazy_trace
+        self.number = number  # among the spans of its tape
         self.start = lazy_trace.end
         self._end: TraceNode | None = None
         self.saved: dict[Tensor, Any] = {}
@@ -71,7 +73,8 @@ class BackwardStage:
     def __init__(self, lazy_trace: LazyTrace, spans: Sequence[TraceSpan]) -> None:
         self.lazy_trace = lazy_trace
         self.is_open = lazy_trace is EAGER.lazy_trace and not lazy_trace.done
-        self.nodes = [node for span in spans for node in span.nodes()]
+        self._spans = spans
+        self._nodes: list[Node] = []  # that take a watched tensor: the tape records no others
         path = spans[-1].end.path()
         self._count = spans[-1].end.count  # of positions; tensors may enter after the last span
         values = [trace_node.outputs[0] for trace_node in path if trace_node.kind == VALUE]
@@ -89,6 +92,8 @@ class BackwardStage:
         #: Leaf → the earlier stage that computed its value, and the tensor there.
         self._links: dict[Tensor, tuple[BackwardStage, Tensor]] = {}
         self._watched: set[Tensor] = set()  # watched, or computed from watched tensors
+        #: Those that are watched, and the number of the first span that records uses of each.
+        self._ends: list[tuple[Tensor, int]] = []
 
     def differentiable(self, tensor: Tensor) -> Tensor:
         """The tensor to differentiate: a pending one itself, else its proxy."""
@@ -100,7 +105,7 @@ class BackwardStage:
 
     def _make_proxies(self) -> None:
         trace = EAGER.trace
-        for node in self.nodes:
+        for node in self._nodes:
             inputs = tuple(self._proxy(t) for t in node.inputs)
             proxy = trace.copied(node, inputs, (), node.type)
             if node.type != "Const":
@@ -156,24 +161,30 @@ class BackwardStage:
                     self._links[leaf] = stage, tensor
                     break
 
-    def find_watched(self, watched: Iterable[Tensor], variables: Iterable[Variable]) -> None:
-        """Find the tensors that are watched or computed from watched ones."""
+    def find_watched(self, watched: Mapping[Tensor, int], variables: Iterable[Variable]) -> None:
+        """Find the tensors that are watched or computed from watched ones, and the nodes that take
+        one that is watched by then."""
         references = [cast("Any", variable.gradient_source()) for variable in variables]
         cells = {id(reference.held()) for reference in references}
+        ends = [(self.template_of(tensor), first) for tensor, first in watched.items()]
+        self._ends = [(tensor, first) for tensor, first in ends if tensor is not None]
         found = self._watched
         found |= {tensor for tensor, value in self._values.items() if id(value) in cells}
-        found |= {tensor for tensor in map(self.template_of, watched) if tensor is not None}
         found |= {leaf for leaf, (stage, tensor) in self._links.items() if tensor in stage._watched}
-        for node in self.nodes:
-            if any(tensor in found for tensor in node.inputs):
-                found.update(node.outputs)
+        for span in self._spans:
+            found |= {tensor for tensor, first in self._ends if first <= span.number}
+            for node in span.nodes():
+                if any(tensor in found for tensor in node.inputs):
+                    found.update(node.outputs)
+                    self._nodes.append(node)
 
     def differentiate(self, summands: Sequence[list[Any]]) -> None:
         """Propagate the seeds to the sources in this stage, and to the seeds of earlier stages."""
         if not self.seeds:
             return
-        sources = {number: x for number, x in enumerate(self.sources) if x in self._watched}
-        produced = {tensor for node in self.nodes for tensor in node.outputs}
+        watched = self._watched.union(tensor for tensor, _ in self._ends)
+        sources = {number: x for number, x in enumerate(self.sources) if x in watched}
+        produced = {tensor for node in self._nodes for tensor in node.outputs}
         # A leaf that a node of this stage produced as well is differentiated here.
         linked = {leaf: link for leaf, link in self._links.items() if leaf not in produced}
         xs = list(dict.fromkeys([*sources.values(), *linked]))
@@ -196,7 +207,7 @@ class BackwardStage:
     def _stop_gradients(self, ends: set[Tensor], produced: set[Tensor]) -> list[Tensor]:
         """The tensors computed while the tape did not record, where gradients stop: inputs of its
         nodes, sources and targets."""
-        outside = {t for node in self.nodes for t in node.inputs} | ends
+        outside = {t for node in self._nodes for t in node.inputs} | ends
         return [self.differentiable(t) for t in outside - produced if t.op.inputs]
 
 
@@ -205,7 +216,7 @@ class EagerGradient:
     """One call of `gradient` in eager code."""
 
     trace_spans: Sequence[TraceSpan]
-    watched: Mapping[Tensor, None]
+    watched: Mapping[Tensor, int]  # by the number of the first span that records uses
     variables: Mapping[Variable, None]
 
     def run(self, targets: list[Any], sources: list[Any], seeds: list[Any]) -> list[Any]:
@@ -234,7 +245,7 @@ class EagerGradient:
     def _key(self, lazy_trace: LazyTrace, ys: list[Any], xs: list[Any], seeds: list[Any]) -> Any:
         """The structure of the gradient as a key; None if it needs nodes that already ran. The
         seeds enter the trace."""
-        parts: list[Any] = ["gradient"]
+        parts: list[Any] = ["gradient", *self.watched.values()]
         for seed in seeds:
             if type(seed) is EagerTensor:
                 lazy_trace.position(seed)
@@ -266,20 +277,30 @@ class EagerGradient:
         for number, stage in enumerate(stages):
             stage.link_leaves(stages[:number])
             stage.find_watched(self.watched, self.variables)
+        summands: list[list[Any]] = [[] for _ in xs]
         for y, seed in zip(ys, seeds, strict=True):
-            for stage in reversed(stages):
-                target = stage.template_of(y)
-                if target is not None:
-                    stage.seeds.setdefault(target, []).append(seed)
-                    break
+            if not _seed_stage(stages, y, seed) and y in self.watched:
+                own = filling.ones_like(y) if seed is None else seed  # a source of itself alone
+                for x, parts in zip(xs, summands, strict=True):
+                    if x is y:
+                        parts.append(own)
         for stage in stages:
             stage.sources = [stage.template_of(x) for x in xs]
-        summands: list[list[Any]] = [[] for _ in xs]
         for stage in reversed(stages):
             stage.differentiate(summands)
         results = [aggregate(parts) if parts else None for parts in summands]
         _enter_proxy_values(stages, results)
         return results
+
+
+def _seed_stage(stages: Sequence[BackwardStage], y: Tensor, seed: Any) -> bool:
+    """Give the seed of a target to the latest stage that has the target; whether there is one."""
+    for stage in reversed(stages):
+        target = stage.template_of(y)
+        if target is not None:
+            stage.seeds.setdefault(target, []).append(seed)
+            return True
+    return False
 
 
 def _enter_proxy_values(stages: Sequence[BackwardStage], results: Sequence[Any]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, cast
 
@@ -19,18 +19,18 @@ from thalweg.functions.backward import EagerGradient, TraceSpan
 from thalweg.functions.eager import EAGER
 from thalweg.functions.lazy_trace import LazyTrace
 from thalweg.functions.tensors import EagerTensor
-from thalweg.functions.traced.function_graph import FunctionGraph
 from thalweg.graph import nest
 from thalweg.graph.analysis.node_effects import is_read
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.graph import Graph, get_default_graph
 from thalweg.graph.likes import Structure, TensorLike, TensorStructure
 from thalweg.graph.node import Node, Tensor
+from thalweg.graph.subgraph import SubGraph, enclosing_graphs
 from thalweg.ops.arrays import joining
 from thalweg.ops.core import filling, shaping
 from thalweg.platform.described import described
 from thalweg.public import public
-from thalweg.variables.variable import Variable
+from thalweg.variables.variable import Variable, variable_of
 
 
 @public("GradientTape", "contrib.eager.GradientTape")
@@ -57,7 +57,7 @@ class GradientTape:
         return described(self, watched=watched, persistent=self._persistent, state=state)
 
     def _clear(self) -> None:
-        self._watched: dict[Tensor, None] = {}
+        self._watched: dict[Tensor, int] = {}  # the number of the first span that records uses
         self._variables: dict[Variable, None] = {}
         self._trace_spans: list[TraceSpan] = []
         self._graph_spans: list[GraphSpan] = []
@@ -100,7 +100,7 @@ class GradientTape:
         """Continue in another lazy trace, unless another thread runs it: then in the next one."""
         with lazy_trace.lock:
             if not lazy_trace.closed:
-                span = TraceSpan(lazy_trace)
+                span = TraceSpan(lazy_trace, len(self._trace_spans))
                 self._trace_spans.append(span)
                 lazy_trace.spans.append(weakref.ref(span))
 
@@ -115,19 +115,34 @@ class GradientTape:
             if isinstance(item, Variable):
                 self._variables[item] = None
             elif isinstance(item, Tensor):
-                self._watched[item] = None
                 if isinstance(item, EagerTensor):
                     EAGER.position(item)  # enters it into the span
+                self._watched.setdefault(item, self._next_span())
             else:
                 raise ValueError(
                     f"Passed in object of type {type(item).__name__}, expected a tensor or variable"
                 )
 
+    def _next_span(self) -> int:
+        """The number of a span that begins here: what was recorded before is in earlier ones."""
+        spans = self._graph_spans or self._trace_spans
+        if not self._recording or not spans:
+            return len(spans)
+        if spans[-1].nodes():
+            spans[-1].close()
+            if self._graph_spans:
+                self._graph_spans.append(GraphSpan(self._graph_spans[-1].graph))
+            else:
+                self.follow(EAGER.current())
+        return len(spans) - 1
+
     def watched_variables(self) -> tuple[Variable, ...]:
         """The variables that were read or watched, in order of first use."""
-        for span in self._graph_spans:
-            if self._watches_variables:
-                self._variables.update(dict.fromkeys(span.read_variables()))
+        captured = _captured(self._graph_spans)
+        for span in self._graph_spans if self._watches_variables else ():
+            for node in span.nodes():
+                read = [variable_of(_origin(tensor, captured)) for tensor in node.inputs]
+                self._variables.update({v: None for v in read if v is not None and v.trainable})
         return tuple(self._variables)
 
     @contextmanager
@@ -206,14 +221,10 @@ class GradientTape:
         return results if flat_sources is sources else nest.pack_sequence_as(sources, results)
 
     def _graph_gradients(self, ys: list[Any], sources: list[Any], seeds: list[Any]) -> list[Any]:
-        variables = set(self.watched_variables())
-        inside = {node for span in self._graph_spans for node in span.nodes()}
-        watched_tensors = _watched_tensors(inside, self._watched, variables)
-        is_watched = [source in watched_tensors or source in variables for source in sources]
+        recorded = _Recorded(self._graph_spans, self._watched, self.watched_variables())
+        is_watched = [source in self._variables or recorded.watches(source) for source in sources]
         xs = list(itertools.compress(sources, is_watched))
-        used = {t for node in inside for t in node.inputs} - {*self._watched, *xs}
-        ends = {t for t in (*self._watched, *xs, *ys) if type(t) is Tensor and t.op.inputs}
-        stops = [t for t in used | ends if t.op not in inside and not is_read(t.op)]
+        stops = recorded.stops((*self._watched, *xs, *ys))
         found = iter(gradients(ys, xs, seeds, stop_gradients=stops) if xs else [])
         return [next(found) if watched else None for watched in is_watched]
 
@@ -303,34 +314,62 @@ class GraphSpan:
     """The nodes that were added to a graph while a tape recorded."""
 
     def __init__(self, graph: Graph) -> None:
-        self._graph = graph
+        self.graph = graph
         self._start = len(graph.nodes)
         self._end: int | None = None
 
     def close(self) -> None:
         """End the span: later nodes are not part of it."""
-        self._end = len(self._graph.nodes)
+        self._end = len(self.graph.nodes)
 
     def nodes(self) -> list[Node]:
         """The nodes of the span."""
-        return self._graph.nodes[self._start : self._end]
-
-    def read_variables(self) -> list[Variable]:
-        """The trainable variables that the nodes read."""
-        if isinstance(self._graph, FunctionGraph):
-            return [v for v in self._graph.read_variables(self.nodes()) if v.trainable]
-        sources = {t.op for node in self.nodes() for t in node.inputs}
-        sources |= {t.op for node in sources if is_read(node) for t in node.inputs}
-        trainable = self._graph.get_collection("trainable_variables")
-        return [variable for variable in trainable if variable.op in sources]
+        return self.graph.nodes[self._start : self._end]
 
 
-def _watched_tensors(
-    inside: Iterable[Node], watched: Iterable[Tensor], variables: Iterable[Variable]
-) -> set[Tensor]:
-    """The tensors that are watched or computed from watched ones."""
-    result = set(watched) | {variable.gradient_source() for variable in variables}
-    for node in sorted(inside, key=lambda node: node.index):
-        if any(t in result or (is_read(t.op) and t.op.inputs[0] in result) for t in node.inputs):
-            result.update(node.outputs)
-    return result
+class _Recorded:
+    """What a tape has recorded in graphs: nodes that take a tensor which is watched by then, or
+    computed from one."""
+
+    def __init__(
+        self,
+        spans: Sequence[GraphSpan],
+        watched: Mapping[Tensor, int],
+        variables: Iterable[Variable],
+    ) -> None:
+        self._captured = _captured(spans)
+        self._watched = {variable.gradient_source() for variable in variables}
+        self._nodes: set[Node] = set()
+        for number, span in enumerate(spans):
+            self._watched |= {tensor for tensor, first in watched.items() if first <= number}
+            for node in span.nodes():
+                if any(map(self.watches, node.inputs)):
+                    self._watched.update(node.outputs)
+                    self._nodes.add(node)
+        self._watched |= set(watched)
+
+    def watches(self, tensor: Tensor) -> bool:
+        """Whether a tensor is watched or computed from one that is."""
+        return tensor in self._watched or _origin(tensor, self._captured) in self._watched
+
+    def stops(self, ends: Iterable[Any]) -> list[Tensor]:
+        """Where gradients stop: at what the nodes take besides, and at those of some tensors that
+        the tape did not record."""
+        inputs = {tensor for node in self._nodes for tensor in node.inputs}
+        outside = {t for t in ends if type(t) is Tensor and t.op.inputs and not is_read(t.op)}
+        stops = [t for t in outside if t.op not in self._nodes]
+        return stops + [t for t in inputs if not self.watches(t)]
+
+
+def _captured(spans: Iterable[GraphSpan]) -> dict[Tensor, Tensor]:
+    """What the arguments of the spans' graphs, and of those around them, have captured."""
+    graphs = {graph for span in spans for graph in enclosing_graphs(span.graph)}
+    inner = [graph for graph in graphs if isinstance(graph, SubGraph)]
+    return {inner: outer for graph in inner for outer, inner in graph.captures.items()}
+
+
+def _origin(tensor: Tensor, captured: Mapping[Tensor, Tensor]) -> Tensor:
+    """The tensor that an argument has captured, the reference that a read is of, or the tensor."""
+    while type(tensor) is Tensor and (tensor in captured or is_read(tensor.op)):
+        tensor = captured[tensor] if tensor in captured else tensor.op.inputs[0]
+    return tensor

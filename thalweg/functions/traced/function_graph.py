@@ -7,7 +7,7 @@ program order, and each depends on those before it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import compress
 from typing import Any
 
@@ -103,11 +103,6 @@ class FunctionGraph(SubGraph):
         """The variables that the function has captured so far."""
         variables = [variable_of(tensor) for tensor in self.captures if tensor.dtype.is_ref_dtype]
         return [variable for variable in variables if variable is not None]
-
-    def read_variables(self, nodes: Iterable[Node]) -> list[Variable]:
-        """The captured variables that these nodes take."""
-        inputs = {tensor for node in nodes for tensor in node.inputs}
-        return [v for v in self.variables() if self.captures[v.gradient_source()] in inputs]
 
     # Effects
 
