@@ -1,6 +1,7 @@
 """GraphDefs: what is written, what comes back, and what `import_graph_def` refuses."""
 
 import importlib
+import itertools
 from pathlib import Path
 from typing import Any, Literal
 
@@ -332,12 +333,12 @@ ERRORS = {
             "attr { key: 'N' value { s: 'one' } } }"
         ),
         ValueError,
-        "invalid at node 'b': An attribute is of another kind",
+        "invalid at node 'b': the attribute 'N' must be of kind int, not string",
     ),
     "one type as a list": (
         lambda: make(f"{INT} node {{ name: 'b' op: 'IdentityN' input: 'a' {NEGATIVE} }}"),
         ValueError,
-        "invalid at node 'b': An attribute is of another kind",
+        r"invalid at node 'b': the attribute 'T' must be of kind list\(type\), not type",
     ),
     "too few": (
         lambda: make(f"{INT} node {{ name: 'b' op: 'Mul' input: 'a' {NEGATIVE} }}"),
@@ -380,6 +381,69 @@ def test_error(name: str):
     build, kind, text = ERRORS[name]
     with pytest.raises(kind, match=text):
         build()
+
+
+VALUES = {
+    "bool": "b: true",
+    "int": "i: 2",
+    "float": "f: 2.0",
+    "string": "s: 'two'",
+    "type": "type: DT_FLOAT",
+    "shape": "shape { dim { size: 2 } }",
+    "tensor": "tensor { dtype: DT_FLOAT tensor_shape {} float_val: 2 }",
+    "func": "func { name: 'f' }",
+    "list()": "list {}",
+    "list(int)": "list { i: 2 }",
+    "list(type)": "list { type: DT_FLOAT }",
+    "list(string)": "list { s: 'two' }",
+    "list(shape)": "list { shape { unknown_rank: true } }",
+}
+
+
+def test_attributes_of_another_kind(graph: Any):
+    x = tf.placeholder(tf.float32, [1, 4, 4, 2], name="x")
+    tf.nn.max_pool(x, 2, 2, "SAME")
+    tf.nn.lrn(x)
+    tf.matmul(tf.stack([x, x]), tf.constant(1.0, shape=[1, 1, 1, 2, 1]))
+    tf.FIFOQueue(2, [tf.int32], [[]]).dequeue()
+    written = graph.as_graph_def()
+    declared = {node.name: serial.op_def(REGISTRY[node.op]).attr for node in written.node}
+    covered = {attribute.type for attributes in declared.values() for attribute in attributes}
+    assert covered >= VALUES.keys() - {"func", "list()", "list(string)"}
+    for node in written.node:
+        kinds = {attribute.name: attribute.type for attribute in declared[node.name]}
+        for name, (actual, text) in itertools.product(kinds.keys() & node.attr, VALUES.items()):
+            if actual == kinds[name] or (actual == "list()" and kinds[name].startswith("list")):
+                continue
+            changed = tf.GraphDef.FromString(written.SerializeToString())
+            (other,) = [each for each in changed.node if each.name == node.name]
+            other.attr[name].CopyFrom(text_format.Parse(text, tf.AttrValue()))
+            with pytest.raises(ValueError, match="graph_def is invalid") as caught:
+                tf.import_graph_def(changed)
+            assert str(caught.value) == (
+                f"graph_def is invalid at node {node.name!r}: the attribute {name!r} must be of "
+                f"kind {kinds[name]}, not {actual}."
+            )
+
+
+def test_an_attribute_without_a_value_is_left_out():
+    attribute = "attr { key: 'transpose_a' value {} } attr { key: 'new' value {} }"
+    with pytest.raises(ValueError, match="needs the attribute 'dtype'"):
+        make("node { name: 'x' op: 'Placeholder' attr { key: 'dtype' value {} } }")
+    text = f"node {{ name: 'b' op: 'MatMul' input: 'x' input: 'x' {attribute} }}"
+    x = tf.ones([2, 2])
+    (b,) = make(text, input_map={"x": x}, return_elements=["b"])
+    assert b.get_attr("transpose_a") is False
+
+
+@pytest.mark.parametrize("count", [0, 2, 1 << 40])
+def test_a_number_of_outputs_that_other_attributes_contradict(graph: Any, count: int):
+    features = {"a": tf.FixedLenFeature([2], tf.float32), "b": tf.VarLenFeature(tf.int64)}
+    tf.parse_single_example(tf.placeholder(tf.string, []), features, name="parse")
+    written = graph.as_graph_def()
+    written.node[-1].attr["num_sparse"].i = count
+    with pytest.raises(ValueError, match="graph_def is invalid at node 'parse/parse'"):
+        tf.import_graph_def(written)
 
 
 class TestUtil:

@@ -41,6 +41,10 @@ class AttributeKind(NamedTuple):
         inner = {"b": "bool", "i": "int", "f": "float", "s": "string"}.get(self.field, self.field)
         return f"list({inner})" if self.is_list else inner
 
+    def fits(self, declared: AttributeKind) -> bool:
+        """Whether a value of this kind may stand where that kind is declared."""
+        return self.is_list == declared.is_list and self.field in ("", declared.field)
+
 
 @memoized(5_000)
 def kinds(op: type[Op]) -> dict[str, AttributeKind]:
@@ -76,6 +80,15 @@ def kind_of(value: Any) -> AttributeKind:
     if field is None:
         raise TypeError(f"A {type(value).__name__} cannot be written to a GraphDef: {value!r}")
     return AttributeKind(field)
+
+
+def stored_kind(proto: Any) -> AttributeKind | None:
+    """The kind of the value in an AttrValue, an empty list being one of no field; None if unset."""
+    field = proto.WhichOneof("value")
+    if field != "list":
+        return None if field is None else AttributeKind(field)
+    inner = next((inner.name for inner, _ in proto.list.ListFields()), "")
+    return AttributeKind(inner, is_list=True)
 
 
 def encode(value: Any, kind: AttributeKind | None = None) -> Any:

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 _COLOCATION = b"loc:@"
 _LOOP_STARTS = frozenset({"Merge", "RefMerge"})
 _LOOP_ENDS = frozenset({"NextIteration", "RefNextIteration"})
+#: What ops raise for impossible attributes, or those that contradict each other.
+_FAULTS = (LookupError, AttributeError, ArithmeticError, AssertionError, MemoryError)
 
 
 @public("import_graph_def", "graph_util.import_graph_def")
@@ -239,8 +241,7 @@ class _Importer:
                 raise
             error_class = TypeError if isinstance(error, TypeError) else ValueError
             raise error_class(f"{error} (in node {proto.name!r})") from error
-        except (LookupError, AttributeError, ArithmeticError, MemoryError) as error:
-            # A malformed NodeDef: an attribute of another kind, or a missing one.
+        except _FAULTS as error:
             raise node_defs.invalid(proto, f"{type(error).__name__}: {error}") from error
 
     def _create(self, proto: Any) -> Node:
@@ -254,7 +255,7 @@ class _Importer:
         takes_reference = any(tensor.dtype.is_ref_dtype for tensor in inputs)
         op_name = reference_op(proto, takes_reference)
         block = node_defs.block_of(proto, self.library.op_dict, op_name)
-        values, others = self._attributes(proto, node_defs.own_attributes(block))
+        values, others = self._attributes(proto, block)
         passes_handle = op_name != proto.op
         if passes_handle:
             values.pop("T", None)
@@ -349,14 +350,18 @@ class _Importer:
             raise node_defs.invalid(proto, f"Expected the name of a function, not {value!r}.")
         return as_bytes(value) if type_name == "bytes" else value
 
-    def _attributes(self, proto: Any, own: Mapping[str, str]) -> tuple[dict[str, Any], Any]:
+    def _attributes(self, proto: Any, block: type[Op]) -> tuple[dict[str, Any], dict[str, Any]]:
         """The attributes that an op has of its own, and the others: annotations. Those that only
         the producer knows and that have its default values are left out."""
+        own, kinds = node_defs.own_attributes(block), attributes.kinds(block)
         defaults = self.library.defaults.get(proto.op, {})
         values: dict[str, Any] = {}
         others: dict[str, Any] = {}
         for name, value in proto.attr.items():
+            if value.WhichOneof("value") is None:
+                continue
             if name in own:
+                node_defs.check_kind(proto, name, value, kinds.get(own[name]))
                 values[own[name]] = attributes.decode(value)
             elif name == "_class":
                 others[name] = self._renamed_groups(proto, value.list.s)

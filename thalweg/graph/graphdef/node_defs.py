@@ -11,6 +11,7 @@ from thalweg import protos
 from thalweg.graph import dtypes
 from thalweg.graph.dtypes import DType
 from thalweg.graph.graphdef import attributes
+from thalweg.graph.graphdef.attributes import AttributeKind
 from thalweg.graph.graphdef.tensor_proto import make_tensor_proto
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import REGISTRY, Op
@@ -30,11 +31,7 @@ def check_inputs(
     inputs: Sequence[Tensor],
 ) -> tuple[int, ...]:
     """The number of tensors of each input; a ValueError if the tensors do not fit the op."""
-    declared = block.parsed.inputs
-    try:
-        expected = [_argument_types(argument, values, len(inputs)) for argument in declared]
-    except TypeError as error:
-        raise invalid(proto, f"An attribute is of another kind: {error}") from None
+    expected = [_argument_types(a, values, len(inputs)) for a in block.parsed.inputs]
     flat = [dtype for types in expected for dtype in types]
     for source, tensor, dtype in zip(sources, inputs, flat, strict=False):
         if dtype is not None and not dtype.is_compatible_with(tensor.dtype):
@@ -86,6 +83,17 @@ def own_attributes(block: type[Op]) -> dict[str, str]:
     # The fields of a user's op may have annotations that are of no kind.
     names = [*attributes.kinds(block), *block.fields]
     return {block.graphdef_names.get(name, name): name for name in names}
+
+
+def check_kind(proto: Any, name: str, value: Any, declared: AttributeKind | None) -> None:
+    """Raise a ValueError unless an attribute is of the kind that its op declares."""
+    kind = attributes.stored_kind(value)
+    if kind is not None and declared is not None and not kind.fits(declared):
+        raise invalid(
+            proto,
+            f"the attribute {name!r} must be of kind {declared.op_def_type}, "
+            f"not {kind.op_def_type}.",
+        )
 
 
 def node_name(source: str) -> str:

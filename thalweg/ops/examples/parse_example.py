@@ -284,7 +284,7 @@ class ParseSingleExample(Op):
     def shape(self, serialized: Tensor, dense_defaults: list[Tensor]) -> list[TensorShape]:
         serialized.shape.assert_has_rank(0)
         check_types([*self.sparse_types, *(d.dtype.base_dtype for d in dense_defaults)])
-        return [*batch_shapes(self.num_sparse, 1), *self.dense_shapes]
+        return [*batch_shapes(len(self.sparse_types), 1), *self.dense_shapes]
 
     def numpy(self, serialized: Array, dense_defaults: list[Array]) -> list[Array]:
         keys = [as_bytes(key) for key in (*self.sparse_keys, *self.dense_keys)]

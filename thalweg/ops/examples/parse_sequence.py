@@ -294,9 +294,9 @@ class ParseSequenceExample(SequenceParser):
         self._check_types()
         times = rows.concatenate(vector(None))
         return [
-            *batch_shapes(self.Ncontext_sparse, 2),
+            *batch_shapes(len(self.context_sparse_types), 2),
             *(rows.concatenate(shape) for shape in self.context_dense_shapes),
-            *batch_shapes(self.Nfeature_list_sparse, 3),
+            *batch_shapes(len(self.feature_list_sparse_types), 3),
             *(times.concatenate(shape) for shape in self.feature_list_dense_shapes),
             *[rows] * self.Nfeature_list_dense,
         ]
