@@ -150,8 +150,10 @@ class Graph:
             full_name = name[:-1] if name.endswith("/") else self.unique_name(name)
             index = len(self.nodes)
             node = Node(self, op, full_name, inputs, controls, device, annotations, made_at, index)
-            outputs = enumerate(types)
-            node.outputs = tuple([Tensor(node, n, dtype, shape) for n, (dtype, shape) in outputs])
+            if len(types) == 1:  # the fast path for most nodes
+                node.outputs = (Tensor(node, 0, *types[0]),)
+            else:
+                node.outputs = tuple([Tensor(node, n, *pair) for n, pair in enumerate(types)])
             if self._devices or self._colocation:
                 self._place(node)
             self._nodes[full_name] = node
