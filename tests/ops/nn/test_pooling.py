@@ -103,6 +103,28 @@ def test_argmax(batch: bool) -> None:
     check(lambda x: squared_gradient(build(x)[0], x), x, gradient=False)
 
 
+@pytest.mark.parametrize("dtype", [np.int32, np.float32])
+@pytest.mark.parametrize("padding", ["SAME", "VALID"])
+def test_argmax_among_equal_elements_and_nan_is_that_of_the_reference(
+    dtype: type, padding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = np.random.default_rng(2).integers(-1, 2, (2, 9, 7, 3)).astype(dtype)
+    if dtype is np.float32:
+        special = np.random.default_rng(3).choice([np.nan, np.inf, -np.inf], x.size)
+        x = np.where(np.arange(x.size).reshape(x.shape) % 5, x, special.reshape(x.shape)).astype(
+            dtype
+        )
+    actual = []
+    for compiles in (False, True):
+        monkeypatch.setattr(engine, "COMPILES", compiles)
+        with tf.Graph().as_default(), tf.Session() as session:
+            given = tf.placeholder(dtype, x.shape)
+            y, place = tf.nn.max_pool_with_argmax(given, 3, 2, padding)
+            actual.append(session.run([y, place], {given: x}))
+    for own, expected in zip(*actual, strict=True):
+        np.testing.assert_array_equal(own, expected)
+
+
 def test_the_first_of_equal_elements_takes_the_gradient() -> None:
     with tf.Graph().as_default(), tf.Session() as session:
         x = tf.ones([1, 3, 3, 1])

@@ -16,7 +16,7 @@ from thalweg.graph.dtypes import DType, as_dtype
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.shapes import TensorShape
 from thalweg.ir import loop
-from thalweg.ir.expr import Expr
+from thalweg.ir.expr import Expr, select
 from thalweg.ir.loop import IndexTuple, Operand
 from thalweg.ops.nn import windows
 from thalweg.ops.nn.pooling import Pooling, attributes, lowest
@@ -53,10 +53,14 @@ class MaxPoolWithArgmax(Pooling):
         def element(tap: Expr) -> Expr:
             return self.seen(input, at, loop.unravel(tap, self.ksize), lowest(input.dtype))
 
+        # Padding is no place of a maximum: where nothing else is larger, the element next to it is.
+        def nearest(taps: Sequence[Any]) -> list[Expr]:
+            return [index.max(0) for index in met(self.slides, input.shape, at, taps)]
+
         largest = loop.reduce("argmax", [math.prod(self.ksize)], element)
-        first = loop.unravel(largest, self.ksize)
-        # If all elements are the lowest value, padding may come first: use the element next to it.
-        place = [index.max(0) for index in met(self.slides, input.shape, at, first)]
+        start, found = nearest([0] * len(self.ksize)), nearest(loop.unravel(largest, self.ksize))
+        is_nan = input[start].is_nan()  # which only counts as a maximum if it comes first
+        place = [select(is_nan, *pair) for pair in zip(start, found, strict=True)]
         if at.output == 0:
             return input[place]
         skipped = 0 if self.include_batch_in_index else 1
