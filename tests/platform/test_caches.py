@@ -188,6 +188,12 @@ def test_limits_are_those_listed() -> None:
     assert all(c.limit and c.size <= c.limit for c in caches())
 
 
+def test_all_names_of_bounded_dictionaries_are_listed() -> None:
+    named = re.compile(r"\bBounded(?:\[.*\])?\(\s*\"([^\"]+)\"")
+    found = {name for text in texts().values() for name in named.findall(text)}
+    assert found - {"squares"} == LIMITS.keys()  # which a docstring makes
+
+
 def test_no_function_is_memoized_without_a_limit() -> None:
     found: list[str] = []
     for name in (name for name, text in texts().items() if "cache" in text):
