@@ -128,3 +128,44 @@ def test_random_kernels(seed: int) -> None:
     maker = Maker(seed)
     kernel = maker.kernel()
     agree(kernel, maker.arrays, tolerance=1e-4)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_loads_guarded_by_what_branches_compute(seed: int) -> None:
+    """A row is chosen, and whether it is read, by selects of sums of loads that do not depend on
+    the place in the row."""
+    random = np.random.default_rng(seed)
+    rows, columns = (
+        Variable.fresh(int(random.choice(sizes))) for sizes in ([2, 5], [2, 7, 16, 33])
+    )
+    choices = Argument(0, np.dtype("float32"), 8 * rows.extent, False)
+    table = Argument(1, np.dtype("float32"), 4 * columns.extent, False)
+    out = Argument(2, np.dtype("float32"), columns.extent, True)
+
+    def number(first: int) -> Expr:
+        """A small number that depends on the row alone."""
+        places = [first + int(place) for place in random.permutation(4)]
+        if random.random() < 0.3:
+            return at(choices, (8, rows), constant=places[0])
+        one, other = (
+            at(choices, (8, rows), constant=places[k])
+            + at(choices, (8, rows), constant=places[k + 1])
+            for k in (0, 2)
+        )
+        return select(index(rows) < 1, one, other)
+
+    row = call("min", call("max", number(0).cast(np.int64), 0), 3)
+    shift = int(random.integers(0, 2))
+    read = at(table, (columns.extent, row), (1, index(columns) - shift))
+    guard = number(4) > 1
+    if shift:
+        guard = guard & (index(columns) - shift >= 0)
+    value = over("sum", rows, select(guard, read, float(random.integers(0, 2))))
+    stores = (Store(out, (columns,), place((1, columns)), value),)
+    arrays = [
+        random.integers(0, 3, choices.size),
+        random.normal(size=table.size),
+        np.zeros(out.size),
+    ]
+    kernel = Loops((choices, table, out), (columns,), stores)
+    agree(kernel, [array.astype(np.float32) for array in arrays])

@@ -183,14 +183,14 @@ def test_gradients_of_crops(method):
     )
 
 
-@pytest.mark.parametrize("size", [(2, 3), (1, 1)])
+@pytest.mark.parametrize("size", [(2, 3), (1, 1), (2, 1), (1, 3)])
 @pytest.mark.parametrize("method", ["bilinear", "nearest"])
 def test_crops_and_their_backward_ops(method, size):
     boxes = np.array([[0.1, 0.0, 0.9, 1.2], [0.3, 0.8, 0.7, 0.1]], np.float32)
 
     def build(x, boxes):
         crops = tf.image.crop_and_resize(x, boxes, [1, 0], size, method, extrapolation_value=3)
-        return crops, tf.gradients(crops * crops, x)
+        return crops, tf.gradients(crops * crops, [x, boxes])
 
     check(build, IMAGES, boxes, gradient=False)
 

@@ -245,11 +245,15 @@ class LaneScope(PointEvaluator):
         """
         load, number, b = cast("Load", expr.chosen), cast("Const", expr.otherwise), self.builder
         truth = self._as(expr.condition, BOOL, mask)
-        mask = self._mask_of(load.buffer, load.offset, mask)
-        outer = None if mask is None else b.uniform_value(mask)
+        if truth.type.lanes > 1:  # a branch has its value in every lane
+            return super()._emit_select(expr, mask)
+        under = self._mask_of(load.buffer, load.offset, mask)
+        outer = None if under is None else b.uniform_value(under)
         if outer is not None:
             truth = b.binary("and", truth, outer)
         address = self.locate(load.buffer, load.offset, None)
+        if address.lanes is not None:
+            return super()._emit_select(expr, mask)
         kind = storage_type(load.buffer.dtype, self.lanes if address.contiguous else 1)
         pointer, other = partial(self.pointer, load.buffer, address), _stored_number(kind, number)
         if self.context.is_simt:
@@ -260,7 +264,7 @@ class LaneScope(PointEvaluator):
             )
         else:
             chosen = b.select(truth, pointer(), b.module.filled(kind, other))
-            under = mask if outer is None and kind.lanes > 1 else None
+            under = under if outer is None and kind.lanes > 1 else None
             raw = self._unmasked(b.load(kind, chosen, under), under)
         return from_memory(b, raw, load.buffer.dtype)
 
