@@ -11,6 +11,7 @@ from thalweg.graph.node import Tensor
 from thalweg.graph.shapes import TensorShape, as_shape
 from thalweg.layers import sizes
 from thalweg.layers.functional import functional
+from thalweg.layers.weights import add_weight
 from thalweg.nn import convolutions
 from thalweg.nn.layer import InputSpec, Layer, resolve_activation
 from thalweg.ops.arrays import joining
@@ -82,28 +83,13 @@ class Conv(Layer):
         return channels
 
     def build(self, input_shape: Any) -> None:
-        self._add_kernel([*self.kernel_size, self._input_channels(input_shape), self.filters])
+        shape = [*self.kernel_size, self._input_channels(input_shape), self.filters]
+        self.kernel = add_weight(self, "kernel", shape)
         self._add_bias()
 
-    def _add_kernel(self, shape: list[int]) -> None:
-        self.kernel = self.add_weight(
-            "kernel",
-            shape,
-            initializer=self.kernel_initializer,
-            regularizer=self.kernel_regularizer,
-            constraint=self.kernel_constraint,
-        )
-
     def _add_bias(self) -> None:
-        if not self.use_bias:
-            return
-        self.bias = self.add_weight(
-            "bias",
-            [self.filters],
-            initializer=self.bias_initializer,
-            regularizer=self.bias_regularizer,
-            constraint=self.bias_constraint,
-        )
+        if self.use_bias:
+            self.bias = add_weight(self, "bias", [self.filters])
 
     def call(self, inputs: Any) -> Tensor:
         outputs = convolutions.convolution(
@@ -230,7 +216,8 @@ class ConvTranspose(Conv):
         )
 
     def build(self, input_shape: Any) -> None:
-        self._add_kernel([*self.kernel_size, self.filters, self._input_channels(input_shape)])
+        shape = [*self.kernel_size, self.filters, self._input_channels(input_shape)]
+        self.kernel = add_weight(self, "kernel", shape)
         self._add_bias()
 
     def call(self, inputs: Any) -> Tensor:

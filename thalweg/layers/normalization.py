@@ -14,6 +14,7 @@ from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import colocate_with, control_dependencies
 from thalweg.graph.shapes import TensorShape, as_shape
 from thalweg.layers.core import static_bool
+from thalweg.layers.weights import add_weight
 from thalweg.nn import normalisation
 from thalweg.nn.layer import InputSpec, Layer
 from thalweg.ops.arrays import joining
@@ -147,23 +148,9 @@ class BatchNormalization(Layer):
     def _add_parameters(self, shape: list[int]) -> None:
         dtype = float32 if self._dtype is None else self._dtype.compute_dtype
         if self.scale:
-            self.gamma = self.add_weight(
-                "gamma",
-                shape,
-                dtype,
-                self.gamma_initializer,
-                self.gamma_regularizer,
-                constraint=self.gamma_constraint,
-            )
+            self.gamma = add_weight(self, "gamma", shape, dtype)
         if self.center:
-            self.beta = self.add_weight(
-                "beta",
-                shape,
-                dtype,
-                self.beta_initializer,
-                self.beta_regularizer,
-                constraint=self.beta_constraint,
-            )
+            self.beta = add_weight(self, "beta", shape, dtype)
         with self._whole_variables():
             self._add_statistics(shape, dtype)
 
