@@ -8,6 +8,7 @@ import numpy as np
 
 from thalweg.graph import dtypes
 from thalweg.graph.node import Tensor
+from thalweg.onnx.ops.normalization import as_matrix
 from thalweg.onnx.registry import NodeView, operator
 from thalweg.onnx.values import (
     at_axis,
@@ -138,14 +139,7 @@ def _reshaped(node: NodeView, x: Tensor, shape: Tensor) -> Tensor:
 
 @operator("Flatten")
 def flatten(node: NodeView, x: Tensor) -> Tensor:
-    sizes, axis = sizes_of(x), axis_of(node, x, 1)
-    outer: Any = 1
-    for size in sizes[:axis]:
-        outer = outer * size
-    inner: Any = 1
-    for size in sizes[axis:]:
-        inner = inner * size
-    return shapes.reshape(x, shape_vector([outer, inner]))
+    return as_matrix(x, axis_of(node, x, 1))
 
 
 @operator("Squeeze")
