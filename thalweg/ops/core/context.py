@@ -103,7 +103,7 @@ class VariableCell:
 
     def read(self) -> Array:
         """The current value, read-only."""
-        buffer = self._require()
+        buffer = self.borrow()
         leased = buffer.lease()  # from here on, writers copy
         if USES.uses or self.buffer is not buffer:
             return self._read_concurrently()
@@ -112,7 +112,7 @@ class VariableCell:
     def _read_concurrently(self) -> Array:
         with HostUse([self]):
             with USES.mutex:
-                buffer = self._require()
+                buffer = self.borrow()
                 if not USES.is_written(buffer):
                     return buffer.lease()
             # A running step writes in place: a lease would change.
@@ -120,11 +120,11 @@ class VariableCell:
 
     def snapshot(self) -> Array:
         """A copy of the current value."""
-        buffer = self._require()
+        buffer = self.borrow()
         if math.prod(buffer.shape) == 1:  # the read of one element is atomic
             return buffer.snapshot()
         with HostUse([self]):
-            return self._require().snapshot()
+            return self.borrow().snapshot()
 
     def assign(self, value: Array) -> None:
         """Replace the value by a copy of `value`."""
@@ -160,21 +160,6 @@ class VariableCell:
 
     def borrow(self) -> Buffer:
         """The buffer; there must be a value."""
-        return self._require()
-
-    def copy_on_write(self) -> Buffer:
-        """The buffer; if a reader on the host has a lease, it is first replaced by a copy."""
-        buffer = self._require()
-        if buffer.is_leased and not USES.is_written(buffer):
-            buffer = self.buffer = buffer.copy()
-        return buffer
-
-    def allocate(self, shape: tuple[int, ...]) -> Buffer:
-        """Memory for a new value. The caller sets it as the buffer once it is complete, as the step
-        may fail or be cancelled before."""
-        return self._allocate(shape, self.dtype.as_numpy_dtype)
-
-    def _require(self) -> Buffer:
         if self.buffer is None:
             raise errors.FailedPreconditionError(
                 None,
@@ -184,3 +169,15 @@ class VariableCell:
                 "local variable) in this session first",
             )
         return self.buffer
+
+    def copy_on_write(self) -> Buffer:
+        """The buffer; if a reader on the host has a lease, it is first replaced by a copy."""
+        buffer = self.borrow()
+        if buffer.is_leased and not USES.is_written(buffer):
+            buffer = self.buffer = buffer.copy()
+        return buffer
+
+    def allocate(self, shape: tuple[int, ...]) -> Buffer:
+        """Memory for a new value. The caller sets it as the buffer once it is complete, as the step
+        may fail or be cancelled before."""
+        return self._allocate(shape, self.dtype.as_numpy_dtype)
