@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 import thalweg as tf
+from thalweg.inspect.plan_walk import PlannedRegion
+from thalweg.runtime import engine
 from tools.fuzz_tf import __main__ as command
 from tools.fuzz_tf import compare, specs, values, wire
 from tools.fuzz_tf.case import Case, program
@@ -229,3 +231,13 @@ def test_steps_run_before_the_results_are_fetched() -> None:
     code = ("v = tf.Variable(1.0)", "steps = [tf.assign_add(v, 2.0)] * 3", "v")
     report = execute(Thalweg(), case(code=code).message())
     assert report["arrays"][0] == 7.0
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_sessions_compile_where_a_case_says_so(
+    compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "COMPILES", engine.COMPILES)  # which a worker sets
+    with tf.Graph().as_default(), Thalweg().session(compiled) as session:
+        plan = session.plan(tf.tanh(tf.placeholder(tf.float32, [3])))
+    assert any(isinstance(unit, PlannedRegion) for unit in plan.units) == compiled

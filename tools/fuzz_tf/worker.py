@@ -27,14 +27,14 @@ class Thalweg:
 
     def __init__(self) -> None:
         import thalweg
-        from thalweg.runtime import session
+        from thalweg.runtime import engine
 
         self.tf = thalweg
-        self.sessions = session
+        self.engine = engine
 
     def session(self, compiled: bool) -> Any:
         """A session that compiles its steps or does not."""
-        self.sessions.COMPILES = compiled
+        self.engine.COMPILES = compiled
         return self.tf.Session()
 
     def aliases(self) -> list[list[str]]:
