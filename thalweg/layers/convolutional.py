@@ -11,7 +11,7 @@ from thalweg.graph.node import Tensor
 from thalweg.graph.shapes import TensorShape, as_shape
 from thalweg.layers import sizes
 from thalweg.layers.functional import functional
-from thalweg.layers.weights import add_weight
+from thalweg.layers.weights import configured_weight
 from thalweg.nn import convolutions
 from thalweg.nn.layer import InputSpec, Layer, resolve_activation
 from thalweg.ops.arrays import joining
@@ -84,12 +84,12 @@ class Conv(Layer):
 
     def build(self, input_shape: Any) -> None:
         shape = [*self.kernel_size, self._input_channels(input_shape), self.filters]
-        self.kernel = add_weight(self, "kernel", shape)
+        self.kernel = configured_weight(self, "kernel", shape)
         self._add_bias()
 
     def _add_bias(self) -> None:
         if self.use_bias:
-            self.bias = add_weight(self, "bias", [self.filters])
+            self.bias = configured_weight(self, "bias", [self.filters])
 
     def call(self, inputs: Any) -> Tensor:
         outputs = convolutions.convolution(
@@ -217,7 +217,7 @@ class ConvTranspose(Conv):
 
     def build(self, input_shape: Any) -> None:
         shape = [*self.kernel_size, self.filters, self._input_channels(input_shape)]
-        self.kernel = add_weight(self, "kernel", shape)
+        self.kernel = configured_weight(self, "kernel", shape)
         self._add_bias()
 
     def call(self, inputs: Any) -> Tensor:

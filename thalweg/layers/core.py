@@ -13,7 +13,7 @@ from thalweg.graph.likes import DTypeLike, Structure, TensorLike
 from thalweg.graph.node import Tensor
 from thalweg.graph.shapes import TensorShape, as_shape
 from thalweg.layers.functional import functional
-from thalweg.layers.weights import add_weight
+from thalweg.layers.weights import configured_weight
 from thalweg.nn.layer import InputSpec, Layer, resolve_activation
 from thalweg.ops.arrays import transposing
 from thalweg.ops.core import basic, choosing, shaping
@@ -86,9 +86,9 @@ class Dense(Layer):
                 "The last dimension of the inputs to `Dense` should be defined. Found `None`."
             )
         self.input_spec = InputSpec(min_ndim=2, axes={-1: depth})
-        self.kernel = add_weight(self, "kernel", [depth, self.units])
+        self.kernel = configured_weight(self, "kernel", [depth, self.units])
         if self.use_bias:
-            self.bias = add_weight(self, "bias", [self.units])
+            self.bias = configured_weight(self, "bias", [self.units])
 
     def call(self, inputs: Any) -> Tensor:
         inputs = convert_to_tensor(inputs)

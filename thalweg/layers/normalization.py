@@ -14,7 +14,7 @@ from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import colocate_with, control_dependencies
 from thalweg.graph.shapes import TensorShape, as_shape
 from thalweg.layers.core import static_bool
-from thalweg.layers.weights import add_weight
+from thalweg.layers.weights import configured_weight
 from thalweg.nn import normalisation
 from thalweg.nn.layer import InputSpec, Layer
 from thalweg.ops.arrays import joining
@@ -148,9 +148,9 @@ class BatchNormalization(Layer):
     def _add_parameters(self, shape: list[int]) -> None:
         dtype = float32 if self._dtype is None else self._dtype.compute_dtype
         if self.scale:
-            self.gamma = add_weight(self, "gamma", shape, dtype)
+            self.gamma = configured_weight(self, "gamma", shape, dtype)
         if self.center:
-            self.beta = add_weight(self, "beta", shape, dtype)
+            self.beta = configured_weight(self, "beta", shape, dtype)
         with self._whole_variables():
             self._add_statistics(shape, dtype)
 

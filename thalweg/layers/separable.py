@@ -11,7 +11,7 @@ from thalweg.graph.node import Tensor
 from thalweg.layers import sizes
 from thalweg.layers.convolutional import Conv
 from thalweg.layers.functional import functional
-from thalweg.layers.weights import add_weight
+from thalweg.layers.weights import configured_weight
 from thalweg.nn import convolutions
 from thalweg.ops.core import shaping
 from thalweg.public import public
@@ -81,9 +81,9 @@ class SeparableConv(Conv):
     def build(self, input_shape: Any) -> None:
         channels = self._input_channels(input_shape)
         across = [*self.kernel_size, channels, self.depth_multiplier]
-        self.depthwise_kernel = add_weight(self, "depthwise_kernel", across)
+        self.depthwise_kernel = configured_weight(self, "depthwise_kernel", across)
         mixed = [*(1 for _ in self.kernel_size), self.depth_multiplier * channels, self.filters]
-        self.pointwise_kernel = add_weight(self, "pointwise_kernel", mixed)
+        self.pointwise_kernel = configured_weight(self, "pointwise_kernel", mixed)
         self._add_bias()
 
     def _separable(

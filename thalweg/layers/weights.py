@@ -8,7 +8,7 @@ from typing import Any
 from thalweg.nn.layer import Layer
 
 
-def add_weight(layer: Layer, name: str, shape: Sequence[int], dtype: Any = None) -> Any:
+def configured_weight(layer: Layer, name: str, shape: Sequence[int], dtype: Any = None) -> Any:
     """Add a weight with the initializer, regularizer and constraint that a layer has for it as
     attributes: `bias_initializer`, or `depthwise_initializer` for the `depthwise_kernel`."""
     part = name.removesuffix("_kernel")
