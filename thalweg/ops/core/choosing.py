@@ -117,21 +117,24 @@ def where(condition: Any, x: Any = None, y: Any = None, name: str | None = None)
         array([[0, 0],
                [1, 1]])
     """
-    return _where(Select(), condition, x, y, name)
+    if x is None and y is None:
+        return Where()(condition, name=name)
+    _check_both(x, y)
+    return Select()(condition, x, y, name=name)
 
 
 @public("where_v2")
 def where_v2(condition: Any, x: Any = None, y: Any = None, name: str | None = None) -> Tensor:
     """As `where`, but condition, `x` and `y` broadcast to one shape."""
-    return _where(SelectV2(), condition, x, y, name)
-
-
-def _where(choose: Op, condition: Any, x: Any, y: Any, name: str | None) -> Tensor:
     if x is None and y is None:
         return Where()(condition, name=name)
+    _check_both(x, y)
+    return SelectV2()(condition, x, y, name=name)
+
+
+def _check_both(x: Any, y: Any) -> None:
     if x is None or y is None:
         raise ValueError("x and y must both be given, or neither: where(c, x, y) or where(c)")
-    return choose(condition, x, y, name=name)
 
 
 @public("select")
