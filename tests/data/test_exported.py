@@ -136,13 +136,28 @@ def test_a_function_with_undefined_inputs(name):
             tf.import_graph_def(changed)
 
 
-def test_a_branch_that_is_not_a_function():
+def _replace_text(branches):
+    branches.s = b"text"
+
+
+def _replace_by_op(branches):
+    branches.list.func[0].name = "Neg"
+
+
+@pytest.mark.parametrize(
+    ("replace", "message"),
+    [
+        (_replace_text, r"'branches' must be of kind list\(func\), not string"),
+        (_replace_by_op, "Expected the name of a function, not Neg"),
+    ],
+)
+def test_a_branch_that_is_not_a_function(replace, message):
     RANGE(2).map(lambda x: tf.cond(x > 0, lambda: x, lambda: -x)).make_initializable_iterator()
     definition = tf.get_default_graph().as_graph_def()
     nodes = (node for function in definition.library.function for node in function.node_def)
     (choice,) = (node for node in nodes if node.op == "If")
-    choice.attr["branches"].s = b"text"
-    with tf.Graph().as_default(), pytest.raises(ValueError, match="name of a function, not 'text'"):
+    replace(choice.attr["branches"])
+    with tf.Graph().as_default(), pytest.raises(ValueError, match=message):
         tf.import_graph_def(definition)
 
 
