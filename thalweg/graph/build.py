@@ -30,6 +30,8 @@ def apply(op: Op, arguments: tuple[Any, ...], name: str | None) -> Any:
     graph = graph_of(arguments, current)
     if op.of_shapes and isinstance(graph, SubGraph) and graph.sources:
         graph = _shape_graph(graph, arguments)
+        if graph is not current and (node := _equal_node(graph, op, arguments)):
+            return results(node)
     if graph is current:
         return results(add_node(graph, op, arguments, name))
     with graph.as_default():
@@ -131,6 +133,13 @@ def _shape_graph(graph: SubGraph, arguments: Sequence[Any]) -> Graph:
         return graph
     others = [argument.graph for argument in arguments if isinstance(argument, Tensor)]
     return first if all(first.sees(other) for other in others) else graph
+
+
+def _equal_node(graph: Graph, op: Op, tensors: Sequence[Any]) -> Node | None:
+    """A node of this op and these tensors: gradients ask for the same shapes again, which are saved
+    once."""
+    consumers = graph.consumers(tensors[0])
+    return next((n for n in consumers if n.op == op and n.inputs == tuple(tensors)), None)
 
 
 def _first_graph(arguments: Sequence[Any]) -> Graph | None:
