@@ -12,17 +12,30 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, cast
 
-from thalweg.autodiff.gradients import aggregate, gradients
+from thalweg.autodiff.gradients import aggregate, gradients, is_differentiable, zeros
+from thalweg.control.traces import Trace, traced_tensors
 from thalweg.functions.eager import EAGER, PROXY, component_tensors
 from thalweg.functions.lazy_trace import LazyTrace
 from thalweg.functions.tensors import EagerTensor
-from thalweg.functions.trace import OP, REFERENCE, VALUE, TraceNode
+from thalweg.functions.trace import (
+    OP,
+    REFERENCE,
+    SAVED,
+    VALUE,
+    TraceNode,
+    add_reference,
+    has_effect,
+)
 from thalweg.graph.composite import IndexedSlices
 from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.dtypes import variant
+from thalweg.graph.graph import Graph
 from thalweg.graph.node import Node, Tensor
 from thalweg.ops.core import filling
+from thalweg.ops.core.basic import Placeholder
 from thalweg.variables.variable import Variable
 
 
@@ -47,12 +60,15 @@ class TraceSpan:
         return self.lazy_trace.end if self._end is None else self._end
 
     def nodes(self) -> list[Node]:
-        """The nodes of the ops, without leaves."""
+        """The nodes of the ops, without leaves, and the traces that are saved."""
         path = self.end.path(self.start)
-        return [node for trace_node in path if trace_node.kind == OP for node in trace_node.nodes]
+        nodes = [(*p.nodes, *(p.traces or ())) for p in path if p.kind == OP]
+        return list(chain.from_iterable(nodes))
 
     def wanted(self) -> list[Tensor]:
         """The tensors to save for the gradient: inputs and outputs of the nodes, without leaves."""
+        for trace_node in self.end.path(self.start):
+            _find_traces(trace_node)
         used = [t for node in self.nodes() for t in (*node.inputs, *node.outputs)]
         leaves = {t for node in self.end.path() if node.kind != OP for t in node.outputs}
         saved = [t for t in used if t not in leaves and t.op.type != "Const"]
@@ -61,6 +77,52 @@ class TraceSpan:
     def save(self, values: Mapping[Tensor, Any]) -> None:
         """Keep the values of the `wanted` tensors."""
         self.saved = {tensor: values[tensor] for tensor in self.wanted()}
+
+
+def _find_traces(trace_node: TraceNode) -> None:
+    """Find the traces that gradients take of the control nodes of a trace node."""
+    if trace_node.traces is not None or trace_node.kind != OP:
+        return
+    trace_node.traces = []
+    for node in trace_node.nodes:
+        for trace in _needed_traces(node) if node.op.bodies else ():
+            copied = node.graph.copied(trace, node.outputs[:1], (), trace.type)
+            copied.annotations = {SAVED: True}
+            trace_node.traces.append(copied)
+
+
+def _needed_traces(node: Node) -> list[Node]:
+    """The traces that gradients of a control node take, of any order: of a copy of the node."""
+    graph = Graph()
+    with graph.as_default():
+        inputs = [_input(graph, tensor) for tensor in node.inputs]
+        copy = graph.copied(node, tuple(inputs), (), node.type)
+        traces: list[Node] = []
+        ends = [tensor for tensor in copy.outputs if is_differentiable(tensor)]
+        while ends:
+            _differentiate(ends, [tensor for tensor in inputs if is_differentiable(tensor)])
+            consumers = graph.consumers(copy.outputs[0])
+            new = [n for n in consumers if isinstance(n.op, Trace) and n not in traces]
+            traces += new
+            ends = [n.outputs[0] for n in new if any(map(is_differentiable, traced_tensors(n)))]
+    return traces
+
+
+def _input(graph: Graph, tensor: Tensor) -> Tensor:
+    """A stand-in for an input of a node."""
+    if tensor.dtype.is_ref_dtype:
+        return add_reference(graph, tensor.dtype, tensor.shape, "")
+    return Placeholder(dtype=tensor.dtype, given_shape=tensor.shape)()
+
+
+def _differentiate(ys: Sequence[Tensor], xs: Sequence[Tensor]) -> None:
+    """Add the gradients of ys to their graph, as far as they have any."""
+    seeds = [zeros(y) if y.dtype.base_dtype is variant else filling.ones_like(y) for y in ys]
+    try:
+        gradients(ys, xs, seeds)
+    except Exception:  # whoever takes that gradient sees the error
+        for y in ys if len(ys) > 1 else ():
+            _differentiate([y], xs)
 
 
 class BackwardStage:
@@ -155,7 +217,7 @@ class BackwardStage:
         """Link each leaf to the latest earlier stage that computed its value."""
         self._earlier = earlier
         for leaf, value in self._leaves.items():
-            for stage in reversed(earlier):
+            for stage in reversed(earlier) if value is not None else ():
                 tensor = stage._tensor_with_value(value)
                 if tensor is not None:
                     self._links[leaf] = stage, tensor
@@ -273,6 +335,8 @@ class EagerGradient:
         by_trace: dict[LazyTrace, list[TraceSpan]] = {}
         for span in self.trace_spans:
             by_trace.setdefault(span.lazy_trace, []).append(span)
+        nodes = EAGER.trace.nodes
+        start = len(nodes)
         stages = [BackwardStage(lazy_trace, spans) for lazy_trace, spans in by_trace.items()]
         for number, stage in enumerate(stages):
             stage.link_leaves(stages[:number])
@@ -289,7 +353,9 @@ class EagerGradient:
         for stage in reversed(stages):
             stage.differentiate(summands)
         results = [aggregate(parts) if parts else None for parts in summands]
-        _enter_proxy_values(stages, results)
+        effects = [n for n in nodes[start:] if PROXY not in n.annotations and has_effect(n)]
+        used = [tensor for result in results for tensor in component_tensors(result)]
+        _enter_proxy_values(stages, [*used, *(tensor for n in effects for tensor in n.inputs)])
         return results
 
 
@@ -303,14 +369,13 @@ def _seed_stage(stages: Sequence[BackwardStage], y: Tensor, seed: Any) -> bool:
     return False
 
 
-def _enter_proxy_values(stages: Sequence[BackwardStage], results: Sequence[Any]) -> None:
-    """Enter the saved values of the proxies that the backward pass uses."""
+def _enter_proxy_values(stages: Sequence[BackwardStage], pending: list[Tensor]) -> None:
+    """Enter the saved values of the proxies that the pending tensors depend on."""
     values = {proxy: v for stage in stages for proxy, v in stage.proxy_values().items()}
     if not values:
         return
     lazy_trace = EAGER.lazy_trace
     known = set(lazy_trace.templates)
-    pending = [tensor for result in results for tensor in component_tensors(result)]
     while pending:
         tensor = pending.pop()
         if tensor in known:

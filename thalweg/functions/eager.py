@@ -26,7 +26,7 @@ from thalweg.autodiff.custom import CustomGradient
 from thalweg.functions.devices import eager_devices, generation, resources
 from thalweg.functions.lazy_trace import LazyTrace, fast_path_disabled
 from thalweg.functions.tensors import EagerTensor, eager_graph, known, literal, value_reads
-from thalweg.functions.trace import OP, ConcreteValue, Trace, TraceNode, consulted
+from thalweg.functions.trace import OP, SAVED, ConcreteValue, Trace, TraceNode, consulted
 from thalweg.graph import build
 from thalweg.graph import op as ops
 from thalweg.graph.collections import GraphKeys
@@ -241,7 +241,7 @@ class EagerGraph(threading.local, Graph):
             outputs = tuple(map(lazy_trace.trace.capture, results))  # some are eager tensors
         entered = {node for trace_node in lazy_trace.end.path(before) for node in trace_node.nodes}
         new_nodes = [node for node in lazy_trace.trace.nodes[start:] if node not in entered]
-        nodes = tuple(node for node in new_nodes if PROXY not in node.annotations)
+        nodes = tuple(n for n in new_nodes if not n.annotations.keys() & {PROXY, SAVED})
         child = TraceNode(lazy_trace.end, nodes, outputs, OP, pack=pack)
         is_short = child.size < _LONG_TRACE
         child.is_plain = pack is None and is_short and not child.is_special

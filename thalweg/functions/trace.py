@@ -36,6 +36,9 @@ from thalweg.platform.arrays import Array
 #: The kinds of trace nodes: an op (and the root), the leaves, a device scope.
 OP, VALUE, REFERENCE, LITERAL, SCOPE = range(5)
 
+#: Annotates traces of control nodes that are saved for gradients: they belong to no trace node.
+SAVED = "_saved"
+
 _MAX_CONSULTED = 64  # elements of a value that shape inference may read
 
 
@@ -65,6 +68,7 @@ class TraceNode:
     pack: Any = None  # packs the outputs; None for a single tensor
     consulted: tuple[int, ...] = ()  # leaves whose values shape inference read
     randoms: tuple[Node, ...] = ()
+    traces: list[Node] | None = None  # of control nodes, saved for gradients; None: unknown
     writes: bool = False
     custom_gradients: int = 0  # of the path
     is_special: bool = False  # a call of it has effects, draws numbers or has its own gradient
