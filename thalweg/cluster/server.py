@@ -93,7 +93,7 @@ class TaskServer(Member):
         self._created, self._is_created = threading.Event(), False
         try:
             super().__init__(bindable(self._by_task[self.task]))
-            self._worker.lender = self.endpoint.lender
+            self._worker.allocator = self.endpoint.allocator
             self.update(cluster)
         finally:
             self._is_created = True

@@ -19,7 +19,7 @@ from thalweg.cluster.partition_def import Fields, decode
 from thalweg.cluster.remote_calls import RemoteCalls, runs_on_control_device
 from thalweg.cluster.traffic import Traffic
 from thalweg.cluster.transport.endpoint import Peer
-from thalweg.cluster.transport.lending import Lender
+from thalweg.cluster.transport.shared_buffers import SharedAllocator
 from thalweg.cluster.values import Keyed, PiggybackBuffer, key_of
 from thalweg.cluster.wire import FixedFields
 from thalweg.device import workers
@@ -70,7 +70,9 @@ class Worker:
         self.devices = devices
         self._objects = [Objects() for _ in devices]
         self.traffic = Traffic()
-        self.lender: Lender | None = None  # allocates variables that the host's tasks can map
+        self.allocator: SharedAllocator | None = (
+            None  # allocates variables that the host's tasks can map
+        )
         self._outgoing = outgoing
         self._sessions: dict[str, TaskSession] = {}
         self._steps: dict[int, TaskStep | WaitingStep] = {}
@@ -90,7 +92,7 @@ class Worker:
         """Open a master's session, or return it if it is open."""
         with self._lock:
             calls = RemoteCalls(session, self._peer)
-            new_session = TaskSession(self.devices, self._objects, calls, self.lender)
+            new_session = TaskSession(self.devices, self._objects, calls, self.allocator)
             return self._sessions.setdefault(session, new_session)
 
     def session(self, name: str) -> TaskSession:
@@ -273,14 +275,14 @@ class TaskSession:
         devices: Sequence[Device],
         objects: Sequence[Objects],
         calls: RemoteCalls,
-        lender: Lender | None = None,
+        allocator: SharedAllocator | None = None,
     ) -> None:
         self._devices, self._calls = devices, calls
         resources_by_device = linked([Resources(each) for each in objects], devices)
         self.resources, *self._others = resources_by_device
         for device, resources in zip(devices, resources_by_device, strict=True):
-            if lender is not None and device.is_host:
-                resources.allocate = partial(lender.allocate, device=device.name)
+            if allocator is not None and device.is_host:
+                resources.allocate = partial(allocator.allocate, device=device.name)
         self._originals: dict[str, Node] = {}
         self.plans: dict[int, StartablePartitions] = {}  # by handle
         self.on_end: Callable[[errors.OpError], None] | None = None

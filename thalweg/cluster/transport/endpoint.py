@@ -16,12 +16,12 @@ from weakref import WeakSet
 
 from thalweg.cluster.transport import sealing
 from thalweg.cluster.transport.handshake import Identity
-from thalweg.cluster.transport.lending import Lender
 from thalweg.cluster.transport.listener import Listener
 from thalweg.cluster.transport.loop import Loop
 from thalweg.cluster.transport.outbound import Outbound
 from thalweg.cluster.transport.peer import Done, Handler, Peer, unavailable
 from thalweg.cluster.transport.security import Security, ZapHandler
+from thalweg.cluster.transport.shared_buffers import SharedAllocator
 from thalweg.cluster.transport.shared_memory import Probe
 from thalweg.cluster.transport.sockets import zeromq
 from thalweg.cluster.transport.streams import Recycler
@@ -72,7 +72,7 @@ class Endpoint:
         if shares_memory is None:
             shares_memory = os.environ.get("THALWEG_SHARED_MEMORY") != "0"
         self._probe = Probe() if shares_memory else None
-        self.lender = Lender() if shares_memory and bind is not None else None
+        self.allocator = SharedAllocator() if shares_memory and bind is not None else None
         self._listener: Listener | None = None
         self.loop.start()
         try:
@@ -169,7 +169,7 @@ class Endpoint:
         return socket
 
     def _trim(self) -> None:
-        forgotten = self.lender.unmappable() if self.lender else ()
+        forgotten = self.allocator.unmappable() if self.allocator else ()
         for peer in self._all_peers():
             peer.trim(forgotten)
         self.loop.call_later(_TRIM_EVERY, self._trim)
@@ -186,8 +186,8 @@ class Endpoint:
         self._context.destroy(_LINGER_MS)
         if self._probe:
             self._probe.close()
-        if self.lender:
-            self.lender.close()
+        if self.allocator:
+            self.allocator.close()
 
     def _disconnect_all(self, ended: threading.Event) -> None:
         try:

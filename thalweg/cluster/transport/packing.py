@@ -9,7 +9,7 @@ from mmap import mmap
 from typing import Any, NamedTuple
 
 from thalweg.cluster import wire
-from thalweg.cluster.transport.lending import Lender, PeerLease
+from thalweg.cluster.transport.shared_buffers import PeerLease, SharedAllocator
 from thalweg.cluster.transport.shared_memory import Mappings, Pool
 from thalweg.cluster.transport.streams import Recycler, Streams
 from thalweg.cluster.wire import (
@@ -43,14 +43,14 @@ class PackedMessage(NamedTuple):
 class Packer:
     """Packs the messages to one peer; on any thread."""
 
-    def __init__(self, lender: Lender | None) -> None:
+    def __init__(self, allocator: SharedAllocator | None) -> None:
         self.pool: Pool | None = None  # if the peer can map memory of this process
-        self._lender = lender
+        self._allocator = allocator
         self._leases = deque[PeerLease]()
         self._numbers = count(1)
 
     def pack(self, message: Message, contents: Sequence[Content], is_answer: bool) -> PackedMessage:
-        """Choose the place of each value, copy or lend it there, and encode the message."""
+        """Choose the place of each value, copy or lease it there, and encode the message."""
         if not contents:
             return PackedMessage(wire.write(message, is_answer=is_answer), ())
         headers, inline, streams = list[ValueHeader](), list[Content](), list[Stream]()
@@ -60,7 +60,7 @@ class Packer:
                 inline_left -= content.nbytes
                 inline.append(content)
                 headers.append(ValueHeader(ValueLocation.INLINE, *content[:3]))
-            elif (header := self._lend_or_copy(content)) is not None:
+            elif (header := self._lease_or_copy(content)) is not None:
                 headers.append(header)
             else:
                 streams.append(Stream(next(self._numbers), content.contiguous()))
@@ -72,17 +72,17 @@ class Packer:
         large = [content for content in contents if content.nbytes > MAX_INLINE]
         if self.pool is None or not large:
             return bool(large)
-        find_lent = self._lender.find if self._lender else None
+        find_shared = self._allocator.find if self._allocator else None
         copied = [
             content.nbytes
             for content in large
-            if find_lent is None or find_lent(content.source) is None
+            if find_shared is None or find_shared(content.source) is None
         ]
         return sum(copied) > _MAX_COPIED
 
-    def _lend_or_copy(self, content: Content) -> ValueHeader | None:
-        """Lend a value, or copy it to shared memory; None if neither is possible."""
-        if self.pool is not None and (lease := self._lend(content)) is not None:
+    def _lease_or_copy(self, content: Content) -> ValueHeader | None:
+        """Lease a value, or copy it to shared memory; None if neither is possible."""
+        if self.pool is not None and (lease := self._lease(content)) is not None:
             return ValueHeader(ValueLocation.LENT, *content[:3], lease.segment.number, lease.offset)
         slot = self.pool.allocate(content.nbytes) if self.pool and content.nbytes else None
         if slot is None:
@@ -90,8 +90,8 @@ class Packer:
         content.copy_to(slot.memory[: content.nbytes])
         return ValueHeader(ValueLocation.SHARED, *content[:3], slot.segment, slot.offset)
 
-    def _lend(self, content: Content) -> PeerLease | None:
-        lease = self._lender.lend(content.source) if self._lender else None
+    def _lease(self, content: Content) -> PeerLease | None:
+        lease = self._allocator.lease(content.source) if self._allocator else None
         if lease is not None:
             while self._leases and self._leases[0].is_over:
                 self._leases.popleft()

@@ -22,11 +22,11 @@ from thalweg.cluster import wire
 from thalweg.cluster.transport import handshake
 from thalweg.cluster.transport.bulk import BulkSocket
 from thalweg.cluster.transport.channel import Channel
-from thalweg.cluster.transport.lending import Lender
 from thalweg.cluster.transport.local import LocalSocket
 from thalweg.cluster.transport.loop import Loop, guarded, log_failure
 from thalweg.cluster.transport.packing import MAX_INLINE, PackedMessage, Packer, Unpacker
 from thalweg.cluster.transport.send_thread import SendThread
+from thalweg.cluster.transport.shared_buffers import SharedAllocator
 from thalweg.cluster.transport.shared_memory import Mappings, Pool
 from thalweg.cluster.transport.streams import WINDOW, Recycler, Window, chunks
 from thalweg.cluster.wire import (
@@ -69,7 +69,7 @@ class EndpointInterface(Protocol):
     loop: Loop
     handler: Handler
     recycler: Recycler
-    lender: Lender | None
+    allocator: SharedAllocator | None
 
     def forget(self, peer: Peer) -> None:
         """Remove a lost peer."""
@@ -110,7 +110,7 @@ class Peer(ABC):
         self._lock = threading.Lock()
         self._numbers = count(1)
         self._requests: dict[int, Done] = {}
-        self._packer = Packer(endpoint.lender)
+        self._packer = Packer(endpoint.allocator)
         self._unpacker = Unpacker(endpoint.recycler)
         self._window, self._received_bytes = Window(), 0
         self._send_thread = SendThread(f"thalweg-cluster-send {address}")

@@ -14,29 +14,29 @@ import pytest
 import thalweg as tf
 from tests.cluster.transport.conftest import LONG, MakeEndpoint, Recorder
 from thalweg.cluster.transport.endpoint import Endpoint
-from thalweg.cluster.transport.lending import MIN_LENDABLE, Lender
 from thalweg.cluster.transport.peer import Peer
+from thalweg.cluster.transport.shared_buffers import MIN_SHARED, SharedAllocator
 from thalweg.cluster.wire import Kind, Message
 from thalweg.ops.core.buffer import HostBuffer
 from thalweg.ops.core.context import VariableCell
 
-ELEMENTS = MIN_LENDABLE // 4
+ELEMENTS = MIN_SHARED // 4
 
 
-def cell_of(lender: Lender, elements: int = ELEMENTS) -> VariableCell:
+def cell_of(allocator: SharedAllocator, elements: int = ELEMENTS) -> VariableCell:
     """A variable that counts from 0."""
 
     def allocate(shape: tuple[int, ...], dtype: Any) -> HostBuffer:
-        return lender.allocate(shape, dtype, "/cpu:0")
+        return allocator.allocate(shape, dtype, "/cpu:0")
 
     cell = VariableCell("v", tf.float32, tf.TensorShape([elements]), allocate=allocate)
     cell.assign(np.arange(elements, dtype=np.float32))
     return cell
 
 
-def lender_of(server: Endpoint) -> Lender:
-    assert server.lender is not None
-    return server.lender
+def allocator_of(server: Endpoint) -> SharedAllocator:
+    assert server.allocator is not None
+    return server.allocator
 
 
 def received(recorder: Any) -> Any:
@@ -45,7 +45,7 @@ def received(recorder: Any) -> Any:
 
 @pytest.fixture
 def pair(endpoint: MakeEndpoint) -> tuple[Endpoint, Peer, Endpoint]:
-    """A server that lends, its peer, and the server that this is."""
+    """A server that shares buffers, its peer, and the server that this is."""
     server, other = endpoint(shares_memory=True), endpoint(shares_memory=True)
     return server, server.peer(other.address), other
 
@@ -76,7 +76,7 @@ def add(amount: float) -> Any:
 
 def test_a_variable_is_read_where_it_is(pair: tuple[Endpoint, Peer, Endpoint]) -> None:
     server, peer, other = pair
-    cell = cell_of(lender_of(server))
+    cell = cell_of(allocator_of(server))
     buffer = cell.buffer
     assert buffer is not None and not buffer.is_leased
     there = handed_over(peer, other, cell.read())
@@ -91,7 +91,7 @@ def test_a_variable_is_read_where_it_is(pair: tuple[Endpoint, Peer, Endpoint]) -
 
 def test_it_is_written_in_place_once_nobody_reads(pair: tuple[Endpoint, Peer, Endpoint]) -> None:
     server, peer, other = pair
-    cell = cell_of(lender_of(server))
+    cell = cell_of(allocator_of(server))
     buffer = cell.buffer
     for step in range(20):
         there = handed_over(peer, other, cell.read())
@@ -107,27 +107,27 @@ def test_it_is_written_in_place_once_nobody_reads(pair: tuple[Endpoint, Peer, En
 
 def test_memory_serves_again(pair: tuple[Endpoint, Peer, Endpoint]) -> None:
     server, peer, other = pair
-    lender = lender_of(server)
-    cell = cell_of(lender)
+    allocator = allocator_of(server)
+    cell = cell_of(allocator)
     there = handed_over(peer, other, cell.read())
     former = cell.borrow().address
     cell.update(add(1.0))
     del there
-    assert soon(lambda: lender.unmappable() or lender._free)
-    assert lender.allocate((ELEMENTS,), np.float32, "").address == former
+    assert soon(lambda: allocator.unmappable() or allocator._free)
+    assert allocator.allocate((ELEMENTS,), np.float32, "").address == former
 
 
 def test_a_lost_reader_keeps_what_it_has(pair: tuple[Endpoint, Peer, Endpoint]) -> None:
     server, peer, other = pair
-    lender = lender_of(server)
-    cell = cell_of(lender)
+    allocator = allocator_of(server)
+    cell = cell_of(allocator)
     there = handed_over(peer, other, cell.read())
     other.close()
     assert isinstance(server.handler, Recorder)
     server.handler.losses.get(timeout=LONG)
     cell.update(add(1.0))
     gc.collect()
-    more = [lender.allocate((ELEMENTS,), np.float32, "") for _ in range(3)]
+    more = [allocator.allocate((ELEMENTS,), np.float32, "") for _ in range(3)]
     for each in more:
         each.fill(np.float32(7))
     np.testing.assert_array_equal(there, np.arange(ELEMENTS))
@@ -135,8 +135,8 @@ def test_a_lost_reader_keeps_what_it_has(pair: tuple[Endpoint, Peer, Endpoint]) 
 
 def test_what_is_small_or_no_lease_is_copied(pair: tuple[Endpoint, Peer, Endpoint]) -> None:
     server, peer, other = pair
-    lender = lender_of(server)
-    small, large = cell_of(lender, 1000), cell_of(lender)
+    allocator = allocator_of(server)
+    small, large = cell_of(allocator, 1000), cell_of(allocator)
     assert handed_over(peer, other, small.read()).shape == (1000,)
     buffer = large.borrow()
     assert isinstance(buffer, HostBuffer)

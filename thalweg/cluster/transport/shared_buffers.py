@@ -1,4 +1,4 @@
-"""Lending: large variables live in shared memory, and peers on the host read them in place.
+"""Shared buffers: large variables live in shared memory, and peers on the host read them in place.
 
 A task allocates the buffers of its variables here. Sending one sends the number of its segment and
 the offset of a lease byte in the segment's first page, which the peer clears when the last
@@ -23,7 +23,7 @@ from thalweg.ops.core.buffer import HostBuffer, is_lease
 from thalweg.platform.arrays import Array
 from thalweg.platform.forks import renewed_after_fork
 
-MIN_LENDABLE = 1 << 20  # bytes; copying a smaller array is cheap enough
+MIN_SHARED = 1 << 20  # bytes; copying a smaller array is cheap enough
 _FIRST_NUMBER = 1 << 24  # of segments, above the numbers that pools use
 _MAX_FREE = 1 << 30  # bytes of free segments kept for reuse
 
@@ -31,7 +31,7 @@ _MAX_FREE = 1 << 30  # bytes of free segments kept for reuse
 class PeerLease(NamedTuple):
     """A lease of an array to a peer: its segment, and the offset of the byte the peer clears."""
 
-    segment: LendableSegment
+    segment: BufferSegment
     offset: int
 
     @property
@@ -40,7 +40,7 @@ class PeerLease(NamedTuple):
         return not self.segment.memory[self.offset]
 
 
-class LendableSegment(SharedMemory):
+class BufferSegment(SharedMemory):
     """A shared-memory segment for one buffer."""
 
     def __init__(self, nbytes: int, order: int) -> None:
@@ -52,7 +52,7 @@ class LendableSegment(SharedMemory):
         self.is_tainted = False  # a lost peer may still read it
         self.freed = 0.0  # monotonic time at which its buffer was freed
 
-    def lend(self, array: Array) -> PeerLease | None:
+    def lease(self, array: Array) -> PeerLease | None:
         """Lease an array of the buffer to a peer; None if no lease byte is free."""
         with self._lock:
             self.reap()
@@ -89,10 +89,12 @@ class LendableSegment(SharedMemory):
 class LendableBuffer(HostBuffer):
     """A host buffer in shared memory that can be leased to peers."""
 
-    __slots__ = ("_leases", "_lender", "_segment")
+    __slots__ = ("_allocator", "_leases", "_segment")
 
-    def __init__(self, array: Array, device: str, segment: LendableSegment, lender: Lender) -> None:
-        self._segment, self._lender = segment, lender
+    def __init__(
+        self, array: Array, device: str, segment: BufferSegment, allocator: SharedAllocator
+    ) -> None:
+        self._segment, self._allocator = segment, allocator
         super().__init__(array, device)
 
     @property
@@ -100,7 +102,7 @@ class LendableBuffer(HostBuffer):
         """Leases of this process and, by the arrays held for them, of peers; 0 never ends."""
         segment = self._segment
         segment.reap()
-        is_leased_forever = segment.is_tainted or self._lender.is_inherited
+        is_leased_forever = segment.is_tainted or self._allocator.is_inherited
         return self._leases | {0} if is_leased_forever else self._leases
 
     @leases.setter
@@ -109,7 +111,7 @@ class LendableBuffer(HostBuffer):
 
     def copy(self) -> HostBuffer:
         """A new, unleased buffer with the same elements."""
-        buffer = self._lender.allocate(self.shape, self.dtype, self.device)
+        buffer = self._allocator.allocate(self.shape, self.dtype, self.device)
         np.copyto(buffer.array, self.array)
         return buffer
 
@@ -119,13 +121,13 @@ class LendableBuffer(HostBuffer):
         return value
 
 
-class Lender:
-    """Allocates the lendable buffers of a process, and reuses their segments."""
+class SharedAllocator:
+    """Allocates the shared buffers of a process, and reuses their segments."""
 
     def __init__(self) -> None:
-        self._by_address = weakref.WeakValueDictionary[int, LendableSegment]()
-        self._leased: dict[LendableSegment, None] = {}  # ordered set of segments with leases
-        self._free: list[LendableSegment] = []
+        self._by_address = weakref.WeakValueDictionary[int, BufferSegment]()
+        self._leased: dict[BufferSegment, None] = {}  # ordered set of segments with leases
+        self._free: list[BufferSegment] = []
         self._forgotten: list[int] = []
         self._order = count(_FIRST_NUMBER)
         self._is_closed = False
@@ -139,10 +141,10 @@ class Lender:
         self.is_inherited = True
 
     def allocate(self, shape: tuple[int, ...], dtype: Any, device: str) -> HostBuffer:
-        """An uninitialized buffer; lendable if it is large enough and memory is available."""
+        """An uninitialized buffer; shared if it is large enough and memory is available."""
         element_type = np.dtype(dtype)
         nbytes = int(np.prod(shape, dtype=np.int64)) * element_type.itemsize
-        segment = None if nbytes < MIN_LENDABLE or element_type.hasobject else self._take(nbytes)
+        segment = None if nbytes < MIN_SHARED or element_type.hasobject else self._take(nbytes)
         if segment is None:
             return HostBuffer(np.empty(shape, element_type), device)
         array: Array = np.ndarray(shape, element_type, segment.content)
@@ -150,20 +152,20 @@ class Lender:
         weakref.finalize(array, self._recycle, segment).atexit = False
         return LendableBuffer(array, device, segment, self)
 
-    def find(self, value: Any) -> LendableSegment | None:
+    def find(self, value: Any) -> BufferSegment | None:
         """The segment whose content starts with this leased, contiguous array, or None."""
         if not isinstance(value, np.ndarray):
             return None
         array = cast("Array", value)
-        if array.nbytes < MIN_LENDABLE:
+        if array.nbytes < MIN_SHARED:
             return None
         segment = None if self.is_inherited else self._by_address.get(array.ctypes.data)
         return segment if segment and array.flags.c_contiguous and is_lease(array) else None
 
-    def lend(self, array: Any) -> PeerLease | None:
-        """Lease an array to a peer; None if it is not in a lendable segment."""
+    def lease(self, array: Any) -> PeerLease | None:
+        """Lease an array to a peer; None if it is not in a shared segment."""
         segment = self.find(array)
-        lease = segment.lend(array) if segment is not None else None
+        lease = segment.lease(array) if segment is not None else None
         if lease is not None:
             self._leased[lease.segment] = None
         return lease
@@ -195,7 +197,7 @@ class Lender:
             self._free.clear()
             self._leased.clear()
 
-    def _take(self, nbytes: int) -> LendableSegment | None:
+    def _take(self, nbytes: int) -> BufferSegment | None:
         if self._is_closed or self.is_inherited:
             return None
         self._reap()
@@ -205,11 +207,11 @@ class Lender:
                     self._free.remove(segment)
                     return segment
         try:
-            return LendableSegment(_round_to_pages(nbytes), next(self._order))
+            return BufferSegment(_round_to_pages(nbytes), next(self._order))
         except OSError:  # out of memory or of descriptors
             return None
 
-    def _recycle(self, segment: LendableSegment) -> None:
+    def _recycle(self, segment: BufferSegment) -> None:
         """Keep a segment for reuse; the finalizer of its array, so called on any thread."""
         if self.is_inherited:
             return
