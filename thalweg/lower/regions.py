@@ -113,22 +113,22 @@ def _cut(
     compiled: Collection[Node],
     depths: Mapping[Node, LabelDepth],
 ) -> list[Node | _Group]:
-    """Single host nodes and groups of compiled ones, in turns: host nodes have the even ones, and
+    """Single host nodes and groups of compiled ones, in levels: host nodes have the even ones, and
     each node the first one in which all that it comes after is done."""
-    turns: dict[Node, int] = {}
+    levels: dict[Node, int] = {}
     batches: dict[int, _Group] = defaultdict(list)
     for node in nodes:
-        turn = int(node in compiled)
+        level = int(node in compiled)
         for earlier in order[node]:
-            before = turns.get(earlier, 0)
-            turn = max(turn, before + (before - turn) % 2)
-        turns[node] = turn
-        batches[turn].append(node)
+            before = levels.get(earlier, 0)
+            level = max(level, before + (before - level) % 2)
+        levels[node] = level
+        batches[level].append(node)
     units: list[Node | _Group] = []
     blocking = blockers(nodes, order)
-    for turn in sorted(batches):
-        batch = batches[turn]
-        units += _groups(batch, blocking, depths) if turn % 2 else batch
+    for level in sorted(batches):
+        batch = batches[level]
+        units += _groups(batch, blocking, depths) if level % 2 else batch
     return units
 
 

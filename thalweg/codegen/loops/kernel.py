@@ -119,7 +119,7 @@ def _write_body(module: Module, name: str, plan: Plan, words: list[int], inlinin
     are different arrays, disjoint parts of one (`lower/passes/alias_concat.py`), or parts of the
     arena that live at the same time and so are disjoint (`lower/memory/arena.py`). Two feeds may
     share memory, but nothing writes there: results are fresh arrays, and a variable with views is
-    copied before it is written (`Program._lend`).
+    copied before it is written (`Program._copy_on_write`).
     """
     arguments = plan.form.arguments
     kinds = [POINTER] * (1 + len(arguments)) + [I64] * (len(words) + 2)

@@ -54,9 +54,9 @@ def threads_for(launches: Sequence[Launch], threads: int, target: Target) -> int
     alone = fetched = 0.0
     touched: dict[Buffer, int] = {}
     for launch in launches:
-        operations, amounts, _ = flops_bytes(launch.kernel)
-        alone += max(operations * target.operation_time, sum(amounts) * target.byte_time)
-        for buffer, amount in zip(launch.buffers, amounts, strict=True):
+        operations, traffic, _ = flops_bytes(launch.kernel)
+        alone += max(operations * target.operation_time, sum(traffic) * target.byte_time)
+        for buffer, amount in zip(launch.buffers, traffic, strict=True):
             touched[buffer] = max(touched.get(buffer, 0), amount)
             fetched += amount * target.fetched_byte_time if buffer in written else 0.0
     if alone < alone / threads + target.join_time:
