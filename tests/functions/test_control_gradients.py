@@ -120,6 +120,42 @@ def test_a_gradient_that_raises_concerns_only_who_asks_for_it() -> None:
         tape.gradient(z, x)
 
 
+_VARIABLE_GRADIENTS: dict[str, Callable[[Any, Any], Any]] = {
+    "variable": lambda variable, pending: variable,
+    "pending": lambda variable, pending: pending,
+    "both": lambda variable, pending: variable * pending + 1.0,
+}
+
+
+@pytest.mark.parametrize("is_read", [False, True])
+@pytest.mark.parametrize("name", _VARIABLE_GRADIENTS)
+def test_custom_gradients_take_what_eager_code_has(name: str, is_read: bool) -> None:
+    variable, pending = tf.Variable(3.0), tf.constant(5.0) * 2.0
+    factor = _VARIABLE_GRADIENTS[name]
+
+    @tf.custom_gradient
+    def scaled(x: Any) -> Any:
+        return x * x, lambda dy: dy * factor(variable, pending)
+
+    @tf.function
+    def branch(x: Any) -> Any:
+        return tf.cond(x > 0, lambda: scaled(tf.sin(tf.exp(x))), lambda: x)
+
+    @tf.function
+    def loop(x: Any) -> Any:
+        return tf.while_loop(lambda i, _: i < 1, lambda i, y: (i + 1, branch(y)), [0, x])[1]
+
+    slope = np.cos(np.exp(0.5)) * np.exp(0.5) * factor(3.0, 10.0)
+    for function in (branch, loop):
+        x = tf.constant(0.5)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = function(x)
+            if is_read:
+                y.numpy()
+        np.testing.assert_allclose(tape.gradient(y, x), slope, rtol=1e-5)
+
+
 def test_gradients_save_a_shape_of_a_body_once() -> None:
     with tf.Graph().as_default(), tf.Session() as session:
         x = tf.placeholder(tf.float32, [None])

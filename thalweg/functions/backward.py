@@ -20,22 +20,13 @@ from thalweg.control.traces import Trace, traced_tensors
 from thalweg.functions.eager import EAGER, PROXY, component_tensors
 from thalweg.functions.lazy_trace import LazyTrace
 from thalweg.functions.tensors import EagerTensor
-from thalweg.functions.trace import (
-    OP,
-    REFERENCE,
-    SAVED,
-    VALUE,
-    TraceNode,
-    add_reference,
-    has_effect,
-)
+from thalweg.functions.trace import OP, REFERENCE, SAVED, VALUE, TraceNode, has_effect
+from thalweg.functions.traced.function_graph import FunctionGraph
 from thalweg.graph.composite import IndexedSlices
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import variant
-from thalweg.graph.graph import Graph
 from thalweg.graph.node import Node, Tensor
 from thalweg.ops.core import filling
-from thalweg.ops.core.basic import Placeholder
 from thalweg.variables.variable import Variable
 
 
@@ -92,10 +83,13 @@ def _find_traces(trace_node: TraceNode) -> None:
 
 
 def _needed_traces(node: Node) -> list[Node]:
-    """The traces that gradients of a control node take, of any order: of a copy of the node."""
-    graph = Graph()
+    """The traces that gradients of a control node take, of any order: of a copy of the node.
+
+    Custom gradients may capture tensors and variables of eager code, which a function's graph can.
+    """
+    graph = FunctionGraph(EAGER, "gradients")
     with graph.as_default():
-        inputs = [_input(graph, tensor) for tensor in node.inputs]
+        inputs = [graph.argument(tensor.dtype, tensor.shape, "input") for tensor in node.inputs]
         copy = graph.copied(node, tuple(inputs), (), node.type)
         traces: list[Node] = []
         ends = [tensor for tensor in copy.outputs if is_differentiable(tensor)]
@@ -106,13 +100,6 @@ def _needed_traces(node: Node) -> list[Node]:
             traces += new
             ends = [n.outputs[0] for n in new if any(map(is_differentiable, traced_tensors(n)))]
     return traces
-
-
-def _input(graph: Graph, tensor: Tensor) -> Tensor:
-    """A stand-in for an input of a node."""
-    if tensor.dtype.is_ref_dtype:
-        return add_reference(graph, tensor.dtype, tensor.shape, "")
-    return Placeholder(dtype=tensor.dtype, given_shape=tensor.shape)()
 
 
 def _differentiate(ys: Sequence[Tensor], xs: Sequence[Tensor]) -> None:
