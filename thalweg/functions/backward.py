@@ -74,12 +74,13 @@ def _find_traces(trace_node: TraceNode) -> None:
     """Find the traces that gradients take of the control nodes of a trace node."""
     if trace_node.traces is not None or trace_node.kind != OP:
         return
-    trace_node.traces = []
+    traces: list[Node] = []
     for node in trace_node.nodes:
         for trace in _needed_traces(node) if node.op.bodies else ():
-            copied = node.graph.copied(trace, node.outputs[:1], (), trace.type)
-            copied.annotations = {SAVED: True}
-            trace_node.traces.append(copied)
+            trace.annotations = {SAVED: True}
+            traces.append(node.graph.copied(trace, node.outputs[:1], (), trace.type))
+    if trace_node.traces is None:  # else another thread that runs such a trace was faster
+        trace_node.traces = traces
 
 
 def _needed_traces(node: Node) -> list[Node]:
