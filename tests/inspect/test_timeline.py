@@ -139,3 +139,27 @@ def test_a_program_that_sends_a_value_while_it_runs_is_traced_kernel_by_kernel()
     nodes = [node for device in metadata.step_stats.dev_stats for node in device.node_stats]
     start = {node.node_name: node.all_start_micros for node in nodes}
     assert start["early"] <= start["middle"] <= start["late"]
+
+
+@pytest.mark.parametrize("wanted", [[0], [1], [0, 1]])
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_control_nodes_with_outputs_that_nobody_reads_are_traced(
+    wanted: list[int], is_compiled: bool
+) -> None:
+    metadata = tf.RunMetadata()
+    options = tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE)
+    with tf.Graph().as_default(), tf.Session() as session:
+        x = tf.placeholder(tf.float32, [2])
+        y = x if is_compiled else tf.string_to_number(tf.as_string(x))
+        branches = tf.cond(y[0] > 0, lambda: (y * 2, y * 3), lambda: (y, x), name="branches")
+        loop = tf.while_loop(
+            lambda i, *_: i < 2, lambda i, a, b: (i + 1, a * y, b + x), [0, y, x], name="loop"
+        )
+        fetches = [[branches[place], loop[1 + place]] for place in wanted]
+        fetches.append(tf.gradients([fetch[0] for fetch in fetches], x))
+        plain = session.run(fetches, {x: [1.0, 2.0]})
+        traced = session.run(fetches, {x: [1.0, 2.0]}, options=options, run_metadata=metadata)
+    np.testing.assert_equal(traced, plain)
+    labels = [n.timeline_label for d in metadata.step_stats.dev_stats for n in d.node_stats]
+    assert sum(" = If(" in label and "branches" in label.partition(" = ")[0] for label in labels)
+    assert sum(" = While(" in label for label in labels) == 1

@@ -79,6 +79,8 @@ class Trace(list[Timed]):
     def _add_call(self, instruction: Instruction, start: int, result: Any) -> None:
         """Add a host op, and the nodes that ran with it."""
         end, node = time.perf_counter_ns(), instruction.node
+        if node not in instruction.nodes:  # a control node that is pruned: show the graph's node
+            node = instruction.nodes[0]
         values = outputs_of(result, instruction.output_count, node)
         outputs = [_value_description(value) for value in values]
         others = [other for other in instruction.nodes if other is not node]
