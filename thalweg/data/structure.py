@@ -17,7 +17,7 @@ from thalweg.graph.composite import SparseTensor, SparseTensorValue
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import DType, as_dtype, int64, variant
 from thalweg.graph.likes import Structure
-from thalweg.graph.nest import is_mapping, sorted_keys
+from thalweg.graph.nest import is_mapping, parts_of, sorted_keys
 from thalweg.graph.node import Tensor
 from thalweg.graph.shapes import TensorShape, as_shape, scalar, unknown_shape
 from thalweg.public import public
@@ -80,13 +80,7 @@ def flatten(structure: Any) -> list[Any]:
     """The leaves of a structure; those of a mapping in the order of sorted keys."""
     if not is_nested(structure):
         return [structure]
-    return [leaf for part in _parts(structure) for leaf in flatten(part)]
-
-
-def _parts(structure: Any) -> list[Any]:
-    if is_mapping(structure):
-        return [structure[key] for key in sorted_keys(structure)]
-    return list(structure)
+    return [leaf for part in parts_of(structure) for leaf in flatten(part)]
 
 
 def pack(structure: Any, leaves: Sequence[Any]) -> Any:

@@ -49,7 +49,7 @@ def as_list(value: Any) -> list[Any]:
 
 def _keys(structure: Any) -> list[Any]:
     """The keys or indices of the parts of a sequence, in flattening order."""
-    return sorted_keys(structure) if is_mapping(structure) else [*range(len(_parts(structure)))]
+    return sorted_keys(structure) if is_mapping(structure) else [*range(len(parts_of(structure)))]
 
 
 def sorted_keys(mapping: Mapping[Any, Any]) -> list[Any]:
@@ -60,7 +60,8 @@ def sorted_keys(mapping: Mapping[Any, Any]) -> list[Any]:
         raise TypeError("nest only supports dicts with sortable keys.") from None
 
 
-def _parts(structure: Any) -> list[Any]:
+def parts_of(structure: Any) -> list[Any]:
+    """The parts of a sequence, those of a mapping in the order of sorted keys."""
     if is_mapping(structure):
         return [structure[key] for key in sorted_keys(structure)]
     return list(structure)  # named tuples of users may have their own `__len__` or `__getitem__`
@@ -85,7 +86,7 @@ def flatten(structure: Structure, expand_composites: bool = False) -> list[Any]:
     """The leaves of a structure: `flatten(((1, 2), [3]))` is `[1, 2, 3]`."""
     if not is_sequence(structure):
         return structure.components() if _expands(structure, expand_composites) else [structure]
-    return [leaf for part in _parts(structure) for leaf in flatten(part, expand_composites)]
+    return [leaf for part in parts_of(structure) for leaf in flatten(part, expand_composites)]
 
 
 def _expands(value: Any, expand_composites: bool) -> bool:
@@ -112,7 +113,7 @@ def pack_sequence_as(
 
 def _pack(structure: Any, leaves: Iterator[Any], expand_composites: bool) -> Any:
     if is_sequence(structure):
-        parts = [_pack(part, leaves, expand_composites) for part in _parts(structure)]
+        parts = [_pack(part, leaves, expand_composites) for part in parts_of(structure)]
         return rebuild(structure, parts)
     if _expands(structure, expand_composites):
         return rebuild(structure, [next(leaves) for _ in structure.components()])
@@ -146,7 +147,7 @@ def _assert_same(nest1: Any, nest2: Any, check_types: bool) -> None:
     if check_types:
         _assert_same_type(nest1, nest2)
     _assert_same_keys(nest1, nest2)
-    for part1, part2 in zip(_parts(nest1), _parts(nest2), strict=True):
+    for part1, part2 in zip(parts_of(nest1), parts_of(nest2), strict=True):
         _assert_same(part1, part2, check_types)
 
 
@@ -243,7 +244,7 @@ def assert_shallow_structure(
             f"{len(shallow_tree)}."
         )
     _assert_same_keys(shallow_tree, input_tree)
-    for shallow, deep in zip(_parts(shallow_tree), _parts(input_tree), strict=True):
+    for shallow, deep in zip(parts_of(shallow_tree), parts_of(input_tree), strict=True):
         assert_shallow_structure(shallow, deep, check_types)
 
 
@@ -259,7 +260,7 @@ def flatten_up_to(
 def _flatten_up_to(shallow_tree: Any, input_tree: Any) -> list[Any]:
     if not is_sequence(shallow_tree):
         return [input_tree]
-    pairs = zip(_parts(shallow_tree), _parts(input_tree), strict=True)
+    pairs = zip(parts_of(shallow_tree), parts_of(input_tree), strict=True)
     return [part for shallow, deep in pairs for part in _flatten_up_to(shallow, deep)]
 
 

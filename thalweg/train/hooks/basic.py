@@ -357,8 +357,3 @@ class GlobalStepWaiterHook(SessionRunHook):
                 logged = step
             clock.wait(_WAITER_GLANCE)
         self._is_started = True
-
-
-def as_list(value: Any) -> list[Any]:
-    """A list of one, unless there is a list already."""
-    return list(cast("Sequence[Any]", value)) if isinstance(value, list | tuple) else [value]

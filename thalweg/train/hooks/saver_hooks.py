@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from thalweg.graph.collections import GraphKeys
 from thalweg.graph.context import Runner
 from thalweg.graph.graph import get_default_graph
+from thalweg.graph.nest import as_list
 from thalweg.graph.node import Tensor
 from thalweg.platform import tf_logging
 from thalweg.public import public
@@ -21,7 +22,6 @@ from thalweg.saved.saver import Saver
 from thalweg.train.disk_errors import log_disk_errors
 from thalweg.train.event_files import checkpoint_log, event_writer, start_log, write_graph_files
 from thalweg.train.global_steps import global_step
-from thalweg.train.hooks.basic import as_list
 from thalweg.train.hooks.session_run_hook import SessionRunArgs, SessionRunHook
 from thalweg.train.hooks.step_timer import PeriodicHook, SecondOrStepTimer, watched_global_step
 from thalweg.train.update_lock import between_updates, guard_updates
