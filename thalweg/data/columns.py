@@ -10,15 +10,10 @@ from typing import Any, cast
 
 import numpy as np
 
-from thalweg import errors
+from thalweg.errors import invalid
 from thalweg.graph.composite import SparseTensorValue
 from thalweg.ops.text import text
 from thalweg.platform.arrays import Array
-
-
-def invalid(message: str) -> errors.InvalidArgumentError:
-    """An InvalidArgumentError, which is attributed to the running stage."""
-    return errors.InvalidArgumentError(None, None, message)
 
 
 def as_array(value: Any) -> Array:

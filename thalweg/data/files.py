@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from thalweg.data.columns import invalid
 from thalweg.data.flow import Element, Flow, Rows, Stage
+from thalweg.errors import invalid
 from thalweg.ops.text import text
 from thalweg.platform.files.records import PackedFile, PlainFile, RecordReader, opened
 

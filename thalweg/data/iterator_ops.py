@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from thalweg import errors
-from thalweg.data.columns import invalid
 from thalweg.data.flow import Element, Flow, Interrupted, Pipeline, Puller, Run
 from thalweg.data.functions import Function, captured_values, tensors_of
 from thalweg.data.iterator_state import SessionIterator
+from thalweg.errors import invalid
 from thalweg.graph.analysis.effects import reads, writes
 from thalweg.graph.dtypes import DType
 from thalweg.graph.graphdef.attributes import FunctionName

@@ -10,8 +10,9 @@ import numpy as np
 
 from thalweg import errors
 from thalweg.data.channels import Channel, Failure
-from thalweg.data.columns import invalid, row, row_count
+from thalweg.data.columns import row, row_count
 from thalweg.data.flow import CountedFlow, Element, Flow, Rows, Stage
+from thalweg.errors import invalid
 from thalweg.graph.composite import SparseTensorValue
 from thalweg.graph.dtypes import DType, as_dtype, string
 from thalweg.graph.shapes import TensorShape

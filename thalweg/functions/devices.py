@@ -54,9 +54,8 @@ class EagerDevices:
         spec = DeviceSpec.from_string(request)
         if self._preferred.feasible(spec) or self._preferred.lacks_type(spec):
             return
-        raise errors.InvalidArgumentError(
-            None, None, f"No device matches '{request}'. Devices here: {', '.join(self.names)}"
-        )
+        names = ", ".join(self.names)
+        raise errors.invalid(f"No device matches '{request}'. Devices here: {names}")
 
     def device_for(self, request: str, dtype: DType, shape: TensorShape) -> Device:
         """The device of a variable or constant: as requested, else an accelerator if it can

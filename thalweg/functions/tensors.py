@@ -223,14 +223,10 @@ class EagerTensor(Tensor):
         """This tensor, or a copy of it, on a GPU; an error if there is no such GPU."""
         request = f"/device:GPU:{gpu_index}"
         if not eager_devices().has_accelerators:
-            raise errors.InvalidArgumentError(
-                None, None, f"No device matches '{request}': this process has no GPU"
-            )
+            raise errors.invalid(f"No device matches '{request}': this process has no GPU")
         eager_devices().check(request)
         if not is_number(self.dtype.base_dtype):
-            raise errors.InvalidArgumentError(
-                None, None, f"A GPU has no values of the dtype {self.dtype.name}"
-            )
+            raise errors.invalid(f"A GPU has no values of the dtype {self.dtype.name}")
         return self if self.device.endswith(request) else self._copied_to(request)
 
     def _copied_to(self, device: str) -> Tensor:

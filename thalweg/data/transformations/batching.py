@@ -4,16 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from thalweg.data.columns import (
-    invalid,
-    joined,
-    padded,
-    row,
-    row_count,
-    stacked,
-)
+from thalweg.data.columns import joined, padded, row, row_count, stacked
 from thalweg.data.flow import Element, Interrupted, Pipeline, Rows, Stage, UnaryFlow
 from thalweg.data.state_code import packed_elements, unpacked_elements
+from thalweg.errors import invalid
 from thalweg.graph.composite import SparseTensorValue
 
 

@@ -6,10 +6,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from thalweg.data.columns import frozen, invalid
+from thalweg.data.columns import frozen
 from thalweg.data.flow import Element, Flow, InMemoryPipeline, Pipeline, Stage, UnaryFlow
 from thalweg.data.functions import Function, captured_values
 from thalweg.data.state_code import packed_elements, unpacked_elements
+from thalweg.errors import invalid
 from thalweg.graph.graphdef.attributes import FunctionName
 from thalweg.runtime.kernels import Context
 

@@ -16,12 +16,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from thalweg.data.channels import Failure, Item, attempt
-from thalweg.data.columns import invalid, joined
+from thalweg.data.columns import joined
 from thalweg.data.flow import Element, Flow, Pipeline, Rows, UnaryFlow
 from thalweg.data.functions import Function, FunctionStage, as_bool, is_random
 from thalweg.data.state_code import packed_elements, unpacked_elements
 from thalweg.data.transformations.prefetch import PrefetchedPipeline, packed_items, unpacked_items
 from thalweg.data.transformations.vectorise import vectorised
+from thalweg.errors import invalid
 from thalweg.graph.node import Node
 from thalweg.platform import spans
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from thalweg.data.columns import invalid
 from thalweg.data.flow import Element, Flow, Interrupted, Pipeline, Rows, Stage, UnaryFlow
 from thalweg.data.state_code import packed_elements, unpacked_elements
+from thalweg.errors import invalid
 
 _AT_ONCE = 1024  # rows that are read together to be skipped
 

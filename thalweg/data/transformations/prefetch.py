@@ -10,9 +10,9 @@ import numpy as np
 
 from thalweg import errors
 from thalweg.data.channels import Channel, Failure, Item
-from thalweg.data.columns import invalid
 from thalweg.data.flow import Element, Flow, Pipeline, Puller, Stage, UnaryFlow
 from thalweg.data.state_code import packed_elements, unpacked_elements
+from thalweg.errors import invalid
 from thalweg.graph.node import Node
 from thalweg.ops.core.buffer import HostBuffer
 from thalweg.platform.compat import as_str

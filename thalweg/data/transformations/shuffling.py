@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from thalweg.data.columns import invalid, joined
+from thalweg.data.columns import joined
 from thalweg.data.flow import Element, Pipeline, Rows, Stage, UnaryFlow
 from thalweg.data.state_code import packed_elements, unpacked_elements
+from thalweg.errors import invalid
 from thalweg.ops.random import philox
 from thalweg.platform.arrays import Array
 

@@ -6,10 +6,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from thalweg.data.columns import as_array, frozen, invalid
+from thalweg.data.columns import as_array, frozen
 from thalweg.data.flow import Element, Flow, Interrupted, Pipeline, Stage, UnaryFlow
 from thalweg.data.functions import Function, FunctionStage, as_bool, captured_values
 from thalweg.data.state_code import packed_elements, unpacked_elements
+from thalweg.errors import invalid
 from thalweg.graph.graphdef.attributes import FunctionName
 from thalweg.runtime.kernels import Context
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from thalweg.data.columns import frozen, invalid
+from thalweg.data.columns import frozen
 from thalweg.data.flow import Element, InMemoryPipeline, Pipeline, Stage, UnaryFlow
 from thalweg.data.state_code import packed_elements, unpacked_elements
+from thalweg.errors import invalid
 
 
 class WindowFlow(UnaryFlow):
