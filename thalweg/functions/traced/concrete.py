@@ -38,7 +38,7 @@ from thalweg.graph.shapes import TensorShape
 from thalweg.graph.subgraph import Body, SubGraph, inline
 from thalweg.ops.core import basic
 from thalweg.runtime.fetches import feed_value
-from thalweg.variables.variable import Variable
+from thalweg.variables.variable import Variable, variable_of
 
 MISS: Any = object()  # no cached call matches
 
@@ -100,7 +100,7 @@ class ConcreteFunction:
     @property
     def variables(self) -> tuple[Variable, ...]:
         """The variables that the function reads or writes."""
-        return tuple(self.graph.variables())
+        return tuple(v for v in map(variable_of, self._references) if v is not None)
 
     @property
     def trainable_variables(self) -> tuple[Any, ...]:

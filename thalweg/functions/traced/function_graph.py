@@ -25,7 +25,6 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.subgraph import SubGraph, first_seed
 from thalweg.variables.scope import SCOPES_KEY, STORE_KEY
-from thalweg.variables.variable import Variable, variable_of
 
 #: Collections that a function shares with the outer graph.
 _SHARED: set[Any] = {
@@ -98,13 +97,6 @@ class FunctionGraph(SubGraph):
                 node = self.add(like.op.op, (reference,), [(like.dtype, like.shape)], "read")
             value = self._reads[reference] = node.outputs[0]
         return value
-
-    def variables(self) -> list[Variable]:
-        """The variables that the function has captured so far."""
-        variables = [variable_of(tensor) for tensor in self.captures if tensor.dtype.is_ref_dtype]
-        return [variable for variable in variables if variable is not None]
-
-    # Effects
 
     def _add(
         self, op: Op, inputs: tuple[Tensor, ...], controls: tuple[Node, ...], *rest: Any
