@@ -40,6 +40,7 @@ from thalweg.graph.subgraph import needed
 from thalweg.ops.core.basic import Const
 from thalweg.ops.core.buffer import Buffer
 from thalweg.ops.core.context import VariableCell
+from thalweg.runtime.dataflow.unfold import untaken_value
 
 _MAX_LITERALS = 3  # literals of one dtype and shape at a trace node; further ones enter as values
 
@@ -299,7 +300,8 @@ class LazyTrace:
         except errors.OpError as error:
             raise self._located(end, error, step) from error
         if spans:  # a tensor has one array: tapes find tensors by their values
-            values = {t: _saved(t, r) for t, r in zip(step.wanted, results, strict=True)}
+            pairs = zip(step.wanted, results, strict=True)  # traces of branches not taken are None
+            values = {t: untaken_value(t) if r is None else as_array(r) for t, r in pairs}
             results = [values[template] for template in step.wanted]
             for span in spans:
                 span.save(values)
@@ -343,14 +345,6 @@ class LazyTrace:
             return as_array(result)
         except Exception as own_error:  # perhaps not the one that stopped the step
             return Failure(own_error)
-
-
-def _saved(tensor: Tensor, result: Any) -> Any:
-    """A result as tapes save it: a trace of a branch that was not taken has no value."""
-    if result is not None or not tensor.dtype.is_numpy_compatible:
-        return as_array(result)
-    sizes = [size or 0 for size in tensor.shape.sizes or ()]
-    return np.zeros(sizes, tensor.dtype.as_numpy_dtype)
 
 
 def _leaf_key(tensor: EagerTensor, held: Any) -> tuple[Any, ...]:

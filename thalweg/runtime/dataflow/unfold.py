@@ -427,7 +427,8 @@ def _branch_number(count: int, value: Any) -> int:
 def _collected(tensor: Tensor, by_iteration: Mapping[int, Any], count: int) -> ListValue:
     """The list of the values that a tensor had in the iterations of a loop."""
     dtype = tensor.dtype.base_dtype
-    absent = _placeholder(tensor, by_iteration) if len(by_iteration) < count else None
+    is_taken = len(by_iteration) >= count
+    absent = None if is_taken else untaken_value(tensor, by_iteration.values())
     values = host_arrays(by_iteration.get(index, absent) for index in range(count))
     is_numeric = dtype.is_numpy_compatible and np.dtype(dtype.as_numpy_dtype).kind in "biufc"
     if is_numeric and len({np.shape(value) for value in values}) == 1:
@@ -438,17 +439,14 @@ def _collected(tensor: Tensor, by_iteration: Mapping[int, Any], count: int) -> L
     return result
 
 
-def _placeholder(tensor: Tensor, by_iteration: Mapping[int, Any]) -> Any:
-    """A placeholder for iterations that did not take the tensor's branch. It is read, but its
-    value is never used."""
+def untaken_value(tensor: Tensor, others: Iterable[Any] = ()) -> Any:
+    """A placeholder for a tensor whose branch was not taken, shaped like the first of its other
+    values. It is read, but its value is never used."""
     dtype = tensor.dtype.base_dtype
     if not dtype.is_numpy_compatible:
         return None
-    if by_iteration:
-        shape = np.shape(next(iter(by_iteration.values())))
-    else:
-        shape = [size or 0 for size in tensor.shape.sizes or ()]
-    return np.zeros(shape, dtype.as_numpy_dtype)
+    sizes = [size or 0 for size in tensor.shape.sizes or ()]
+    return np.zeros(next(map(np.shape, others), sizes), dtype.as_numpy_dtype)
 
 
 def has_primitives(nodes: Iterable[Node]) -> bool:
