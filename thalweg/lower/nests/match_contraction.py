@@ -35,26 +35,11 @@ def summed_product(part: Expr) -> Call | None:
 
 def product_of(part: Reduce, variables: tuple[Variable, ...], target: Target) -> Contraction | None:
     """A reduction in a nest of these variables as a contraction, if it is one and large enough."""
-    body = summed_product(part)
-    if body is None:
+    factors = _factors(part)
+    if factors is None:
         return None
-    a, b = (_factor(side) for side in body.arguments)
-    if a is None or b is None:
-        return None
-    dtype = a.value.dtype
-    if dtype != b.value.dtype or not is_float(dtype):
-        return None
-    return _roles(a, b, variables, part.variables, compute_dtype(dtype), target)
-
-
-def _roles(
-    a: Access,
-    b: Access,
-    variables: tuple[Variable, ...],
-    reduced: tuple[Variable, ...],
-    dtype: Any,
-    target: Target,
-) -> Contraction | None:
+    a, b = factors
+    reduced, dtype = part.variables, compute_dtype(a.value.dtype)
     a_variables, b_variables = _variables(a), _variables(b)
     if a_variables is None or b_variables is None:
         return None
@@ -70,6 +55,17 @@ def _roles(
     if is_narrow_float(a.value.dtype) and iterations(rows) < target.min_narrow_rows:
         return None
     return Contraction((), batch, rows, columns, reduced, a, b, dtype, ())
+
+
+def _factors(part: Reduce) -> tuple[Access, Access] | None:
+    """The factors of a sum of products of floats of one dtype; None for other reductions."""
+    body = summed_product(part)
+    if body is None:
+        return None
+    a, b = map(_factor, body.arguments)
+    if a is None or b is None or a.value.dtype != b.value.dtype:
+        return None
+    return (a, b) if is_float(a.value.dtype) else None
 
 
 def floor_mods(root: Expr) -> list[FloorMod]:
