@@ -32,7 +32,7 @@ from thalweg.graph.known import constant_value
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.subgraph import Argument, Body
 from thalweg.lower.control.program import BufferView, ListBuffer, Storage
-from thalweg.lower.control.scratch import LoopTraces, Scratch, element_of, written_view
+from thalweg.lower.control.scratch import LoopTraces, Scratch, element_of
 from thalweg.lower.specialise import NotCompiled, Shape
 from thalweg.ops.arrays.indexing import GatherV2
 from thalweg.ops.core.basic import Const, Identity
@@ -185,16 +185,13 @@ class Inlining:
                 raise NotCompiled(node, "it takes a list as a whole")
 
     def _write(self, rows: ListBuffer, index: Any, value: Any, node: Node) -> Node:
-        scratch, op = self._scratch, node.op
         if rows.view is None and rows.is_new:
             rows.element = element_of(value, node)
             self._clear(rows, node)
-        change = ScatterAdd() if isinstance(op, TensorArrayAdd) else ScatterUpdate()
-        memory = scratch.reference(written_view(rows, value, node))
-        row = scratch.row(rows, index)
-        inlined = scratch.target(change, (memory, row, value), node, (rows,))
-        if not isinstance(op, TensorArrayAdd):
-            self._count_access(rows.writes, index, node)
+        if isinstance(node.op, TensorArrayAdd):
+            return self._scratch.write(rows, index, value, node, ScatterAdd())
+        inlined = self._scratch.write(rows, index, value, node)
+        self._count_access(rows.writes, index, node)
         return inlined
 
     def _unstack(self, rows: ListBuffer, value: Tensor, node: Node) -> Node:

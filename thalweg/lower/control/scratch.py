@@ -125,10 +125,13 @@ class Scratch:
         """Assign a value to a view."""
         return self.target(Assign(), (self.reference(view), value), like, lists)
 
-    def write(self, rows: ListBuffer, row: Any, value: Any, like: Node) -> None:
-        """Write a row of a list."""
-        memory = self.reference(written_view(rows, value, like))
-        self.target(ScatterUpdate(), (memory, row, value), like, (rows,))
+    def write(
+        self, rows: ListBuffer, index: Any, value: Any, like: Node, change: Op | None = None
+    ) -> Node:
+        """Write a row of a list, or change it by another op than an update."""
+        memory = self.reference(_written_view(rows, value, like))
+        operands = memory, self.row(rows, index), value
+        return self.target(change or ScatterUpdate(), operands, like, (rows,))
 
     def all_rows(self, rows: ListBuffer) -> Tensor:
         """The numbers of all rows of a list in its array."""
@@ -157,7 +160,7 @@ class Scratch:
         return self.tensor(Add(), (index, self.offset(rows)))
 
 
-def written_view(rows: ListBuffer, value: Tensor, node: Node) -> BufferView:
+def _written_view(rows: ListBuffer, value: Tensor, node: Node) -> BufferView:
     """The memory of a list that is written; allocated at the first write."""
     if rows.view is None:
         rows.element = element_of(value, node)
