@@ -107,7 +107,6 @@ class _Evaluation:
         if not isinstance(operand, Intermediate):
             return np.asarray(self._arrays[operand.position])
         if operand not in self._intermediates:
-            assert operand.element is not None
             inner = _Evaluation([operand.element], operand.at.variables, self._arrays)
             self._intermediates[operand] = _over(inner.value(operand.element), operand.at.variables)
         return self._intermediates[operand]

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
@@ -127,19 +127,19 @@ class Operand:
         return self[unravel(index, self.shape)]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Intermediate(Operand):
     """A tensor between the operands of an op and its output: each of its elements is computed once
     and stored, for all elements of the output that read it."""
 
-    at: IndexTuple = field(default_factory=IndexTuple)
-    element: Expr | None = None
+    at: IndexTuple
+    element: Expr
 
 
 def intermediate(shape: Sequence[int], dtype: Any, body: Callable[..., Any]) -> Intermediate:
     """An `Intermediate`: `body` gives its element for one index per dimension."""
     at, kind = IndexTuple.over(shape), np.dtype(dtype)
-    return Intermediate(-1, tuple(shape), kind, None, at, as_expr(body(*at)).cast(kind))
+    return Intermediate(-1, tuple(shape), kind, at=at, element=as_expr(body(*at)).cast(kind))
 
 
 @dataclass(frozen=True, eq=False)

@@ -62,8 +62,8 @@ def analyse(raw: Any) -> Form:
         seen.add(part)
         parts: Iterable[Expr] = part.parts
         match part:
-            case OperandLoad(operand=Intermediate(element=Expr() as element)):
-                parts = element, *parts
+            case OperandLoad(operand=Intermediate() as stored):
+                parts = stored.element, *parts
             case OperandLoad():
                 loads[part.operand] += count
                 parts = filter(is_data, parts)

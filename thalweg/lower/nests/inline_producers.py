@@ -184,7 +184,6 @@ class Resolver:
     def _intermediate(self, node: Node, operand: Intermediate) -> Buffer:
         """The buffer of a node's intermediate, stored by a nest of its own."""
         if operand not in self._intermediates:
-            assert operand.element is not None
             guards, self.guards = self.guards, 0
             value = _Resolution(self, node).of(operand.element)
             self._intermediates[operand] = self._store(node, operand.at, value)
