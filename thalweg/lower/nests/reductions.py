@@ -13,6 +13,7 @@ nest and the summand does not depend on it, the loop is serial and carries the s
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 from weakref import WeakSet
 
@@ -43,19 +44,14 @@ def outermost(values: Sequence[Expr]) -> list[Reduce]:
     return [part for part in parts if isinstance(part, Reduce)]
 
 
+@dataclass(eq=False)
 class HoistReductions:
     """Moves the reductions that do not fit a nest into nests of their own."""
 
-    def __init__(
-        self,
-        variables: tuple[Variable, ...],
-        stored: dict[Any, Buffer],
-        add: Add,
-        target: Target,
-    ) -> None:
-        self._variables, self._target = variables, target
-        self._stored = stored  # the buffers of reductions that were moved
-        self._add = add
+    variables: tuple[Variable, ...]
+    buffers: dict[Any, Buffer]  # of reductions that were moved
+    add: Add
+    target: Target
 
     def of(self, node: Node, value: Expr) -> Expr:
         """The value with the hoisted reductions replaced by loads; inner ones are hoisted before
@@ -65,7 +61,7 @@ class HoistReductions:
         nested = {inner for part in reductions for inner in walk([part.body])}
         for part in reductions:
             rewritten = Reduce(part.combine, part.variables, _substituted(replaced, part.body))
-            stays = free_variables(rewritten) - frozenset(self._variables)
+            stays = free_variables(rewritten) - frozenset(self.variables)
             is_apart = not stays and (
                 (part is not value and self._exceeds_row(part))
                 or (part in nested and self._is_separate(part))
@@ -77,41 +73,41 @@ class HoistReductions:
 
     def _replacement(self, node: Node, part: Reduce, is_apart: bool) -> Expr | None:
         free = free_variables(part)
-        level = tuple(v for v in self._variables if v in free)
+        level = tuple(v for v in self.variables if v in free)
         # One that reads a variable is of this nest alone: the variable may change before the next.
         key = structure([part], level), self if _reads_variables(part) else None
-        is_shared = self._target.shares_reductions and key in self._stored
+        is_shared = self.target.shares_reductions and key in self.buffers
         if self._fits(level, part) and not is_apart and not is_shared:
-            if len(level) == len(self._variables):
+            if len(level) == len(self.variables):
                 return self._split(node, part, level)
             return None
-        if key not in self._stored:
+        if key not in self.buffers:
             write, _ = stored(part, level, node)
-            self._add(node, level, [write])
-            self._stored[key] = write.buffer
-        return Load(self._stored[key], row_major(level))
+            self.add(node, level, [write])
+            self.buffers[key] = write.buffer
+        return Load(self.buffers[key], row_major(level))
 
     def _fits(self, level: tuple[Variable, ...], part: Reduce) -> bool:
         """Whether a reduction runs once per row of this nest, and there are enough rows to
         share."""
-        if level != self._variables[: len(level)]:
+        if level != self.variables[: len(level)]:
             return False
-        if len(level) == len(self._variables):
+        if len(level) == len(self.variables):
             return True
         rows = iterations(level)
-        few = rows < self._target.min_rows_with_reduction
-        return not few or rows * iterations(part.variables) < self._target.min_split_elements
+        few = rows < self.target.min_rows_with_reduction
+        return not few or rows * iterations(part.variables) < self.target.min_split_elements
 
     def _exceeds_row(self, part: Reduce) -> bool:
         """Whether a reduction's row is too long to be kept for the code after it: then equal
         reductions are computed once for all nests."""
-        is_long = iterations(part.variables) > self._target.max_row_at_hand
+        is_long = iterations(part.variables) > self.target.max_row_at_hand
         return is_long and not _reads_variables(part)
 
     def _is_separate(self, part: Reduce) -> bool:
         """Whether a long reduction inside another one is computed first: several thread blocks
         share each of the two, and cannot synchronise in between."""
-        target, results = self._target, iterations(free_variables(part))
+        target, results = self.target, iterations(free_variables(part))
         along = is_contiguous(part)
         if results >= (target.min_nested_rows if along else target.min_nested_columns):
             return False
@@ -123,7 +119,7 @@ class HoistReductions:
         results, length, dtype = iterations(level), iterations(variables), part.dtype
         if any(v in _split_variables for v in level):
             return None  # it is a partial reduction itself
-        target, along_rows = self._target, is_contiguous(part)
+        target, along_rows = self.target, is_contiguous(part)
         if results >= (target.min_shared_rows if along_rows else target.min_shared_results):
             return None
         least = target.min_split_elements * 2
@@ -131,7 +127,7 @@ class HoistReductions:
             return None
         if not REDUCTIONS[kind].keeps_dtype or dtype.itemsize < 4:
             return None
-        if product_of(part, self._variables, target) is not None:
+        if product_of(part, self.variables, target) is not None:
             return None
         longest = max(variables, key=lambda v: v.extent)
         if longest.extent < 8:
@@ -143,7 +139,7 @@ class HoistReductions:
         rest = tuple(inner if v is longest else v for v in variables)
         loops = (outer, *level)
         write, load = stored(Reduce(kind, rest, renamed), loops, node)
-        self._add(node, loops, [write])
+        self.add(node, loops, [write])
         return Reduce(kind, (outer,), load)
 
 

@@ -7,7 +7,7 @@ of subgraph is lowered; the others are instances of its template.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import dropwhile
 from math import lcm, prod
 
@@ -15,9 +15,6 @@ from thalweg.graph.node import Tensor
 from thalweg.lower.fingerprint import NodeClasses
 from thalweg.lower.memory.buffers import Buffer, View
 from thalweg.lower.specialise import Specialised
-
-#: For each tensor that is a view of another one: which, and the element it starts at.
-Views = Mapping[Tensor, tuple[Tensor, int]]
 
 
 @dataclass(frozen=True)
@@ -31,6 +28,7 @@ class Subgraph:
     views: tuple[View, ...]
 
 
+@dataclass(frozen=True, eq=False)
 class Subgraphs:
     """The subgraphs of a region's tensors.
 
@@ -38,22 +36,15 @@ class Subgraphs:
     differ only in their start have identical subgraphs.
     """
 
-    def __init__(
-        self,
-        spec: Specialised,
-        classes: NodeClasses,
-        buffers: Mapping[Tensor, Buffer],
-        views: Views,
-    ) -> None:
-        self._spec = spec
-        self._classes = classes
-        self._buffers = buffers
-        self._views = views
-        self._grains: dict[Tensor, int] = {}
+    spec: Specialised
+    classes: NodeClasses
+    buffers: Mapping[Tensor, Buffer]
+    views: Mapping[Tensor, tuple[Tensor, int]]  # of which tensor, from which element on
+    _grains: dict[Tensor, int] = field(default_factory=dict[Tensor, int])
 
     def of(self, tensor: Tensor) -> Subgraph | None:
         """The subgraph of a tensor without a buffer; None if one of its nodes has no class."""
-        key: list[Hashable] = [self._spec.shapes[tensor]]
+        key: list[Hashable] = [self.spec.shapes[tensor]]
         seen: dict[tuple[Tensor, int], int] = {}
         views: dict[Buffer, tuple[int, int]] = {}
         pending = [(tensor, 0)]
@@ -64,13 +55,13 @@ class Subgraphs:
                 continue
             seen[reached] = len(seen)
             source, start = reached
-            buffer = self._buffers.get(source)
+            buffer = self.buffers.get(source)
             if buffer is not None:
                 # The number of the buffer, the distance from the first view of it, and its type.
                 number, first = views.setdefault(buffer, (len(views), start))
                 key.append((number, start - first, buffer.kind, buffer.dtype, buffer.size))
                 continue
-            node_class = self._classes.of(source.op)
+            node_class = self.classes.of(source.op)
             if node_class is None:
                 return None
             key += (node_class, source.value_index)
@@ -80,8 +71,8 @@ class Subgraphs:
 
     def _followed(self, tensor: Tensor, start: int) -> tuple[Tensor, int]:
         """The tensor that this one is a view of, and the start of the view."""
-        while tensor not in self._buffers and tensor in self._views:
-            whole, shift = self._views[tensor]
+        while tensor not in self.buffers and tensor in self.views:
+            whole, shift = self.views[tensor]
             grain = self._grain(whole)
             if not grain or (start + shift) % grain:
                 break
@@ -90,7 +81,7 @@ class Subgraphs:
 
     def _inputs(self, tensor: Tensor, start: int) -> list[tuple[Tensor, int]]:
         """The inputs of a tensor, and the start of each: 0 for those that are broadcast."""
-        shapes = self._spec.shapes
+        shapes = self.spec.shapes
         shape = shapes[tensor]
         return [(t, start if shapes[t] == shape else 0) for t in tensor.op.inputs]
 
@@ -102,23 +93,23 @@ class Subgraphs:
         return self._grains[tensor]
 
     def _find_grain(self, tensor: Tensor) -> int:
-        if tensor in self._spec.values:
+        if tensor in self.spec.values:
             return 0
-        if tensor in self._buffers:
+        if tensor in self.buffers:
             return 1
-        if tensor in self._views:
-            whole, start = self._views[tensor]
+        if tensor in self.views:
+            whole, start = self.views[tensor]
             grain = self._grain(whole)
             return grain if grain and start % grain == 0 else 0
         op = tensor.op.op
         if op.has("loop") or not op.has("element"):
             return 0
-        shape = self._spec.shapes[tensor]
+        shape = self.spec.shapes[tensor]
         return lcm(*[self._grain_of_input(source, shape) for source in tensor.op.inputs])
 
     def _grain_of_input(self, tensor: Tensor, shape: tuple[int, ...]) -> int:
         """The grain of an input of an elementwise op whose output has a shape."""
-        input_shape = self._spec.shapes[tensor]
+        input_shape = self.spec.shapes[tensor]
         if input_shape == shape:
             return self._grain(tensor)
         trailing = tuple(dropwhile(lambda size: size == 1, input_shape))
