@@ -21,7 +21,7 @@ from thalweg.ir.expr import Const, Expr, Load, Reduce, Scan, Variable
 from thalweg.ir.index import Affine, FloorMod, expressed, index_of, number, row_major
 from thalweg.ir.kernel import Check, Contraction, Kernel, KernelRewriter, Loops, Store
 from thalweg.ir.loop import iterations
-from thalweg.ir.rewrite import loads_in, walk
+from thalweg.ir.rewrite import Replace, loads_in, walk
 from thalweg.lower.memory.buffers import Buffer, View
 
 Positions = defaultdict[Buffer, list[int]]  # of the nests that access each buffer, ascending
@@ -353,7 +353,7 @@ def _shifted(offsets: list[Affine], shift: int) -> list[Affine]:
     return [offset + number(shift) for offset in offsets] if shift else offsets
 
 
-class Renaming(KernelRewriter):
+class Renaming(KernelRewriter, Replace):
     """Substitutes loops or affine sums for variables, and expressions for those that `replace`
     knows. In stores, loops are replaced by loops."""
 
@@ -362,18 +362,14 @@ class Renaming(KernelRewriter):
         variables: Mapping[Variable, Variable | Affine],
         replace: Callable[[Expr], Expr | None] = lambda part: None,
     ) -> None:
-        super().__init__()
+        super().__init__(replace)
         self._loops = {v: new for v, new in variables.items() if isinstance(new, Variable)}
         self._sums = {
             v: index_of(n) if isinstance(n, Variable) else n for v, n in variables.items()
         }
-        self._replace = replace
 
     def renamed(self, variable: Variable) -> Variable:
         return self._loops.get(variable, variable)
-
-    def early(self, node: Expr) -> Expr | None:
-        return self._replace(node)
 
     def index(self, variable: Variable) -> Expr:
         new = self._sums.get(variable)
