@@ -241,12 +241,10 @@ class NestBuilder:
     def _undo(self, mark: _Mark) -> None:
         """Remove what was built since a mark."""
         del self.nests[mark.nests :]
-        for entries, count in (
-            (self._reductions, mark.reductions),
-            (self.buffers, mark.buffers),
-        ):
-            while len(entries) > count:
-                entries.popitem()
+        while len(self._reductions) > mark.reductions:
+            self._reductions.popitem()
+        while len(self.buffers) > mark.buffers:
+            self.buffers.popitem()
         self._resolver.checks[:] = mark.checks
         self._resolver.clear_memo()
 

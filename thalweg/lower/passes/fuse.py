@@ -308,7 +308,8 @@ def _can_fuse_rows(first: LoopNest, second: LoopNest, target: Target) -> bool:
         return False
     if iterations(rest) < _MIN_ROW or not target.keeps_row(iterations(rest)):
         return False
-    if not _reduces_rows(first) or not _has_only_row_reductions(second, rows):
+    are_of_rows = all(free_variables(part).issubset(rows) for part in second.reductions)
+    if not _reduces_rows(first) or not are_of_rows:
         return False
     if first.reads & second.written or first.written & second.written:
         return False
@@ -327,11 +328,6 @@ def _reduces_rows(nest: LoopNest) -> bool:
     return bool(reductions) and all(
         iterations(part.variables) >= _MIN_ROW and is_contiguous(part) for part in reductions
     )
-
-
-def _has_only_row_reductions(nest: LoopNest, rows: Sequence[Variable]) -> bool:
-    """Whether all reductions of a nest are of whole rows."""
-    return all(free_variables(part) <= frozenset(rows) for part in nest.reductions)
 
 
 def _writes_over(nest: LoopNest, rows: tuple[Variable, ...]) -> list[Store]:
