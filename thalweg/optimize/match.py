@@ -140,10 +140,8 @@ def _binds_attributes(pattern: Apply, node: Node, bound: Bindings) -> bool:
     for name, value in node.op.__dict__.items():
         expected = pattern.attributes.get(name, pattern.kind.fields[name])
         if isinstance(expected, Symbol):
-            if expected.name in bound and bound[expected.name] != value:
-                return False
-            bound[expected.name] = value
-        elif expected != value:
+            expected = bound.setdefault(expected.name, value)
+        if expected != value:
             return False
     return True
 

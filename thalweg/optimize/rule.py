@@ -12,7 +12,7 @@ negation twice (exact): Neg(Neg(x))
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property, partial
@@ -99,8 +99,9 @@ class Rule:
     @cached_property
     def dropped(self) -> frozenset[str]:
         """The symbols that the replacement does not use."""
-        names = {name for name in _tensor_symbols(self.pattern) if name not in self.arguments}
-        return frozenset(names)
+        operands = [part for applied in applications(self.pattern) for part in applied.inputs]
+        symbols = {part.name for part in operands if isinstance(part, Symbol)}
+        return frozenset(symbols.difference(self.arguments))
 
     @property
     def root(self) -> str:
@@ -119,11 +120,6 @@ class Rule:
 
     def __str__(self) -> str:
         return f"{self.name} ({self.exactness.value}): {self.pattern}"
-
-
-def _tensor_symbols(pattern: Apply) -> Iterator[str]:
-    for applied in applications(pattern):
-        yield from (operand.name for operand in applied.inputs if isinstance(operand, Symbol))
 
 
 #: Rules that are not exact.
