@@ -428,8 +428,7 @@ def _out_of_range_comparison(
     function: str, sides: tuple[Any, ...], dtypes: tuple[Dtype, ...]
 ) -> bool | None:
     """The result of a comparison with a Python integer out of the other side's range, if so."""
-    for side, dtype in zip((0, 1), dtypes, strict=False):
-        part = sides[side]
+    for side, (part, dtype) in enumerate(zip(sides, dtypes, strict=False)):
         if isinstance(part, int) and dtype.kind in "iu":
             limits = np.iinfo(dtype)
             if not limits.min <= part <= limits.max:
