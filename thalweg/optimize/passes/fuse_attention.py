@@ -23,7 +23,7 @@ from thalweg.ops.core.casting import Cast
 from thalweg.ops.linalg.matmul import BatchMatMulV2
 from thalweg.ops.math.reduce import reduce_sum
 from thalweg.ops.nn.attention import FusedAttention, FusedAttentionGrad, takes_head
-from thalweg.optimize.facts import integers, value_of
+from thalweg.optimize.facts import broadcasts_into, integers, value_of
 from thalweg.optimize.pure import is_free
 from thalweg.optimize.step_graph import StepGraph
 
@@ -133,7 +133,7 @@ class _Match:
         for scores, mask in (node.inputs, node.inputs[::-1]):
             is_whole = scores.shape.rank == shape.rank and scores.op.type in _SCORES
             if is_whole and mask.shape.rank is not None:
-                _require(not _widens(mask, scores))
+                _require(broadcasts_into(mask.shape, scores.shape))
                 return scores, mask
         raise _NoMatch
 
@@ -277,15 +277,6 @@ def _number(tensor: Tensor) -> float | None:
     value = value_of(tensor)
     is_one = value is not None and value.size == 1 and value.ndim == 0
     return float(value.item()) if value is not None and is_one else None
-
-
-def _widens(mask: Tensor, scores: Tensor) -> bool:
-    """Whether adding a mask may broadcast the scores."""
-    sizes, mask_sizes = scores.shape.as_list(), mask.shape.as_list()
-    if len(mask_sizes) > len(sizes):
-        return True
-    pairs = zip(mask_sizes, sizes[len(sizes) - len(mask_sizes) :], strict=True)
-    return any(mask_size not in (1, size) or mask_size is None for mask_size, size in pairs)
 
 
 def _is_causal(mask: Tensor) -> bool:

@@ -27,8 +27,8 @@ _RESHAPING_MASKS = ("ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
 # Conditions
 
 
-def _is_shape_kept(match: Match) -> bool:
-    return same_shape(match.bound["x"].shape, match.root.output.shape)
+def _is_shape_kept(match: Match, name: str = "x") -> bool:
+    return same_shape(match.bound[name].shape, match.root.output.shape)
 
 
 def _identity_order(match: Match) -> bool:
@@ -95,9 +95,7 @@ def _all_true(match: Match) -> bool:
 
 
 def _all_false(match: Match) -> bool:
-    return is_filled(match.bound["c"], 0) and same_shape(
-        match.bound["y"].shape, match.root.output.shape
-    )
+    return is_filled(match.bound["c"], 0) and _is_shape_kept(match, "y")
 
 
 def _squeezes_the_same(match: Match) -> bool:
