@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -325,21 +324,12 @@ class NestBuilder:
             variables = _loops(at)
             self._add(node, variables, [Store(buffer, variables, output_offset(at), form)])
 
-    @cached_property
-    def _updated(self) -> set[Buffer]:
-        """The variables that the region writes."""
-        return {
-            self.buffers[node.inputs[place]]
-            for node in self._spec.region.nodes
-            for place in node.op.parsed.references
-        }
-
     def _store_intermediate(self, node: Node, at: IndexTuple, value: Expr) -> Buffer:
         """The buffer of an intermediate. Equal ones share a buffer if they read no variable that
         the region updates."""
         key = "intermediate", at.shape, structure([value], at.variables)
-        read = {load.buffer for load in loads_in([value])}
-        is_shared = read.isdisjoint(self._updated)
+        updated = {self.buffers[variable] for variable in self._stored.writes}
+        is_shared = updated.isdisjoint([load.buffer for load in loads_in([value])])
         if is_shared and key in self._reductions:
             return self._reductions[key]
         buffer = Buffer.temporary(value.dtype, math.prod(at.shape), node)

@@ -64,7 +64,6 @@ class StoredTensors:
     ) -> None:
         self._spec, self._target = spec, target
         self._classes, self._operands = classes, operands
-        self._roots = spec.region.roots
         self._outputs = frozenset(spec.region.outputs)
         self._load = _Read(target.load_cost)
         #: of variables, and of what is inlined
@@ -79,9 +78,9 @@ class StoredTensors:
         self._factors: set[Tensor] = set()  # of contractions
         self._not_packed: set[Tensor] = set()  # read by something other than a packing product
         self._windowed: set[Tensor] = set()  # factors that are read in many windows
-        self._writes: dict[Tensor, list[int]] = defaultdict(list)  # to a variable: positions
         self._widened: set[Tensor] = set()  # narrow floats that their readers widen
         self.tensors: set[Tensor] = set()
+        self.writes: dict[Tensor, list[int]] = {}  # positions, by the variable that is written
         self.views: dict[Tensor, tuple[Tensor, int]] = {}  # of which tensor, from which element on
         self.sums: set[Tensor] = set()  # outputs whose loop form is a sum of products
 
@@ -105,7 +104,7 @@ class StoredTensors:
             summary = self._summary(node, output, self._spec.shapes[tensor])
             self._note_reads(position, node, summary, self._size(tensor))
             if references:
-                self._writes[self._roots[tensor]].append(position)
+                self.writes.setdefault(self._spec.region.roots[tensor], []).append(position)
                 continue
             self._summaries[tensor] = summary
             products = self._size(tensor) * max([count for _, count in summary.loads], default=0)
@@ -187,7 +186,8 @@ class StoredTensors:
     def _is_overwritten(self, position: int, tensor: Tensor, variables: frozenset[Tensor]) -> bool:
         """Whether a variable that a tensor reads is written before the tensor's last reader."""
         last = max(self._readers[tensor], default=position)
-        return any(position < write < last for root in variables for write in self._writes[root])
+        writes = [write for root in variables for write in self.writes.get(root, ())]
+        return any(position < write < last for write in writes)
 
 
 # Summaries
