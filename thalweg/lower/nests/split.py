@@ -70,7 +70,7 @@ class _ValueSplit(Rewriter):
 
     def __init__(self, template: NestTemplate, target: Target) -> None:
         super().__init__()
-        self._template, self._target = template, target
+        self._target = target
         self._sizes: dict[Expr, _Size] = {}  # of expressions that no larger one contains yet
         self._stored: list[Buffer] = []
         self._templates: list[NestTemplate] = []

@@ -41,8 +41,7 @@ class _Chain:
     """Elementwise code before a transpose."""
 
     def __init__(self, order: Sequence[int], graph: StepGraph) -> None:
-        self._order, self._graph = list(order), graph
-        self._inverse = np.argsort(order).tolist()
+        self._graph, self._inverse = graph, np.argsort(order).tolist()
         self.cancelled = 0  # inverse transposes that were reached
 
     def cancels(self, tensor: Tensor, depth: int) -> bool:
@@ -55,7 +54,7 @@ class _Chain:
         if isinstance(node.op, Transpose):
             self.cancelled += 1
             return integers(node.inputs[1]) == self._inverse
-        is_link = node.op.elementwise and tensor.shape.rank == len(self._order)
+        is_link = node.op.elementwise and tensor.shape.rank == len(self._inverse)
         if not is_link or depth == 0 or self._graph.uses(tensor) != 1:
             return False
         return all(self.cancels(source, depth - 1) for source in node.inputs)
