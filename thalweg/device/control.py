@@ -15,8 +15,8 @@ import numpy as np
 
 from thalweg.control.lists import ListValue
 from thalweg.device.control_inputs import list_levels
-from thalweg.device.program import InvocationT, NativeProgram
-from thalweg.device.program_template import Reference, Words
+from thalweg.device.program import InvocationT, Listing, NativeProgram
+from thalweg.device.program_template import ABSOLUTE, ARENA, Layout, Reference, Words
 from thalweg.lower.control.program import (
     LISTS,
     Binding,
@@ -25,9 +25,11 @@ from thalweg.lower.control.program import (
     ControlProgram,
     Drawing,
     ListBuffer,
+    Part,
     Storage,
 )
-from thalweg.ops.core.buffer import Buffer
+from thalweg.lower.memory.buffers import Buffer
+from thalweg.ops.core.buffer import Buffer as OwnedBuffer
 from thalweg.ops.random.philox import Philox
 from thalweg.ops.random.random import Random
 from thalweg.platform.arrays import Array
@@ -182,6 +184,37 @@ class ControlStep(NativeProgram[InvocationT]):
         return ListValue(output.dtype).take_over(rows)
 
 
+class ViewLayout(Layout):
+    """The argument words of the calls of all parts. A buffer that is bound to a view is at its
+    offset in the frame, or is bound by each call."""
+
+    def __init__(
+        self, parts: Mapping[Part, Listing[Any]], offsets: Mapping[BufferView, int]
+    ) -> None:
+        """`offsets`: those of views in the frame, from the start of the temporaries on."""
+        super().__init__()
+        self._offsets = offsets
+        self.views: dict[BufferView, Words] = {}  # with the words that point to them
+        for part, listing in parts.items():
+            self.arena, self._views = listing.arena, part.views
+            for call in listing.calls:
+                self.add(call.launch, call.scratch, call.specialized.words)
+
+    def address(self, buffer: Buffer, shift: int) -> tuple[int, int]:
+        view = self._views.get(buffer)
+        if view is None:
+            return super().address(buffer, shift)
+        self.views[view] = (*self.views.get(view, ()), (len(self.words), shift))
+        base, start = self.address_of(view)
+        return base, start + shift
+
+    def address_of(self, view: BufferView) -> tuple[int, int]:
+        """The base of a view, and its offset from the base."""
+        if view.where is Storage.CONSTANT:
+            return self.constant(view), 0
+        return (ARENA, self._offsets[view]) if view in self._offsets else (ABSOLUTE, 0)
+
+
 def references_of(program: ControlProgram, words: Mapping[BufferView, Words]) -> list[Reference]:
     """The variables among the views that words point to."""
     written = program.written_views()
@@ -205,7 +238,7 @@ def input_rows(value: ListValue, view: BufferView, is_host: bool) -> Any:
 
 
 def _first_rows(rows: Any, count: int) -> Any:
-    return rows.first_rows(count) if isinstance(rows, Buffer) else rows[:count]
+    return rows.first_rows(count) if isinstance(rows, OwnedBuffer) else rows[:count]
 
 
 def _stream_position(drawing: Drawing, context: Any) -> Philox:

@@ -16,13 +16,13 @@ from thalweg.codegen.cache import Loaded, load_all, name_of
 from thalweg.codegen.kernels import Iteration, iteration_request
 from thalweg.codegen.llvm.emitted import Request
 from thalweg.codegen.machine import CpuTarget
-from thalweg.device.control import references_of
+from thalweg.device.control import ViewLayout, references_of
 from thalweg.device.cpu.control_program import CpuControlStep
 from thalweg.device.cpu.listing import Call, build_listing
 from thalweg.device.cpu.loading import function_numbers, kernel_request
 from thalweg.device.cpu.table_template import ControlTemplate, Entry, Jump
 from thalweg.device.program import Listing
-from thalweg.device.program_template import ABSOLUTE, ARENA, Layout, Words
+from thalweg.device.program_template import ABSOLUTE
 from thalweg.ir.kernel import Loops
 from thalweg.lower.control.program import (
     BufferView,
@@ -55,7 +55,7 @@ def make_control_step(
     threads = _threads_for(program, device.threads, target)
     listings, loaded = _compiled_parts(program, kernels, target, threads)
     offsets, frame = _frame(program, listings, target.alignment)
-    layout = _ViewLayout(listings, offsets)
+    layout = ViewLayout(listings, offsets)
     table = _table(program, listings, function_numbers(loaded), layout)
     template = ControlTemplate(
         **layout.fields(loaded),
@@ -179,7 +179,7 @@ def _frame(
 
 
 def _table(
-    program: ControlProgram, listings: _Listings, functions: Mapping[int, int], layout: _ViewLayout
+    program: ControlProgram, listings: _Listings, functions: Mapping[int, int], layout: ViewLayout
 ) -> list[Entry | Jump]:
     """The calls of the parts, and the jumps of loops and conditionals. `functions`: their numbers
     by address."""
@@ -214,31 +214,3 @@ def _table(
         return table
 
     return entries_of(program.items, 0)
-
-
-class _ViewLayout(Layout):
-    """The argument words of the calls of all parts. A buffer that is bound to a view is at its
-    offset in the frame, or is bound by each call."""
-
-    def __init__(self, parts: _Listings, offsets: Mapping[BufferView, int]) -> None:
-        super().__init__()
-        self._offsets = offsets
-        self.views: dict[BufferView, Words] = {}  # with the words that point to them
-        for part, listing in parts.items():
-            self.arena, self._views = listing.arena, part.views
-            for call in listing.calls:
-                self.add(call.launch, call.scratch, call.specialized.words)
-
-    def address(self, buffer: Buffer, shift: int) -> tuple[int, int]:
-        view = self._views.get(buffer)
-        if view is None:
-            return super().address(buffer, shift)
-        self.views[view] = (*self.views.get(view, ()), (len(self.words), shift))
-        base, start = self.address_of(view)
-        return base, start + shift
-
-    def address_of(self, view: BufferView) -> tuple[int, int]:
-        """The base of a view, and its offset from the base."""
-        if view.where is Storage.CONSTANT:
-            return self.constant(view), 0
-        return (ARENA, self._offsets[view]) if view.where is Storage.OWN else (ABSOLUTE, 0)

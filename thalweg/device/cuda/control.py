@@ -16,9 +16,9 @@ import numpy as np
 
 from thalweg.control.lists import ListValue
 from thalweg.device.control import ControlStep, Results, input_rows, references_of
-from thalweg.device.cuda.control_graph import ControlGraph
-from thalweg.device.cuda.control_parts import place_parts
+from thalweg.device.cuda.control_graph import ControlGraph, ControlLaunches
 from thalweg.device.cuda.kernels import Kernels
+from thalweg.device.cuda.loading import load_parts
 from thalweg.device.cuda.memory import DeviceBuffer, Memory
 from thalweg.device.cuda.pinned import Pinned
 from thalweg.device.cuda.program import DeviceMemory
@@ -52,16 +52,13 @@ class CudaControlStep(ControlStep["_Invocation"]):
         super().__init__(program.interface, views, references)
         self._shared = shared
         self.memory: Memory = self._shared.memory
-        self.items = program.items
-        self.parts = place_parts(program, kernels, cache)
+        listings = load_parts(program, kernels, cache)
         self._classify_views()
-        self._plan_memory()
-        self.constants = {
-            view: self._uploaded(view.source)
-            for view in self.views
-            if view.where is Storage.CONSTANT
-        }
-        self.checks = any(part.lowered.checked for part in self.parts)
+        self._plan_memory(max((each.arena.size for each in listings.values()), default=0))
+        offsets = {view: offset - self.arena for view, offset in self.offsets.items()}
+        self.plan = ControlLaunches(program, listings, offsets)
+        self.constants = [self._uploaded(array) for array in self.plan.constants]
+        self.checks = any(part.lowered.checked for part in listings)
 
     def _classify_views(self) -> None:
         """Separate small results, transferred with the counters."""
@@ -69,16 +66,15 @@ class CudaControlStep(ControlStep["_Invocation"]):
         self.small = [view for view in results if view.bytes <= _MAX_SMALL or view in counters]
         self.large = [view for view in results if view not in set(self.small)]
 
-    def _plan_memory(self) -> None:
+    def _plan_memory(self, temporary: int) -> None:
         """Lay out the memory of an invocation: small inputs, the fault word, small results; the
-        temporaries of the parts; the program's own memory."""
+        temporaries of the parts, of this size; the program's own memory."""
         self.offsets: dict[BufferView, int] = {}
         small = [view for view in self.inputs if view.bytes <= _MAX_SMALL]
         end = self._place(small, 0)
         self.fault = end
         self.end_of_small = self._place(self.small, end + _ALIGNMENT)
         self.arena = self.end_of_small
-        temporary = max((part.arena_size for part in self.parts.values()), default=0)
         own = [view for view in self.views if view.where is Storage.OWN]
         self.size = self._place(own, self.arena + rounded(temporary, _ALIGNMENT))
 
@@ -141,16 +137,21 @@ class CudaControlStep(ControlStep["_Invocation"]):
     def _bind_input(self, invocation: _Invocation, view: BufferView, value: Any) -> None:
         if self._is_on_device(value):
             invocation.keep_alive.append(value)
-            invocation.bind(view, value.address)
+            self._bind(invocation, view, value.address)
             return
         array = value.lease() if isinstance(value, Buffer) else value
         if view in self.offsets:
             invocation.upload_buffer(view)[...] = array
-            invocation.bind(view, invocation.address + self.offsets[view])
+            self._bind(invocation, view, invocation.address + self.offsets[view])
         else:
             buffer = self._uploaded(array, view.dtype)
             invocation.keep_alive.append(buffer)
-            invocation.bind(view, buffer.address)
+            self._bind(invocation, view, buffer.address)
+
+    def _bind(self, invocation: _Invocation, view: BufferView, address: int) -> None:
+        if invocation.bound.get(view) != address:
+            invocation.bound[view] = address
+            invocation.bind(self.plan.words_of.get(view, ()), address)
 
     def _is_on_device(self, value: Any) -> bool:
         return isinstance(value, DeviceBuffer) and value.device == self._shared.name
@@ -160,7 +161,7 @@ class CudaControlStep(ControlStep["_Invocation"]):
         return super()._borrow(invocation, borrowed) if on_device else None
 
     def _bind_variable(self, invocation: _Invocation, number: int, address: int) -> None:
-        invocation.bind(self.variables[number], address)
+        self._bind(invocation, self.variables[number], address)
 
     def _allocate_results(
         self, invocation: _Invocation, values: Sequence[Any], context: Any
@@ -181,7 +182,7 @@ class CudaControlStep(ControlStep["_Invocation"]):
             if not isinstance(buffer, DeviceBuffer):
                 buffer = self._uploaded(buffer, view.dtype)
             result[view] = buffer
-            invocation.bind(view, buffer.address)
+            self._bind(invocation, view, buffer.address)
         return result
 
     def _allocate(self, view: BufferView) -> DeviceBuffer:
@@ -204,18 +205,16 @@ class CudaControlStep(ControlStep["_Invocation"]):
         return result
 
 
-class _Invocation:
+class _Invocation(ControlGraph):
     """The memory and the graph of one running call."""
 
-    versions, early, deliver = (), (), None
-
     def __init__(self, step: CudaControlStep, use: Use[VariableCell]) -> None:
-        self._step, memory = step, step.memory
-        self._memory, context = memory, memory.context
-        self._block = memory.pool.allocate(step.size)
+        self._step, self._pool, context = step, step.memory.pool, step.memory.context
+        self._block = self._pool.allocate(step.size)
         self.address = self._block.address
         self.use: Use[VariableCell] = use
         self.addresses: list[int] = [0] * len(step.variables)
+        self.bound: dict[BufferView, int] = {}  # the addresses of external views
         self.keep_alive: list[Any] = []  # what the graph may access
         self.stream = context.stream()
         self._upload = Pinned(context, step.end_of_small)
@@ -224,17 +223,9 @@ class _Invocation:
         self.fault = self._returned.part(step.fault, (1,), np.int32)
         self._stop = Pinned(context, 16)
         self._stop.array[:] = 0
-        known = {view: self.address + step.offsets[view] for view in step.offsets}
-        known |= {view: buffer.address for view, buffer in step.constants.items()}
-        self._graph = ControlGraph(
-            step.items,
-            step.parts,
-            known,
-            self.address + step.fault,
-            self.address + step.arena,
-            self._stop.address,
-            memory,
-        )
+        known = [self.address + step.fault, self.address + step.arena, 0]
+        known += [buffer.address for buffer in step.constants]
+        super().__init__(step.plan, [0, *known], self._stop.address, context)
 
     def upload_buffer(self, view: BufferView) -> Array:
         """The pinned memory that the graph's upload copies to a view."""
@@ -243,10 +234,6 @@ class _Invocation:
     def _array(self, pinned: Pinned, view: BufferView) -> Array:
         return pinned.part(self._step.offsets[view], view.shape, view.dtype)
 
-    def bind(self, targets: BufferView, address: int) -> None:
-        """Have memory from outside for a view."""
-        self._graph.bind(targets, address)
-
     def small_results(self) -> Results:
         """Copies of the small results that the graph downloaded."""
         return {view: self._array(self._returned, view).copy() for view in self._step.small}
@@ -254,10 +241,10 @@ class _Invocation:
     def run(self, context: Any) -> None:
         """Run the graph; if the step is cancelled, its loops end."""
         size = self._step.end_of_small
-        graph = self._graph.prepare(
+        graph = self.prepare(
             (self.address, self._upload.address, size), (self._returned.address, self.address, size)
         )
-        driver = self._memory.context
+        driver = self._context
         try:
             graph.launch(self.stream)
             self._wait(context)
@@ -270,7 +257,7 @@ class _Invocation:
 
     def _wait(self, context: Any) -> None:
         """Wait until the graph is done; raises if the step is cancelled."""
-        driver, start = self._memory.context, time.perf_counter()
+        driver, start = self._context, time.perf_counter()
         while not driver.is_done(self.stream):
             if time.perf_counter() - start > _SPIN:
                 context.cancellation.check()
@@ -278,6 +265,6 @@ class _Invocation:
 
     def close(self) -> None:
         """Free the memory. Its graph must not be running."""
-        self._graph.close()
-        self._memory.pool.free(self._block)
+        super().close()
+        self._pool.free(self._block)
         self.keep_alive.clear()

@@ -11,17 +11,16 @@ parameters, which are updated if they changed.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from thalweg.codegen.cuda.tensor_map import BYTES
-from thalweg.device.cuda.driver import Graph, KernelNode
+from thalweg.device.cuda.driver import Graph
 from thalweg.device.cuda.graph_template import MAX_SMALL_OUTPUT, GraphTemplate
 from thalweg.device.cuda.kernels import LoadedKernel
 from thalweg.device.cuda.memory import DeviceBuffer, Memory
+from thalweg.device.cuda.nodes import LaunchNodes
 from thalweg.device.cuda.pinned import Pinned
 from thalweg.device.program_template import STREAM_BYTES, Output
 from thalweg.lower.memory.arena import rounded
@@ -57,10 +56,8 @@ class Timed(NamedTuple):
     last: int
 
 
-class Invocation:
+class Invocation(LaunchNodes):
     """A program with its own memory and graphs."""
-
-    versions, early, deliver = (), (), None
 
     def __init__(
         self,
@@ -72,7 +69,7 @@ class Invocation:
         use: Use[VariableCell],
         is_timed: bool = False,
     ) -> None:
-        self._template, self._kernels, self._memory = template, kernels, memory
+        self._template, self._memory = template, memory
         self.use = use
         self.addresses = [0] * len(template.references)
         self.borrowed: Sequence[Any] = ()  # the buffers of variables that the words point to
@@ -82,11 +79,8 @@ class Invocation:
         known = [base + self._fault, base + self._arena, base + self._streams]
         known += [buffer.address for buffer in constants]
         self._constants = constants
-        self.words: NDArray[np.int64] = np.array([0, *known], np.int64)[template.bases]
-        self.words += template.words
-        self._launch_of = self._launches_of_words()
-        self._changed: set[int] = set()  # launches whose parameters have changed
-        self.is_ready = False  # the graphs have the current words
+        words = np.array([0, *known], np.int64)[template.bases] + template.words
+        super().__init__(template.launches, kernels, words, memory.context)
         for (targets, *_), staged in zip(template.outputs, self.outputs, strict=True):
             if staged is not None:
                 self.bind(targets, staged.address)
@@ -105,8 +99,6 @@ class Invocation:
         self.timed: list[Timed] = []
         self._is_timed = is_timed
         self.is_serial = is_timed  # each launch depends on the previous one
-        maps = [kernels[launch.kernel].tensor_maps for launch in template.launches]
-        self._maps = np.zeros(BYTES * (sum(map(len, maps)) + 1), np.uint8)
         pairs = enumerate(self.outputs)
         self.small_results = [(n, one.host) for n, one in pairs if one and one.host is not None]
         self.large_results = [
@@ -116,7 +108,6 @@ class Invocation:
             )
             if staged is None and output.reference < 0
         ]
-        self._nodes: dict[tuple[int, int], tuple[Graph, int]] = {}  # by launch and entry
         self.graphs: list[Graph] = []
 
     # Memory
@@ -190,21 +181,6 @@ class Invocation:
         context.clear(self._block.address + self._fault, _FAULT_BYTES, self.stream)
         context.wait(self.stream)
 
-    # Words
-
-    def _launches_of_words(self) -> NDArray[np.int64]:
-        """The launch of each word."""
-        counts = [launch.words for launch in self._template.launches]
-        return np.repeat(np.arange(len(counts)), counts)
-
-    def bind(self, targets: Collection[tuple[int, int]], address: int) -> None:
-        """Point argument words to memory: each target is (word, byte offset)."""
-        for word, shift in targets:
-            if self.words[word] != address + shift:
-                self.words[word] = address + shift
-                self._changed.add(int(self._launch_of[word]))
-                self.is_ready = False
-
     # Graphs
 
     def serialize(self) -> None:
@@ -217,11 +193,7 @@ class Invocation:
         """Build the graphs on the first call, update them on later ones; sets `is_ready`."""
         if not self.graphs:
             self._build()
-        for number in self._changed:
-            for entry in range(len(self._template.launches[number].shapes)):
-                graph, node = self._nodes[number, entry]
-                graph.update(node, self._kernel_node(number, entry))
-        self._changed.clear()
+        self.update_changed()
         self.is_ready = True
 
     def _build(self) -> None:
@@ -241,7 +213,8 @@ class Invocation:
         last = begin
         for number in launches:
             after = [ends[n] for n in self._template.launches[number].after if n in ends]
-            ends[number] = self._add(graph, number, last if self.is_serial else after or begin)
+            before = last if self.is_serial else after or begin
+            ends[number] = self.add_launch(graph, number, before)
             last = [ends[number]]
         if is_last and not self._template.writes_to_host:
             followed = {n for number in launches for n in self._template.launches[number].after}
@@ -252,49 +225,14 @@ class Invocation:
         graph.finish()
         return graph
 
-    def _add(self, graph: Graph, number: int, after: Sequence[int]) -> int:
-        """Add the entries of a launch in sequence; returns the last node."""
-        context = self._memory.context
-        kernel = self._kernels[self._template.launches[number].kernel]
-        first = last = 0
-        if self._is_timed:
-            first, last = context.event(), context.event()
-            after = [graph.add_event(first, after)]
-        for entry, shape in enumerate(self._template.launches[number].shapes):
-            context.allow_shared(kernel.functions[entry], shape.shared_bytes)
-            node = graph.add_kernel(self._kernel_node(number, entry), after)
-            self._nodes[number, entry] = graph, node
-            after = [node]
-        if self._is_timed:
-            self.timed.append(Timed(first, last))
-            after = [graph.add_event(last, after)]
-        return after[0]
-
-    def _kernel_node(self, number: int, entry: int) -> KernelNode:
-        launch = self._template.launches[number]
-        kernel = self._kernels[launch.kernel]
-        maps = self._encode_maps(number, kernel)
-        return KernelNode(
-            kernel.functions[entry],
-            launch.shapes[entry],
-            self.words.ctypes.data + 8 * launch.word,
-            launch.words,
-            maps,
-            len(kernel.tensor_maps),
-        )
-
-    def _encode_maps(self, number: int, kernel: LoadedKernel) -> int:
-        """Encode the tensor maps of a launch for the current addresses; returns their address."""
-        if not kernel.tensor_maps:
-            return 0
-        earlier = self._template.launches[:number]
-        place = sum(len(self._kernels[launch.kernel].tensor_maps) for launch in earlier)
-        start = -(-self._maps.ctypes.data // 64) * 64 + BYTES * place
-        launch = self._template.launches[number]
-        words = self.words[launch.word : launch.word + launch.words].tolist()
-        for at, spec in enumerate(kernel.tensor_maps):
-            self._memory.context.encode(spec.resolved(words), start + BYTES * at)
-        return start
+    def add_launch(self, graph: Graph, number: int, after: Sequence[int]) -> int:
+        """Add a launch, between two events if it is timed; returns the last node."""
+        if not self._is_timed:
+            return super().add_launch(graph, number, after)
+        first, last = self._context.event(), self._context.event()
+        node = super().add_launch(graph, number, [graph.add_event(first, after)])
+        self.timed.append(Timed(first, last))
+        return graph.add_event(last, [node])
 
     def close(self) -> None:
         """Free the memory. Its graphs must not be running."""

@@ -72,15 +72,16 @@ def listed(
     kernels: Sequence[SpecializedKernel],
     loaded: Sequence[LoadedKernel],
     target: CudaTarget,
+    words: int = 0,
 ) -> CudaListing:
-    """The launches of a region with their kernels, memory plan and dependencies."""
+    """The launches of a region with their kernels, memory plan and dependencies. Argument words
+    begin at `words`."""
     launches = lowered.launches
     sizes = [kernel.scratch for kernel in loaded]
     arena = arrange(launches, sizes, lowered.pieces, target)
     after, guarded = edges(launches, arena, sizes), guarded_launches(launches)
     aligned = aligned_launches(lowered)
     calls: list[CudaCall] = []
-    words = 0
     for number, launch in enumerate(launches):
         specialized = kernels[number]
         cuda_call = CudaCall(

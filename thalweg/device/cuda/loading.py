@@ -17,6 +17,7 @@ from thalweg.device.cuda.listing import (
     listed,
 )
 from thalweg.device.program_template import compile_error, only_writes, template_of
+from thalweg.lower.control.program import ControlProgram, Part
 from thalweg.lower.dynamic_shapes import SpecializedKernel
 from thalweg.lower.lowered import Launch, Lowered
 from thalweg.lower.memory.barriers import amid_updates
@@ -43,6 +44,21 @@ def load_kernels(
     return [names[key] for key in keys], [found[key] for key in keys]
 
 
+def load_parts(
+    program: ControlProgram, specialized: Sequence[SpecializedKernel], cache: Kernels
+) -> dict[Part, CudaListing]:
+    """The listings of a control program's parts, with kernels from the cache or compiled. The
+    argument words of the parts follow one another."""
+    adapted, words = iter(specialized), 0
+    listings: dict[Part, CudaListing] = {}
+    for part in program.parts:
+        kernels = [next(adapted) for _ in part.lowered.launches]
+        _, loaded = load_kernels(part.lowered, kernels, cache, cache.target)
+        listings[part] = listed(part.lowered, kernels, loaded, cache.target, words)
+        words += sum(kernel.word_count for kernel in kernels)
+    return listings
+
+
 def make_template(
     lowered: Lowered,
     kernels: Sequence[SpecializedKernel],
@@ -58,7 +74,7 @@ def make_template(
     pairs = zip(listing.calls, names, strict=True)
     template = GraphTemplate(
         **vars(made),
-        launches=[_placed(call, numbers[name]) for call, name in pairs],
+        launches=[placed(call, numbers[name]) for call, name in pairs],
         graphs=graph_starts(listing.calls),
         input_shapes=[lowered.spec.shapes[region.inputs[place]] for place, _ in made.inputs],
         writes_to_host=_writes_to_host(lowered),
@@ -83,7 +99,8 @@ def _is_written_once(buffer: Buffer, launches: Sequence[Launch]) -> bool:
     return only_writes(users[0], buffer)
 
 
-def _placed(call: CudaCall, kernel: int) -> PlacedLaunch:
+def placed(call: CudaCall, kernel: int) -> PlacedLaunch:
+    """A launch of a template, given the number of its kernel."""
     words = call.words, call.specialized.word_count
     return PlacedLaunch(kernel, *words, call.shapes, call.after, call.seconds)
 
