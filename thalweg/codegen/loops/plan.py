@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
@@ -50,12 +50,12 @@ class Plan:
     variables: Variables
     vector: Variable | None
     width: int  # lanes of a vector
-    interleave: int  # vectors per iteration
-    threaded_levels: tuple[int, int] | None
     backward: frozenset[Variable]
-    reduction_lanes: ReductionLanes
-    blocks: dict[Variable, Variable]
-    masks_tails: bool  # remainders of vector loops are masked vectors, not scalars
+    interleave: int = 1  # vectors per iteration
+    threaded_levels: tuple[int, int] | None = None
+    reduction_lanes: ReductionLanes = field(default_factory=ReductionLanes)
+    blocks: dict[Variable, Variable] = field(default_factory=dict[Variable, Variable])
+    masks_tails: bool = False  # remainders of vector loops are masked vectors, not scalars
 
     def depth(self, statement: Store | Check) -> int:
         """How many loops enclose a store or check."""
@@ -86,9 +86,9 @@ def plan(form: Loops, target: CpuTarget) -> Plan:
         variables,
         vector,
         width,
+        backward,
         _interleave(form, vector, width, target),
         _threaded_levels(form, variables, sequential, vector),
-        backward,
         lanes,
         blocks,
         _masks_tails(form, target),

@@ -58,10 +58,13 @@ class GridEmitter(StatementEmitter):
         is_aligned: bool,
     ) -> None:
         self.mapping, self._grid = mapping, Grid.of(builder)
-        super().__init__(_plan(mapping), builder, pointers, words, fault)
+        form, vector = mapping.form, mapping.vector
+        # The parts that it shares with CPUs need no more of a plan.
+        plan = Plan(form, mapping.target, form.variables, vector, mapping.width, mapping.backward)
+        super().__init__(plan, builder, pointers, words, fault)
         self.is_aligned, self.is_simt = is_aligned, True
         self._powers = sums_of_powers(mapping)
-        self.hidden = hidden_calls(mapping.form, set(self._powers.values()))
+        self.hidden = hidden_calls(form, set(self._powers.values()))
         self._builder = builder
 
     def write(self) -> None:
@@ -259,21 +262,3 @@ def _is_narrow(variables: Sequence[Variable]) -> bool:
             return False
         total *= known
     return total < _NARROW
-
-
-def _plan(mapping: Mapping) -> Plan:
-    """The plan of a mapping for the shared parts of code generation."""
-    form = mapping.form
-    return Plan(
-        form=form,
-        target=mapping.target,
-        variables=form.variables,
-        vector=mapping.vector,
-        width=mapping.width,
-        interleave=1,
-        threaded_levels=None,
-        backward=mapping.backward,
-        reduction_lanes={},
-        blocks={},
-        masks_tails=False,
-    )
