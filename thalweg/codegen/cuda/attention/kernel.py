@@ -15,7 +15,6 @@ from thalweg.codegen.cuda.contraction.space import Words
 from thalweg.codegen.cuda.grid import GridModule
 from thalweg.codegen.cuda.launch import CudaKernel, LaunchShape
 from thalweg.codegen.cuda.target import CudaTarget
-from thalweg.codegen.llvm.builder import I64
 from thalweg.ir.expr import Reduce
 from thalweg.ir.kernel import Loops
 from thalweg.ir.rewrite import walk
@@ -35,11 +34,7 @@ def emit_attention(
     schedule = _schedule(kernel, target)
     module = GridModule(target)
     frame = GridFrame(module, _ENTRY, schedule.form.kernel, THREADS)
-    if guarded:
-        fault = frame.b.load(I64, frame.fault)
-        with frame.b.when(frame.b.compare("eq", fault, 0)):
-            AttentionEmitter(schedule, frame, aligned).emit()
-    else:
+    with frame.unless_faulty(guarded):
         AttentionEmitter(schedule, frame, aligned).emit()
     return CudaKernel(module.text, (_ENTRY,))
 

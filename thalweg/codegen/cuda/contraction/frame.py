@@ -6,6 +6,7 @@ of 256 bytes, so vectors are accessed whole if offsets allow it.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 from thalweg.codegen.cuda.contraction.problem import ACCESS_BYTES, alignment_of
@@ -39,6 +40,12 @@ class GridFrame(Frame):
         self.grid = Grid.of(self.b)
         self.number = self.grid.thread()  # of the thread in its block (i32)
         self.memory = self.grid.shared()  # the address of the block's shared memory
+
+    def unless_faulty(self, guarded: bool) -> AbstractContextManager[None]:
+        """Emit code that, if `guarded`, does not run after a fault."""
+        if not guarded:
+            return self.b.when(None)
+        return self.b.when(self.b.compare("eq", self.b.load(I64, self.fault), 0))
 
     # 32-bit integers, which suffice for indices of a matrix
 

@@ -6,7 +6,7 @@ multiplies, and one that adds up partial sums of several blocks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from thalweg.codegen.cuda.contraction import cores, mma, wgmma
 from thalweg.codegen.cuda.contraction.frame import GridFrame
@@ -19,7 +19,6 @@ from thalweg.codegen.cuda.contraction.work import FIXUP_THREADS, Work
 from thalweg.codegen.cuda.grid import GridModule
 from thalweg.codegen.cuda.launch import CudaKernel, LaunchShape
 from thalweg.codegen.cuda.target import CudaTarget
-from thalweg.codegen.llvm.builder import I64
 from thalweg.ir.kernel import Contraction
 from thalweg.platform.caches import memoized
 
@@ -50,14 +49,17 @@ def emit_contraction(
     for name, operand in _copies(work).items():
         turning = GridFrame(module, name, work.problem.kernel, Transposition.threads, len(maps))
         transposition = Transposition(turning, operand, work.schedule.fragments)
-        _write(turning, guarded, transposition.emit)
+        with turning.unless_faulty(guarded):
+            transposition.emit()
     frame = GridFrame(module, _MULTIPLY, work.problem.kernel, work.schedule.threads, len(maps))
-    _write(frame, guarded, lambda: _multiply(work, frame))
+    with frame.unless_faulty(guarded):
+        _multiply(work, frame)
     entries = [*_copies(work), _MULTIPLY]
     if work.schedule.has_parts:
         entries.append(_FIXUP)
         fixup = GridFrame(module, _FIXUP, work.problem.kernel, FIXUP_THREADS, len(maps))
-        _write(fixup, guarded, lambda: work.emit_fixup(fixup))
+        with fixup.unless_faulty(guarded):
+            work.emit_fixup(fixup)
     return CudaKernel(module.text, tuple(entries), work.scratch, maps)
 
 
@@ -115,13 +117,3 @@ def _shared_bytes(work: Work, target: CudaTarget) -> int:
     if work.schedule.unit == "wgmma":
         return wgmma.Plan(work).size
     return mma.shared_bytes(work, target.is_emulated)
-
-
-def _write(frame: GridFrame, guarded: bool, body: Callable[[], None]) -> None:
-    """Emit the body of an entry; a guarded one skips it after a fault."""
-    if not guarded:
-        body()
-    else:
-        fault = frame.b.load(I64, frame.fault)
-        with frame.b.when(frame.b.compare("eq", fault, 0)):
-            body()
