@@ -42,6 +42,7 @@ class GridModule(Module):
     def __init__(self, target: CudaTarget) -> None:
         real = not target.is_emulated
         super().__init__(real, real)
+        self.builder = GridBuilder
         self.native_bf16 = self.nan_extremes = real and target.capability >= _AMPERE
         self.saturates = self.contracts = self.packs_words = True
         self.approximations = approximations(target)
@@ -56,11 +57,6 @@ class GridModule(Module):
             self._used.add(name)
         else:
             super().declare(name, result, parameters)
-
-    def _builder(
-        self, name: str, parameters: Sequence[Type], result: Type, attributes: str
-    ) -> Builder:
-        return GridBuilder(self, name, parameters, result, attributes)
 
     def entry(
         self, name: str, words: Sequence[Type], max_threads: int, maps: int = 0

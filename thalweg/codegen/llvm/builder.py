@@ -167,6 +167,7 @@ class Module:
 
     def __init__(self, native_fp16: bool = False, fma: bool = False) -> None:
         self.native_fp16, self.fma = native_fp16, fma
+        self.builder: type[Builder] = Builder  # of functions; targets may have their own
         self._functions: list[Builder] = []
         self._declarations: dict[str, str] = {}
 
@@ -174,19 +175,13 @@ class Module:
         self, name: str, parameters: Sequence[Type], result: Type = VOID, attributes: str = ""
     ) -> Builder:
         """Add a function to emit into. `attributes` follow its parameters (`noinline`, …)."""
-        made = self._builder(name, parameters, result, attributes)
+        made = self.builder(self, name, parameters, result, attributes)
         self._functions.append(made)
         return made
 
     def has_function(self, name: str) -> bool:
         """Whether the module has a function of that name."""
         return any(function.name == name for function in self._functions)
-
-    def _builder(
-        self, name: str, parameters: Sequence[Type], result: Type, attributes: str
-    ) -> Builder:
-        """The builder of a function; targets may have their own."""
-        return Builder(self, name, parameters, result, attributes)
 
     def declare(self, name: str, result: Type, parameters: Sequence[Type]) -> None:
         """Declare a function that is defined elsewhere (an intrinsic), once."""
