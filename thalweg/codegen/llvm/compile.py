@@ -11,14 +11,13 @@ short ones with it.
 from __future__ import annotations
 
 import ctypes
-import importlib
 import itertools
 import os
 import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import partial
 from threading import get_ident
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -175,9 +174,9 @@ def parsed_module(text: str, triple: str, layout: str) -> Generator[Any]:
     context = _function("LLVMPY_ContextCreate")()
     module: Any = None
     try:
-        with _bindings().OutputString(owned=False) as error:
+        with llvm().ffi.OutputString(owned=False) as error:
             found = _function("LLVMPY_ParseAssembly")(context, text.encode(), error)
-            module = importlib.import_module("llvmlite.binding.module").ModuleRef(found, context)
+            module = llvm().ModuleRef(found, context)
             if error or _function("LLVMPY_VerifyModule")(module, error):
                 raise RuntimeError(f"LLVM takes no such text: {error}")
         _function("LLVMPY_SetTarget")(module, triple.encode())
@@ -202,7 +201,7 @@ def run_over_function(passes: Any, function: Any, builder: Any) -> None:
 
 def machine_code(machine: Any, module: Any, is_object: bool) -> bytes:
     """The machine code of a module, as an object file or as assembly."""
-    with _bindings().OutputString(owned=False) as error:
+    with llvm().ffi.OutputString(owned=False) as error:
         memory = _function("LLVMPY_TargetMachineEmitToMemory", holds_gil=False)(
             machine, module, is_object, error
         )
@@ -215,17 +214,12 @@ def machine_code(machine: Any, module: Any, is_object: bool) -> bytes:
         _function("LLVMPY_DisposeMemoryBuffer")(memory)
 
 
-@cache
-def _bindings() -> Any:
-    return importlib.import_module("llvmlite.binding.ffi")
-
-
 @memoized(100)
 def _function(name: str, holds_gil: bool = True) -> Any:
     """An LLVM function, called without llvmlite's lock. It holds the GIL unless it takes long: most
     are shorter than the wait to get the GIL back, the switch interval of other threads, which is
     some milliseconds."""
-    library = _bindings().lib
+    library = llvm().ffi.lib
     known = getattr(library, name)
     try:
         function = (ctypes.PyDLL if holds_gil else ctypes.CDLL)(library._name)[name]
