@@ -34,11 +34,7 @@ def exponential(frame: GridFrame, value: Value, scale: float, less: Value) -> Va
     if frame.target.is_emulated:
         scaled = b.binary("fmul", value, scale)
         shifted = b.binary("fsub", scaled, less)
-
-        def leaf(expr: Expr, mask: Value | None) -> Value:
-            return shifted
-
-        return Evaluator(b, 1, leaf).value(_ARGUMENT.exp())
+        return Evaluator(b, 1, lambda expr, mask: shifted).value(_ARGUMENT.exp())
     negative = b.binary("fmul", less, _float32(-_LOG2_E))
     exponent = b.multiply_add(value, constant(FLOAT, _float32(scale * _LOG2_E)), negative)
     return inline(b, FLOAT, "ex2.approx.ftz.f32 $0, $1;", "=f,f", [exponent])
