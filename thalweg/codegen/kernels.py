@@ -19,8 +19,11 @@ from thalweg.codegen.winograd import ENABLED
 from thalweg.ir.dynamic import Dynamic
 from thalweg.ir.fingerprint import summary
 from thalweg.ir.kernel import Contraction, Kernel, Loops
+from thalweg.ir.target import Target
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
     from thalweg.codegen.contraction.schedule import Schedule
 
 #: Approximate seconds to emit and compile a kernel, measured.
@@ -73,7 +76,7 @@ def tuned_schedule(kernel: Contraction, target: CpuTarget) -> Schedule | None:
     return winners().find(key_of(kernel), target, compiler.Schedule(1, 0, 1))
 
 
-def keep_schedule(kernel: Contraction, target: CpuTarget, schedule: Schedule) -> None:
+def keep_schedule(kernel: Contraction, target: Target, schedule: DataclassInstance) -> None:
     """Use this schedule for a contraction, in this process and in later ones."""
     winners().keep(key_of(kernel), target, schedule)
 

@@ -19,8 +19,8 @@ from thalweg.codegen.cuda.contraction.kernel import emit_contraction
 from thalweg.codegen.cuda.contraction.plan import schedules
 from thalweg.codegen.cuda.contraction.problem import problem_of
 from thalweg.codegen.cuda.contraction.schedule import Schedule
-from thalweg.codegen.cuda.contraction.tune import keep_schedule
 from thalweg.codegen.cuda.target import emulated
+from thalweg.codegen.kernels import keep_schedule
 from thalweg.device.cuda import kernels
 from thalweg.device.cuda.kernels import Image
 from thalweg.ir.dynamic import dynamic

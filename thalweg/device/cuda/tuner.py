@@ -16,10 +16,10 @@ from thalweg.codegen.cuda.contraction.kernel import contraction_shapes, emit_con
 from thalweg.codegen.cuda.contraction.plan import schedules
 from thalweg.codegen.cuda.contraction.problem import problem_of
 from thalweg.codegen.cuda.contraction.schedule import Schedule
-from thalweg.codegen.cuda.contraction.tune import keep_schedule
 from thalweg.codegen.cuda.launch import CudaKernel
 from thalweg.codegen.cuda.target import CudaTarget
 from thalweg.codegen.cuda.tensor_map import BYTES
+from thalweg.codegen.kernels import keep_schedule
 from thalweg.device.cuda.driver import Graph, KernelNode
 from thalweg.device.cuda.kernels import code_of
 from thalweg.device.cuda.memory import Memory

@@ -20,8 +20,9 @@ from thalweg.codegen.cuda.contraction.kernel import contraction_shapes, emit_con
 from thalweg.codegen.cuda.contraction.plan import schedule_of, schedules
 from thalweg.codegen.cuda.contraction.problem import problem_of
 from thalweg.codegen.cuda.contraction.schedule import Schedule
-from thalweg.codegen.cuda.contraction.tune import keep_schedule, tuned_schedule
+from thalweg.codegen.cuda.contraction.tune import tuned_schedule
 from thalweg.codegen.cuda.target import CudaTarget
+from thalweg.codegen.kernels import keep_schedule
 from thalweg.ir.dynamic import dynamic
 from thalweg.ir.expr import Call, Load
 from thalweg.platform.disk_cache import Disk

@@ -14,8 +14,3 @@ _SAMPLE = Schedule("cores", 1, 1, 1, 1, 1)
 def tuned_schedule(kernel: Contraction, target: CudaTarget) -> Schedule | None:
     """The tuned schedule of a contraction, or None."""
     return winners().find(key_of(kernel), target, _SAMPLE)
-
-
-def keep_schedule(kernel: Contraction, target: CudaTarget, schedule: Schedule) -> None:
-    """Store the tuned schedule of a contraction, for this and later processes."""
-    winners().keep(key_of(kernel), target, schedule)
