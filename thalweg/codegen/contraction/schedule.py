@@ -110,18 +110,19 @@ def _extents(variables: Sequence[Variable]) -> list[int]:
 
 def spans_of_rows(form: Form, schedule: Schedule) -> dict[Variable, int]:
     """How many values of each row variable a piece of work spans."""
-    if not form.rows:
-        return {}
-    at = schedule.block_at
-    return {form.rows[at]: schedule.block, **{v: int(v.extent) for v in form.rows[at + 1 :]}}
+    return _spans(form.rows[schedule.block_at :], schedule.block)
 
 
 def spans_of_sum(form: Form, schedule: Schedule) -> dict[Variable, int]:
     """How many values of each reduced variable a block of the sum spans."""
-    at, reduced = schedule.split_at, form.reduced
-    if not schedule.split:
-        return {v: int(v.extent) for v in reduced}
-    return {reduced[at]: schedule.split, **{v: int(v.extent) for v in reduced[at + 1 :]}}
+    at = schedule.split_at if schedule.split else 0
+    return _spans(form.reduced[at:], schedule.split)
+
+
+def _spans(variables: Sequence[Variable], first: int = 0) -> dict[Variable, int]:
+    """The extents of variables; of the first one, `first` values if that is given."""
+    spans = {v: int(v.extent) for v in variables}
+    return spans | {v: first for v in variables[:1] if first}
 
 
 def spans_of_a(problem: Problem, schedule: Schedule) -> dict[Variable, int]:
@@ -134,9 +135,9 @@ def spans_of_a(problem: Problem, schedule: Schedule) -> dict[Variable, int]:
 def spans_of_b(problem: Problem, schedule: Schedule) -> dict[Variable, int]:
     """How many values of each variable packed panels of `b` span: all if they are shared, else
     those of a piece of work."""
-    whole = {v: int(v.extent) for v in problem.form.reduced}
-    reduced = whole if schedule.copy_b == "shared" else spans_of_sum(problem.form, schedule)
-    panels = problem.panels(schedule) if schedule.copy_b == "shared" else schedule.panels
+    whole = schedule.copy_b == "shared"
+    reduced = _spans(problem.form.reduced) if whole else spans_of_sum(problem.form, schedule)
+    panels = problem.panels(schedule) if whole else schedule.panels
     return {**reduced, problem.form.lane: panels * problem.width(schedule)}
 
 
