@@ -22,7 +22,7 @@ from thalweg.platform.caches import memoized
 
 #: Part of every cache key. To be raised whenever the same LLVM text may compile to other machine
 #: code (pass pipeline, calling convention).
-CODE_VERSION = 1
+_CODE_VERSION = 1
 #: The most threads that work on one kernel: each has scratch memory of its own.
 SLOTS = min(64, max(4, os.cpu_count() or 4))
 
@@ -86,9 +86,7 @@ class CpuTarget(Target):
     @cached_property
     def key(self) -> str:
         """All that a kernel's machine code depends on besides its LLVM text."""
-        version = ".".join(map(str, llvm().llvm_version_info))
-        lite = importlib.import_module("llvmlite").__version__
-        return f"{self.triple} {self.cpu} {self.features} {version} {lite} {CODE_VERSION}"
+        return f"{self.triple} {self.cpu} {self.features} {compiler_version()}"
 
 
 @cache
@@ -99,6 +97,12 @@ def llvm() -> Any:
     binding.initialize_all_asmprinters()
     binding.initialize_native_asmparser()
     return binding
+
+
+def compiler_version() -> str:
+    """The versions of LLVM, of llvmlite and of how they are used."""
+    version = ".".join(map(str, llvm().llvm_version_info))
+    return f"{version} {importlib.import_module('llvmlite').__version__} {_CODE_VERSION}"
 
 
 def host() -> CpuTarget:

@@ -6,11 +6,10 @@ the threads of the grid run on the host, block by block.
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass
 from functools import cached_property
 
-from thalweg.codegen.machine import CODE_VERSION, llvm
+from thalweg.codegen.machine import compiler_version
 from thalweg.ir.target import LayoutTimes, Target
 
 #: The PTX version for each compute capability.
@@ -101,12 +100,10 @@ class CudaTarget(Target):
     @cached_property
     def key(self) -> str:
         """The cache key of all that a kernel's code depends on besides its text."""
-        version = ".".join(map(str, llvm().llvm_version_info))
-        lite = importlib.import_module("llvmlite").__version__
         machine = "emulated" if self.is_emulated else f"{self.cpu} {self.features}"
         switches = {"tf32": self.allow_tf32, "deterministic": self.deterministic}
         form = " ".join([str(self.multiprocessors), *(name for name, on in switches.items() if on)])
-        return f"{self.triple} {machine} {form} {version} {lite} {CODE_VERSION}"
+        return f"{self.triple} {machine} {form} {compiler_version()}"
 
 
 def emulated(multiprocessors: int = 4, deterministic: bool = False) -> CudaTarget:
