@@ -30,7 +30,6 @@ class CudaTarget(Target):
     multiprocessors: int = 132
     warp: int = 32
     max_threads: int = 1024  # of a block
-    resident_threads: int = 2048  # of a multiprocessor
     shared_bytes: int = 227 << 10  # the maximum of a block
     memory_rate: float = 4.8e12  # bytes per second
     launch_time: float = 700.0  # nanoseconds from one kernel of a graph to the next

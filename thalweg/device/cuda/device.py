@@ -175,7 +175,6 @@ def target_of(properties: Properties, options: GpuOptions, is_emulated: bool = F
         capability=properties.capability,
         multiprocessors=properties.multiprocessors,
         max_threads=properties.threads_per_block,
-        resident_threads=properties.threads_per_multiprocessor,
         shared_bytes=properties.shared_bytes,
         memory_rate=properties.memory_rate,
         l2=properties.l2,

@@ -31,7 +31,6 @@ class Properties:
     memory: int  # bytes
     multiprocessors: int
     threads_per_block: int
-    threads_per_multiprocessor: int
     shared_bytes: int  # the maximum of a block
     l2: int
     memory_rate: float  # bytes per second

@@ -55,7 +55,6 @@ class EmulatedDriver(Driver):
             memory=self._memory,
             multiprocessors=4,
             threads_per_block=1024,
-            threads_per_multiprocessor=2048,
             shared_bytes=227 << 10,
             l2=1 << 20,
             memory_rate=1e10,

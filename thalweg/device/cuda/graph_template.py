@@ -15,14 +15,13 @@ MAX_SMALL_OUTPUT = 1 << 10
 
 class PlacedLaunch(NamedTuple):
     """A launch of a kernel: the kernel's index, the index and number of its words, the grid of each
-    entry, the launches that it depends on, and its estimated seconds."""
+    entry, and the launches that it depends on."""
 
     kernel: int
     word: int
     words: int
     shapes: tuple[LaunchShape, ...]
     after: tuple[int, ...]
-    seconds: float
 
 
 @dataclass(frozen=True, eq=False)

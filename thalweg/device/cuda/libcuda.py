@@ -44,7 +44,7 @@ _CONDITIONALS_SINCE = 12040  # the first driver version that supports them
 
 # Attributes of devices
 _THREADS_PER_BLOCK, _MULTIPROCESSORS, _BUS_WIDTH, _L2 = 1, 16, 37, 38
-_MEMORY_CLOCK, _THREADS_PER_MULTIPROCESSOR, _MAJOR, _MINOR, _SHARED = 36, 39, 75, 76, 97
+_MEMORY_CLOCK, _MAJOR, _MINOR, _SHARED = 36, 75, 76, 97
 
 #: The codes of dtypes in tensor maps; other types are treated as bytes.
 _MAP_DTYPES = {"float16": 6, "float32": 7, "float64": 8, "bfloat16": 9, ROUNDED_FLOAT32: 11}
@@ -156,7 +156,6 @@ class LibcudaDriver(Driver):
             memory.value,
             number(_MULTIPROCESSORS),
             number(_THREADS_PER_BLOCK),
-            number(_THREADS_PER_MULTIPROCESSOR),
             number(_SHARED),
             number(_L2),
             rate,

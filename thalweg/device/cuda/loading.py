@@ -101,8 +101,8 @@ def _is_written_once(buffer: Buffer, launches: Sequence[Launch]) -> bool:
 
 def placed(call: CudaCall, kernel: int) -> PlacedLaunch:
     """A launch of a template, given the number of its kernel."""
-    words = call.words, call.specialized.word_count
-    return PlacedLaunch(kernel, *words, call.shapes, call.after, call.seconds)
+    count = call.specialized.word_count
+    return PlacedLaunch(kernel, call.words, count, call.shapes, call.after)
 
 
 def graph_starts(calls: Sequence[CudaCall], limit: float | None = None) -> list[int]:

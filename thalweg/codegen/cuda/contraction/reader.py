@@ -46,7 +46,6 @@ class TileReader:
         tile: tuple[int, int],
         batch: At,
         first: Value,
-        vector: int | None = None,
         threads: tuple[int, int] | None = None,
     ) -> None:
         """`tile`: its size across and along the terms; `first`: its first row or column; `threads`:
@@ -54,7 +53,7 @@ class TileReader:
         self.frame, self.operand, self.batch = frame, operand, batch
         self.mn, self.k = tile
         line = self.k if operand.axis == "k" else self.mn
-        self.vector = gcd(operand.vector if vector is None else vector, line)
+        self.vector = gcd(operand.vector, line)
         self._first, self._threads = threads or (0, frame.max_threads)
         self._line = line // self.vector
         lines = self.mn if operand.axis == "k" else self.k
