@@ -73,7 +73,7 @@ def test_a_buffer_returns_the_elements_written_to_it(
     memory: Memory, dtype: Any, shape: Any
 ) -> None:
     value = np.ones(shape, dtype)
-    buffer = memory.buffer(shape, dtype, "GPU:0")
+    buffer = memory.buffer(shape, dtype)
     buffer.fill(value)
     leased, copied = buffer.lease(), buffer.copy()
     assert not leased.flags.writeable and not buffer.is_leased
@@ -86,17 +86,17 @@ def test_a_buffer_returns_the_elements_written_to_it(
 
 
 def test_an_unreferenced_buffer_is_freed(memory: Memory) -> None:
-    buffer = memory.buffer((1000,), np.float32, "GPU:0")
+    buffer = memory.buffer((1000,), np.float32)
     address = buffer.address
     del buffer
     gc.collect()
-    assert memory.buffer((1000,), np.float32, "GPU:0").address == address
+    assert memory.buffer((1000,), np.float32).address == address
 
 
 @pytest.mark.parametrize("size", [1, 4 << 20, (9 << 20) + 3])
 def test_a_large_array_is_staged(memory: Memory, size: int) -> None:
     value = np.arange(size, dtype=np.uint8)
-    buffer = memory.buffer(value.shape, np.uint8, "GPU:0")
+    buffer = memory.buffer(value.shape, np.uint8)
     staging, actual = Staging(memory.context), np.zeros_like(value)
     staging.upload(buffer.address, value)
     np.testing.assert_array_equal(buffer.snapshot(), value)
@@ -128,7 +128,7 @@ def test_results_of_a_repeated_size_are_in_pinned_memory(
 
 
 def test_the_caller_owns_large_results(memory: Memory) -> None:
-    buffer = memory.buffer((2 << 20,), np.uint8, "GPU:0")
+    buffer = memory.buffer((2 << 20,), np.uint8)
     found = []
     for number in range(4):
         buffer.fill(np.full(2 << 20, number, np.uint8))

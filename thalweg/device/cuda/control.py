@@ -85,7 +85,7 @@ class CudaControlStep(ControlStep["_Invocation"]):
         return end
 
     def _uploaded(self, array: Any, dtype: Any = None) -> DeviceBuffer:
-        return self.memory.uploaded(np.asarray(array, dtype), self._shared.name)
+        return self.memory.uploaded(np.asarray(array, dtype))
 
     # Calls
 
@@ -135,7 +135,7 @@ class CudaControlStep(ControlStep["_Invocation"]):
         return True
 
     def _bind_input(self, invocation: _Invocation, view: BufferView, value: Any) -> None:
-        if self._is_on_device(value):
+        if self._shared.holds(value):
             invocation.keep_alive.append(value)
             self._bind(invocation, view, value.address)
             return
@@ -153,11 +153,8 @@ class CudaControlStep(ControlStep["_Invocation"]):
             invocation.bound[view] = address
             invocation.bind(self.plan.words_of.get(view, ()), address)
 
-    def _is_on_device(self, value: Any) -> bool:
-        return isinstance(value, DeviceBuffer) and value.device == self._shared.name
-
     def _borrow(self, invocation: _Invocation, borrowed: list[Buffer | None]) -> FirstValues | None:
-        on_device = all(map(self._is_on_device, borrowed))
+        on_device = all(map(self._shared.holds, borrowed))
         return super()._borrow(invocation, borrowed) if on_device else None
 
     def _bind_variable(self, invocation: _Invocation, number: int, address: int) -> None:
@@ -186,7 +183,7 @@ class CudaControlStep(ControlStep["_Invocation"]):
         return result
 
     def _allocate(self, view: BufferView) -> DeviceBuffer:
-        return self.memory.buffer(view.shape, np.dtype(view.dtype), self._shared.name)
+        return self.memory.buffer(view.shape, np.dtype(view.dtype))
 
     def initial_rows(self, value: ListValue, view: BufferView) -> Any:
         """A copy of the rows of a list that the loop will change."""

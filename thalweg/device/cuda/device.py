@@ -103,7 +103,7 @@ class CudaDevice(Device):
         context = self._driver.open(self._index, self.name)
         limit = self._limit(context)
         pool = Pool(context, limit, 0 if self._allow_growth else limit)
-        return DeviceMemory(Memory(context, pool), self.name, self.target)
+        return DeviceMemory(Memory(context, pool), self.target)
 
     def _limit(self, context: Context) -> int:
         free, total = context.memory()
@@ -117,11 +117,11 @@ class CudaDevice(Device):
         """Uninitialised memory for an array; arrays of objects are in host memory."""
         if np.dtype(dtype).hasobject:
             return host_buffer(shape, dtype)
-        return self.shared.memory.buffer(shape, dtype, self.name)
+        return self.shared.memory.buffer(shape, dtype)
 
     def upload(self, value: Array) -> DeviceBuffer:
         """Copy an array of the host to a new buffer."""
-        return self.shared.memory.uploaded(value, self.name)
+        return self.shared.memory.uploaded(value)
 
     def relieve_by(self, release: Callable[[], None]) -> None:
         """Register a function that is called to free memory when it is exhausted."""

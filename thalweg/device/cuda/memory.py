@@ -206,15 +206,15 @@ class Memory:
         self.context.wait(self.stream)
         return value
 
-    def buffer(self, shape: tuple[int, ...], dtype: Any, device: str) -> DeviceBuffer:
+    def buffer(self, shape: tuple[int, ...], dtype: Any) -> DeviceBuffer:
         """A new, uninitialised buffer."""
         kind = np.dtype(dtype)
         size = kind.itemsize * math.prod(shape)
-        return DeviceBuffer(self, self.pool.allocate(size), shape, kind, device)
+        return DeviceBuffer(self, self.pool.allocate(size), shape, kind)
 
-    def uploaded(self, value: Array, device: str) -> DeviceBuffer:
+    def uploaded(self, value: Array) -> DeviceBuffer:
         """A new buffer with the elements of an array."""
-        result = self.buffer(value.shape, value.dtype, device)
+        result = self.buffer(value.shape, value.dtype)
         self.upload(result.address, value)
         return result
 
@@ -226,17 +226,12 @@ class DeviceBuffer(Buffer):
     __slots__ = ("__weakref__", "_block", "_host", "_is_frozen", "_memory")
 
     def __init__(
-        self,
-        memory: Memory,
-        block: Block,
-        shape: tuple[int, ...],
-        dtype: np.dtype[Any],
-        device: str,
+        self, memory: Memory, block: Block, shape: tuple[int, ...], dtype: np.dtype[Any]
     ) -> None:
         self._memory, self._block = memory, block
         self._host: Array | None = None
         self._is_frozen = False
-        super().__init__(block.address, shape, dtype, device)
+        super().__init__(block.address, shape, dtype, memory.context.name)
 
     def __del__(self) -> None:
         self._memory.pool.drop(self._block)
@@ -273,7 +268,7 @@ class DeviceBuffer(Buffer):
 
     def copy(self) -> DeviceBuffer:
         """A new buffer with the same elements."""
-        buffer = self._memory.buffer(self.shape, self.dtype, self.device)
+        buffer = self._memory.buffer(self.shape, self.dtype)
         context, stream = self._memory.context, self._memory.stream
         context.copy(buffer.address, self.address, self.nbytes, stream)
         context.wait(stream)
@@ -302,7 +297,7 @@ class _FirstRows(DeviceBuffer):
 
     def __init__(self, whole: DeviceBuffer, count: int) -> None:
         shape = (count, *whole.shape[1:])
-        super().__init__(whole._memory, whole._block, shape, whole.dtype, whole.device)
+        super().__init__(whole._memory, whole._block, shape, whole.dtype)
         self._whole = whole
 
     def __del__(self) -> None:

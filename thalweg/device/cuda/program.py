@@ -44,11 +44,15 @@ _MAX_KEPT_AT_ONCE = 1 << 20
 class DeviceMemory:
     """The state that the programs of a device share: its memory and its name."""
 
-    def __init__(self, memory: Memory, name: str, target: CudaTarget) -> None:
-        self.memory, self.name, self.target = memory, name, target
+    def __init__(self, memory: Memory, target: CudaTarget) -> None:
+        self.memory, self.name, self.target = memory, memory.context.name, target
         self.programs: weakref.WeakSet[CudaProgram] = weakref.WeakSet()
         self.releases: list[Callable[[], None]] = []  # free other cached memory
         memory.pool.release_idle = self.release_idle
+
+    def holds(self, value: Any) -> bool:
+        """Whether a value is a buffer of this device."""
+        return isinstance(value, DeviceBuffer) and value.device == self.name
 
     def release_idle(self) -> None:
         """Free the memory of idle invocations and other cached memory."""
@@ -108,8 +112,7 @@ class CudaProgram(DeviceProgram[Invocation, CudaCall]):
         memory = self._shared.memory
         try:
             if self._constants is None:
-                constants, name = self.template.constants, self._shared.name
-                self._constants = [memory.uploaded(array, name) for array in constants]
+                self._constants = [memory.uploaded(array) for array in self.template.constants]
             return Invocation(
                 self.template,
                 self.kernels,
@@ -205,7 +208,7 @@ class CudaProgram(DeviceProgram[Invocation, CudaCall]):
                     host[...] = value
                 else:
                     self._upload(address, value, number)
-            elif self._is_on_device(value):
+            elif self._shared.holds(value):
                 address = value.address
                 invocation.keep_alive.append(value)
             elif host is not None:
@@ -229,7 +232,7 @@ class CudaProgram(DeviceProgram[Invocation, CudaCall]):
 
     def _allocated(self, shape: tuple[int, ...], dtype: Any) -> DeviceBuffer:
         try:
-            return self._shared.memory.buffer(shape, dtype, self._shared.name)
+            return self._shared.memory.buffer(shape, dtype)
         except errors.ResourceExhaustedError as error:
             raise self._exhausted(error) from None
 
@@ -238,7 +241,7 @@ class CudaProgram(DeviceProgram[Invocation, CudaCall]):
     def _borrow(self, invocation: Invocation, borrowed: list[Buffer | None]) -> FirstValues | None:
         if borrowed == invocation.borrowed:  # the very buffers of the call before
             return {}
-        if any(buffer is not None and not self._is_on_device(buffer) for buffer in borrowed):
+        if any(buffer is not None and not self._shared.holds(buffer) for buffer in borrowed):
             return None  # a variable of the host: the reference kernels read and write it
         first = super()._borrow(invocation, borrowed)
         if first is None:
@@ -248,9 +251,6 @@ class CudaProgram(DeviceProgram[Invocation, CudaCall]):
         if len(set(map(id, cells))) < len(cells):  # aliased variables have unknown hazards
             invocation.serialize()
         return first
-
-    def _is_on_device(self, buffer: Buffer) -> bool:
-        return isinstance(buffer, DeviceBuffer) and buffer.device == self._shared.name
 
     # Errors
 
