@@ -267,25 +267,13 @@ def _tile_cycles(problem: Problem, height: int, width: int) -> float:
     panel = problem.depth * width * problem.target.vector_bytes
     distant = width * 2.5 if panel > problem.target.l1 / 2 else 0
     step = max(products / 2, loads * 0.6, distant, 4 if products < 8 else 0) + distant / 8
-    conflicts = (
-        1.25
-        if height > (8 if width > 1 else 9) and conflicts_in_a(problem, problem.form.rows[-1:])
-        else 1
-    )
-    return problem.depth * step * conflicts + 10 + 3 * height + 2 * products
+    is_high, form = height > (8 if width > 1 else 9), problem.form
+    conflicts = is_high and has_set_conflicts(problem, form.kernel.a, form.rows[-1:])
+    return problem.depth * step * (1.25 if conflicts else 1) + 10 + 3 * height + 2 * products
 
 
-def conflicts_in_a(problem: Problem, variables: Sequence[Variable]) -> bool:
-    """Whether elements of `a` along a variable fall into few sets of L1."""
-    return _has_set_conflicts(problem, problem.form.kernel.a, variables)
-
-
-def conflicts_in_b(problem: Problem) -> bool:
-    """Whether the rows of `b` fall into few sets of L1."""
-    return _has_set_conflicts(problem, problem.form.kernel.b, problem.form.reduced[-1:])
-
-
-def _has_set_conflicts(problem: Problem, access: Access, variables: Sequence[Variable]) -> bool:
+def has_set_conflicts(problem: Problem, access: Access, variables: Sequence[Variable]) -> bool:
+    """Whether elements of a factor along a variable fall into few sets of L1."""
     if not is_plain_load(access, problem.form.kernel.dtype):
         return False
     factors = [int(access.load.offset.factor(variable)) for variable in variables]
