@@ -71,3 +71,20 @@ def test_compiled_integers_wrap_around_as_those_of_numpy(dtype: tf.DType, seed: 
             expected = interpret(graph.nodes, feeds)
         for tensor, actual in zip(found + sides, session.run(found + sides, feeds), strict=True):
             np.testing.assert_array_equal(actual, expected[tensor], str(tensor))
+
+
+@pytest.mark.parametrize("dtype", [tf.int32, tf.int64, tf.int16, tf.int8], ids=repr)
+def test_the_least_number_is_its_own_negative_whatever_takes_it(dtype: tf.DType) -> None:
+    with tf.Graph().as_default() as graph, tf.Session() as session:
+        values = extremes(dtype.as_numpy_dtype)
+        x = tf.placeholder(dtype, [len(values)])
+        limit = tf.constant(values[0], dtype)
+        for negative in (-x, -tf.abs(x), -(x + 1)):
+            takers = [negative // 3, negative % 7, tf.maximum(negative, 3), tf.abs(negative)]
+            takers += [negative < limit + 1, tf.cast(negative, tf.int64)]
+            takers += [tf.cast(negative, tf.float64), negative * 2, tf.reduce_max(negative)]
+            with np.errstate(all="ignore"):
+                expected = interpret(graph.nodes, {x: values})
+            for tensor in takers:  # each alone: a kernel may take the value one way only
+                actual = session.run(tensor, {x: values})
+                np.testing.assert_array_equal(actual, expected[tensor], str(tensor))

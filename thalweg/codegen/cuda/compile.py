@@ -37,9 +37,11 @@ from thalweg.codegen.llvm.compile import (
 from thalweg.codegen.machine import llvm
 from thalweg.platform.caches import memoized
 
-#: LLVM assumes that `abs.s16` does not change the least number. An H200 returns another one.
-_ABS16 = re.compile(r"abs\.s16\s+(%rs\d+), (%rs\d+);")
-_EXACT_ABS16 = r"{ .reg .b16 %less; neg.s16 %less, \2; max.s16 \1, \2, %less; }"
+#: LLVM assumes that these do not change the least number. On an H200 `abs.s16` returns another one,
+#: and `ptxas` lets instructions that widen the result of `neg.s16` take a negated wide number.
+_ABS16, _NEG16 = (re.compile(rf"{name}\.s16\s+(%rs\d+), (%rs\d+);") for name in ("abs", "neg"))
+_EXACT_NEG16 = r"not.b16 \1, \2; add.s16 \1, \1, 1;"
+_EXACT_ABS16 = r"{ .reg .b16 %n; not.b16 %n, \2; add.s16 %n, %n, 1; max.s16 \1, \2, %n; }"
 _ELF64 = b"\x7fELF\x02"  # the magic number of a cubin
 _TIME_LIMIT = 120  # seconds: `ptxas` took minutes for kernels that were too large
 
@@ -54,9 +56,8 @@ def to_ptx(text: str, target: CudaTarget) -> str:
         # Created for each module: analyses are cached by a module's address, which may be reused.
         builder, whole = _passes(tools.machine)
         run_over_module(whole, module, builder)
-        return _ABS16.sub(
-            _EXACT_ABS16, machine_code(tools.machine, module, is_object=False).decode()
-        )
+        ptx = machine_code(tools.machine, module, is_object=False).decode()
+    return _ABS16.sub(_EXACT_ABS16, _NEG16.sub(_EXACT_NEG16, ptx))
 
 
 def _passes(machine: Any) -> tuple[Any, Any]:
