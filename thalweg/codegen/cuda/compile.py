@@ -37,11 +37,13 @@ from thalweg.codegen.llvm.compile import (
 from thalweg.codegen.machine import llvm
 from thalweg.platform.caches import memoized
 
-#: LLVM assumes that these do not change the least number. On an H200 `abs.s16` returns another one,
-#: and `ptxas` lets instructions that widen the result of `neg.s16` take a negated wide number.
-_ABS16, _NEG16 = (re.compile(rf"{name}\.s16\s+(%rs\d+), (%rs\d+);") for name in ("abs", "neg"))
-_EXACT_NEG16 = r"not.b16 \1, \2; add.s16 \1, \1, 1;"
-_EXACT_ABS16 = r"{ .reg .b16 %n; not.b16 %n, \2; add.s16 %n, %n, 1; max.s16 \1, \2, %n; }"
+#: The PTX for a negative and an absolute value. `abs` of the least number is another one on an H200;
+#: `ptxas` widens the result of `neg` as if it could not overflow, and makes max(-x, -y) -min(x, y).
+_NEGATIVE = re.compile(r"neg\.s(16|32)\s+(%\w+), (%\w+);"), r"not.b\1 \2, \3; add.s\1 \2, \2, 1;"
+_ABSOLUTE = (
+    re.compile(r"abs\.s(16|32)\s+(%\w+), (%\w+);"),
+    r"{ .reg .b\1 %n; not.b\1 %n, \3; add.s\1 %n, %n, 1; max.s\1 \2, \3, %n; }",
+)
 _ELF64 = b"\x7fELF\x02"  # the magic number of a cubin
 _TIME_LIMIT = 120  # seconds: `ptxas` took minutes for kernels that were too large
 
@@ -57,7 +59,9 @@ def to_ptx(text: str, target: CudaTarget) -> str:
         builder, whole = _passes(tools.machine)
         run_over_module(whole, module, builder)
         ptx = machine_code(tools.machine, module, is_object=False).decode()
-    return _ABS16.sub(_EXACT_ABS16, _NEG16.sub(_EXACT_NEG16, ptx))
+    for pattern, exact in (_NEGATIVE, _ABSOLUTE):
+        ptx = pattern.sub(exact, ptx)
+    return ptx
 
 
 def _passes(machine: Any) -> tuple[Any, Any]:
