@@ -37,8 +37,8 @@ from thalweg.codegen.llvm.compile import (
 from thalweg.codegen.machine import llvm
 from thalweg.platform.caches import memoized
 
-#: The PTX for a negative and an absolute value. `abs` of the least number is another one on an H200;
-#: `ptxas` widens the result of `neg` as if it could not overflow, and makes max(-x, -y) -min(x, y).
+#: The PTX of negatives and absolute values. An H200 makes `abs` of the least number another one, and
+#: `ptxas` widens what `neg` gives as if it could not overflow, and makes max(-x, -y) -min(x, y).
 _NEGATIVE = re.compile(r"neg\.s(16|32)\s+(%\w+), (%\w+);"), r"not.b\1 \2, \3; add.s\1 \2, \2, 1;"
 _ABSOLUTE = (
     re.compile(r"abs\.s(16|32)\s+(%\w+), (%\w+);"),
