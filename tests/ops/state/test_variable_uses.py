@@ -184,7 +184,7 @@ def test_a_use_that_is_interrupted_while_it_is_requeued_excludes_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Ctrl-C between the two steps of `requeue`, in a loop that others wait for."""
-    with tf.Graph().as_default(), tf.Session() as session:
+    with tf.Graph().as_default(), tf.device("/cpu:0"), tf.Session() as session:
         v = tf.get_variable("v", [], initializer=tf.zeros_initializer(), use_resource=True)
 
         def body(i: Any) -> Any:
@@ -351,7 +351,7 @@ def test_a_loop_lets_steps_update_between_iterations(monkeypatch: pytest.MonkeyP
         requeue(self, use, cancellation)
 
     monkeypatch.setattr(Uses, "requeue", counted)
-    with tf.Graph().as_default(), tf.Session() as session, impatient():
+    with tf.Graph().as_default(), tf.device("/cpu:0"), tf.Session() as session, impatient():
         v = tf.Variable(tf.zeros([20_000]))
 
         def body(i: Any) -> Any:
