@@ -37,7 +37,7 @@ from thalweg.codegen.llvm.compile import (
 from thalweg.codegen.machine import llvm
 from thalweg.platform.caches import memoized
 
-#: The PTX of negatives and absolute values. An H200 makes `abs` of the least number another one, and
+#: The PTX of negatives and absolute values. On an H200 `abs` changes the least number, and
 #: `ptxas` widens what `neg` gives as if it could not overflow, and makes max(-x, -y) -min(x, y).
 _NEGATIVE = re.compile(r"neg\.s(16|32)\s+(%\w+), (%\w+);"), r"not.b\1 \2, \3; add.s\1 \2, \2, 1;"
 _ABSOLUTE = (
