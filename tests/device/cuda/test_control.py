@@ -217,3 +217,35 @@ def test_results_of_earlier_calls_keep_their_values(
         placed, value = tf.get_session_tensor(held[0].handle, tf.float32)
         actual = [session.run(value, {placed: each.handle})[0] for each in held]
     assert actual == [3, 4, 5]
+
+
+@pytest.mark.parametrize("inner", ["loop", "conditional", "update"])
+@pytest.mark.parametrize("is_fetched", [False, True])
+def test_a_branch_on_the_host_writes_variables_of_the_gpu(inner: str, is_fetched: bool) -> None:
+    with tf.device("/gpu:0"):
+        v = tf.Variable([0.3, -0.2, 0.5])
+    x = tf.placeholder(tf.float32, [3])
+
+    def update(i: Any, a: Any) -> Any:
+        with tf.control_dependencies([tf.assign_add(v, tf.ones([3]))]):
+            return i + 1, a * 0.5
+
+    makers: dict[str, Callable[[], Any]] = {
+        "loop": lambda: tf.while_loop(lambda i, _: i < 2, update, [0, x])[1],
+        "conditional": lambda: tf.cond(x[0] > 0, lambda: update(0, x)[1], lambda: x),
+        "update": lambda: update(0, x)[1],
+    }
+
+    def branch() -> Any:
+        with tf.device("/gpu:0"):
+            result = makers[inner]()
+        with tf.device("/cpu:0"), tf.control_dependencies([result]):
+            return tf.identity(result if is_fetched else x)
+
+    with tf.device("/cpu:0"):
+        chosen = tf.cond(x[0] > 0, branch, lambda: x)
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        session.run(chosen, {x: [1, 2, 3]})
+        added = 2 if inner == "loop" else 1
+        np.testing.assert_allclose(session.run(v), np.float32([0.3, -0.2, 0.5]) + added)

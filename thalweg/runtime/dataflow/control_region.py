@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 from thalweg.control.loops import While
 from thalweg.control.traces import BranchTrace
+from thalweg.device.device import Device
 from thalweg.graph.analysis.order import Order
 from thalweg.graph.node import Node, Tensor
 from thalweg.lower.regions import Unit, regions, with_traces
@@ -39,7 +40,10 @@ class ControlCall:
         self._fed = fed  # inputs that are fed values where the bodies expect references
         devices = backend.devices
         self._spans = devices is not None and spans(unit.nodes[0], devices)
-        self._backend = backend if self._spans else replace(backend, devices=None)
+        if not self._spans:  # its own device, not that of a control node around it
+            device = cast("Device", backend.device_of(unit.nodes[0]))
+            backend = replace(backend, device=device, devices=None)
+        self._backend = backend
         is_native = backend.compiled and not self._spans and backend.device.runs_control
         self.native = NativeControl(unit, backend.device) if is_native else None
         self.was_native: bool | None = None  # how the last run was executed; None before the first
