@@ -11,11 +11,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, cast
+from typing import Any
 
 from thalweg.control.loops import While
 from thalweg.control.traces import BranchTrace
-from thalweg.device.device import Device
 from thalweg.graph.analysis.order import Order
 from thalweg.graph.node import Node, Tensor
 from thalweg.lower.regions import Unit, regions, with_traces
@@ -38,12 +37,8 @@ class ControlCall:
     def __init__(self, unit: ControlRegion, backend: Backend, fed: Sequence[int] = ()) -> None:
         self.unit = unit
         self._fed = fed  # inputs that are fed values where the bodies expect references
-        devices = backend.devices
-        self._spans = devices is not None and spans(unit.nodes[0], devices)
-        if not self._spans:  # its own device, not that of a control node around it
-            device = cast("Device", backend.device_of(unit.nodes[0]))
-            backend = replace(backend, device=device, devices=None)
         self._backend = backend
+        self._spans = backend.devices is not None
         is_native = backend.compiled and not self._spans and backend.device.runs_control
         self.native = NativeControl(unit, backend.device) if is_native else None
         self.was_native: bool | None = None  # how the last run was executed; None before the first
@@ -85,9 +80,12 @@ class ControlCall:
 
 def control_call(unit: ControlRegion, fed: Collection[Tensor], backend: Backend) -> Call:
     """The call that computes a control node and its traces."""
-    device = backend.device_of(unit.nodes[0])
-    if isinstance(device, RemoteDevice) and not spans(unit.nodes[0], backend.devices or {}):
-        return device.call(unit)
+    node, devices = unit.nodes[0], backend.devices
+    if devices is not None and not spans(node, devices):
+        device = devices[node]  # perhaps not that of a control node around it
+        if isinstance(device, RemoteDevice):
+            return device.call(unit)
+        backend = replace(backend, device=device, devices=None)
     first_argument = len(unit.inputs) - len(unit.node.op.bodies[0].arguments)
     references = [p for p, tensor in enumerate(unit.inputs) if tensor.dtype.is_ref_dtype]
     read = [p for p in references if p < first_argument and unit.inputs[p] not in fed]
