@@ -206,7 +206,9 @@ def test_a_wrong_gradient_shape_is_caught():
     x = tf.constant([1.0, 2.0])
     with x.graph.gradient_override_map({"Neg": "WrongShape"}):
         y = tf.negative(x)
-    with pytest.raises(ValueError, match="Incompatible shapes"):
+    with pytest.raises(
+        ValueError, match=rf"Incompatible shapes.*\(made at {__file__}:{_line_of(x.op)}\)"
+    ):
         tf.gradients(y, x)
 
 

@@ -395,7 +395,8 @@ def _with_checked_shape(gradient: Part, tensor: Tensor) -> Part:
     if not gradient.shape.is_compatible_with(tensor.shape):
         raise ValueError(
             f"Incompatible shapes between op input and calculated input gradient. {tensor.name} "
-            f"({tensor.op.type}) has shape {tensor.shape}, its gradient {gradient.shape}"
+            f"({tensor.op.type}) has shape {tensor.shape}, its gradient {gradient.shape} "
+            f"(made at {tensor.op.origin})"
         )
     gradient.set_shape(tensor.shape)
     return gradient
