@@ -70,9 +70,8 @@ class Worker:
         self.devices = devices
         self._objects = [Objects() for _ in devices]
         self.traffic = Traffic()
-        self.allocator: SharedAllocator | None = (
-            None  # allocates variables that the host's tasks can map
-        )
+        #: allocates variables that the host's tasks can map
+        self.allocator: SharedAllocator | None = None
         self._outgoing = outgoing
         self._sessions: dict[str, TaskSession] = {}
         self._steps: dict[int, TaskStep | WaitingStep] = {}

@@ -45,9 +45,7 @@ class BufferSegment(SharedMemory):
 
     def __init__(self, nbytes: int, order: int) -> None:
         super().__init__(nbytes, order, is_populated=False)
-        self._leased_arrays: dict[
-            int, Array
-        ] = {}  # leased arrays by the offset of their lease byte
+        self._leased_arrays: dict[int, Array] = {}  # by the offset of their lease byte
         self._lock = threading.Lock()
         self.is_tainted = False  # a lost peer may still read it
         self.freed = 0.0  # monotonic time at which its buffer was freed
